@@ -1,5 +1,6 @@
 """A real server in a process of its own, for the synchronous client, for replays and for Spark."""
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,14 +100,15 @@ class Serving:
         async with self._connect() as client:
             return sum(info.messages for info in await client.topics() if info.topic == topic.encode())
 
-    def wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
-        """Wait until a topic has `count` messages."""
-        trio.run(self._wait_for, topic, enough)
+    def wait_for(self, topic: str, enough: Callable[[int], bool]) -> int:
+        """Wait until a topic has enough messages, and return their number."""
+        return trio.run(self._wait_for, topic, enough)
 
-    async def _wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
+    async def _wait_for(self, topic: str, enough: Callable[[int], bool]) -> int:
         with trio.fail_after(PATIENCE):
-            while not enough(await self._messages(topic)):  # noqa: ASYNC110 (the server is elsewhere)
+            while not enough(messages := await self._messages(topic)):  # noqa: ASYNC110 (the server is elsewhere)
                 await trio.sleep(0.01)
+        return messages
 
     def merge(self, topic: str) -> None:
         """Have the server merge all messages of a topic into one block, and add one: what grows is merged."""
@@ -132,6 +134,16 @@ class Serving:
         """Kill the process."""
         self.running.process.kill()
         self.running.process.wait()
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that no other program gets within the block, also while no server listens to it."""
+    with socket.socket() as holder:
+        # A server, which sets this option, too, may listen to a port that is bound and not listened to.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from checkpoint_files import set_boot_id
 from made_stores import NOON, Topic, damage, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from serving_stores import Serving, serving
+from serving_stores import Serving, reserved_port, serving
 from spark_helpers import Log, offsets, reading, spelled
 from worker_functions import Restricted, killing
 
@@ -34,13 +34,6 @@ def refusal(spark: SparkSession, **options: object) -> str:
     with pytest.raises(PySparkException) as caught:
         reading(spark, **options).count()
     return str(caught.value)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 # -- options ------------------------------------------------------------------------------------------------
@@ -172,8 +165,9 @@ def test_topics_that_cannot_be_read(spark: SparkSession, tmp_path: Path, way: st
 
 
 def test_an_unreachable_server(spark: SparkSession) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    text = refusal(spark, servers=address, subscribe="t", numRetries="2", retryIntervalMs="1")
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        text = refusal(spark, servers=address, subscribe="t", numRetries="2", retryIntervalMs="1")
     assert f"The server {address} cannot be reached: Connection refused (3 attempts)" in text
 
 
@@ -296,8 +290,7 @@ def test_a_server_that_dies_in_the_middle(spark: SparkSession, tmp_path: Path) -
 
 def test_a_server_that_dies_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", much=Topic([1000] * 60, size=1000))
-    port = free_port()
-    with serving(store, port=port) as server:
+    with reserved_port() as port, serving(store, port=port) as server:
         process = server.running.process
         again = threading.Event()
         over = threading.Event()
@@ -306,12 +299,12 @@ def test_a_server_that_dies_and_comes_back(spark: SparkSession, tmp_path: Path) 
             process.wait()
             with serving(store, port=port):
                 again.set()
-                over.wait(60)
+                over.wait()
 
         keeper = threading.Thread(target=restart)
         keeper.start()
         frame = reading(
-            spark, servers=server.address, subscribe="much", numRetries="100", retryIntervalMs="100"
+            spark, servers=server.address, subscribe="much", numRetries="1000", retryIntervalMs="100"
         )
         whole = (
             frame.select("offset", "value")

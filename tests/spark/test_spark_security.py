@@ -142,13 +142,13 @@ def test_a_server_that_dies_and_comes_back_has_every_row_once(spark: SparkSessio
                 first.wait_for("out.t", lambda messages: messages > 0)
                 first.kill()
                 with serving(first.store, port=port, security=settings):
-                    over.wait(120)
+                    over.wait()
             except BaseException as error:  # noqa: BLE001 (it is raised again below)
                 errors.append(error)
 
         keeper = threading.Thread(target=restart)
         keeper.start()
-        options = Place(first, authority, tmp_path).known("feeder", **{"fetchOffset.numRetries": "1000"})
+        options = Place(first, authority, tmp_path).known("feeder", **{"fetchOffset.numRetries": "10000"})
         options["fetchOffset.retryIntervalMs"] = "20"
         try:
             rows = spark.range(0, 300_000, 1, 2).selectExpr("lpad(cast(id as string), 100, '.') AS value")

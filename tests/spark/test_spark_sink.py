@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from serving_stores import Serving, serving
+from serving_stores import Serving, reserved_port, serving
 from spark_helpers import offsets, reading, rows, spelled
 
 
@@ -144,32 +145,39 @@ def test_a_server_that_refuses(spark: SparkSession, tmp_path: Path) -> None:
         write(spark.range(1).selectExpr("'a' as value"), servers=server.address, topic="t")
 
 
+KILLS = 3
+
+
 def test_a_server_that_is_restarted_while_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:
     """Whatever was in doubt is sent again, and nothing of it is stored twice."""
     store = tmp_path / "store"
-    stop = threading.Event()
-    with serving(store) as server:
-        port = server.running.port
+    written = threading.Event()
     errors: list[BaseException] = []
 
-    def keep_restarting() -> None:
+    def is_time_to_kill(before: int, messages: int) -> bool:
+        return messages > before or written.is_set()
+
+    def keep_restarting(port: int) -> None:
         try:
-            while not stop.is_set():
+            stored = 0
+            for _ in range(KILLS):
                 with serving(store, port=port) as server:
-                    stop.wait(0.5)
-                    if not stop.is_set():
-                        server.kill()
+                    stored = server.wait_for("t", partial(is_time_to_kill, stored))
+                    server.kill()
+            with serving(store, port=port):
+                written.wait()
         except BaseException as error:  # noqa: BLE001 (it is raised again below)
             errors.append(error)
 
-    keeper = threading.Thread(target=keep_restarting)
-    keeper.start()
-    try:
-        frame = spark.range(0, 200_000, 1, 2).selectExpr("lpad(cast(id as string), 100, '.') as value")
-        write(frame, servers=f"127.0.0.1:{port}", topic="t", numRetries="1000", retryIntervalMs="50")
-    finally:
-        stop.set()
-        keeper.join()
+    with reserved_port() as port:
+        keeper = threading.Thread(target=keep_restarting, args=(port,))
+        keeper.start()
+        try:
+            frame = spark.range(0, 200_000, 1, 2).selectExpr("lpad(cast(id as string), 100, '.') as value")
+            write(frame, servers=f"127.0.0.1:{port}", topic="t", numRetries="10000", retryIntervalMs="50")
+        finally:
+            written.set()
+            keeper.join()
     assert errors == []
     with serving(store) as server:
         found = reading(spark, servers=server.address, subscribe="t")

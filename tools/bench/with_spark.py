@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import constant_source
 import trio
@@ -42,10 +42,10 @@ BOUNDED = 10_000
 """Messages that are read by bounds."""
 
 SCANS = 3
-"""How many scans are measured after one another, for the same reason as below."""
+"""How many scans are measured after one another at full scale, for the same reason as below."""
 
 JOBS = 10
-"""How many jobs of so few messages are measured after one another: one alone is mostly chance."""
+"""The same for jobs of so few messages: one alone is mostly chance."""
 
 PARTS = 2
 """Tasks of a scan: the default number for the topics, and that of the Parquet files."""
@@ -78,6 +78,7 @@ class SparkBench:
         self._system = system
         self._directory = directory
         self._scale = scale
+        self._warm_turns, self._scans, self._jobs = (WARM_TURNS, SCANS, JOBS) if scale >= 1 else (0, 1, 1)
         self._say = say
         self._figures: dict[str, Figure] = {}
         self._copies = 0
@@ -95,7 +96,7 @@ class SparkBench:
             for topic in TOPICS:
                 rows = self._scan(spark, topic, self._served())
                 rows.write.parquet(str(directory / f"{topic}.parquet"))
-            for turn in range(-WARM_TURNS if self._scale >= 1 else -1, runs):
+            for turn in range(-self._warm_turns, runs):
                 self._say("warming up" if turn < 0 else f"run {turn + 1} of {runs}")
                 self._turn(spark, directory, warm=turn >= 0)
         finally:
@@ -134,16 +135,16 @@ class SparkBench:
             parquet = partial(spark.read.parquet, str(directory / f"{topic}.parquet"))
             constant = partial(self._constant, spark, topic)
             title = f"{size} octets"
-            theirs = self._cost(partial(_made, drain, parquet), SCANS)
-            theirs_hashed = self._cost(partial(_made, hash_all, parquet), SCANS)
+            theirs = self._cost(partial(_made, drain, parquet), self._scans)
+            theirs_hashed = self._cost(partial(_made, hash_all, parquet), self._scans)
             note(f"{title}, Parquet: processor time", "µs a row", theirs.cpu / count * 1e6)
-            floor = self._cost(partial(_made, drain, constant), SCANS)
+            floor = self._cost(partial(_made, drain, constant), self._scans)
             note(f"{title}, a source that does nothing: processor time", "µs a row", floor.cpu / count * 1e6)
             note(f"{title}, a source that does nothing: against Parquet", "x", floor.cpu / theirs.cpu)
             for way, where in (("server", self._served()), ("path", {"path": str(directory / "store")})):
                 scan = partial(self._scan, spark, topic, where)
-                ours = self._cost(partial(_made, drain, scan), SCANS)
-                hashed = self._cost(partial(_made, hash_all, scan), SCANS)
+                ours = self._cost(partial(_made, drain, scan), self._scans)
+                hashed = self._cost(partial(_made, hash_all, scan), self._scans)
                 with Peak() as peak:  # by itself: looking at all processes takes time too
                     drain(scan())
                 name = f"{title}, {way}"
@@ -156,11 +157,11 @@ class SparkBench:
                 note(f"{name}: largest Python worker", "MiB", peak.octets / 2**20, "a few blocks")
                 if topic == "small":
                     end = min(count, BOUNDED) + 1
-                    bounded = self._cost(partial(self._bounded, spark, topic, where, end), JOBS)
+                    bounded = self._cost(partial(self._bounded, spark, topic, where, end), self._jobs)
                     few = f"{end - 1} of {count} by offsets, {way}"
                     note(f"{few}: of the scan's time", "x", bounded.wall / ours.wall, "below 0.1x")
                     note(f"{few}: wall clock of a job", "ms", bounded.wall * 1e3)
-        idle = self._cost(lambda: drain(spark.range(0, PARTS, 1, PARTS)), JOBS)
+        idle = self._cost(lambda: drain(spark.range(0, PARTS, 1, PARTS)), self._jobs)
         note("a job of Spark without any source: wall clock", "ms", idle.wall * 1e3)
         self._copies += 1
         count = self._count("small")
@@ -251,14 +252,14 @@ class SparkBench:
         """Return the cost of the work, measured over several repetitions."""
         gc.collect()
         server = self._system.cpu_seconds()
-        own, below = time.process_time(), descendants_cpu(os.getpid(), self._system.pid)
+        own, below = time.process_time(), _descendants(os.getpid(), self._system.pid)
         start = time.perf_counter()
         for _ in range(times):
             work()
         wall = time.perf_counter() - start
         own = time.process_time() - own
         server = self._system.cpu_seconds() - server
-        cpu = own + server + descendants_cpu(os.getpid(), self._system.pid) - below
+        cpu = own + server + _growth(below, _descendants(os.getpid(), self._system.pid))
         return Cost(wall / times, own / times, server / times, cpu / times)
 
 
@@ -315,34 +316,45 @@ def amount(value: float, unit: str) -> str:
 # -- processes ----------------------------------------------------------------------------------------------
 
 
-def _processes() -> Iterator[tuple[int, int, float]]:
+class Process(NamedTuple):
+    id: int
+    started: int
+    """With it, a process that has the id of one that has ended is another one."""
+
+
+def _processes() -> Iterator[tuple[Process, int, float]]:
     """Each process, its parent, and its processor time with that of the children it has waited for."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it ended
-        yield int(entry.name), int(fields[1]), sum(map(int, fields[11:15])) / _TICK
+        yield Process(int(entry.name), int(fields[19])), int(fields[1]), sum(map(int, fields[11:15])) / _TICK
 
 
-def _descendants(root: int, but: int) -> dict[int, float]:
-    children: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
+def _descendants(root: int, but: int) -> dict[Process, float]:
+    """The processor time of each process below another one, without one child of it."""
+    children: dict[int, list[Process]] = {}
+    used: dict[Process, float] = {}
     for process, parent, seconds in _processes():
         children.setdefault(parent, []).append(process)
         used[process] = seconds
-    found: dict[int, float] = {}
-    left = [child for child in children.get(root, []) if child != but]
+    found: dict[Process, float] = {}
+    left = [child for child in children.get(root, []) if child.id != but]
     while left:
         process = left.pop()
         found[process] = used[process]
-        left += children.get(process, [])
+        left += children.get(process.id, [])
     return found
 
 
-def descendants_cpu(root: int, but: int) -> float:
-    """Processor time of all below a process, without one child of it."""
-    return sum(_descendants(root, but).values())
+def _growth(before: dict[Process, float], after: dict[Process, float]) -> float:
+    """Return the processor time between two looks.
+
+    Processes that have ended meanwhile count as nothing. No process waits for Spark's Python workers, so the
+    time of those that Spark ends, because they were idle for a minute, is in no sum afterwards.
+    """
+    return sum(seconds - before.get(process, 0) for process, seconds in after.items())
 
 
 class Peak:
@@ -362,11 +374,13 @@ class Peak:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(0.1):
+        over = False
+        while not over:  # it looks once more afterwards: the workers stay, and the work may be short
+            over = self._over.wait(0.1)
             for process in _descendants(os.getpid(), 0):
                 with _gone():
-                    if b"pyspark" in Path(f"/proc/{process}/cmdline").read_bytes().partition(b"-m\0")[2]:
-                        self.octets = max(self.octets, _anonymous(process))
+                    if b"pyspark" in Path(f"/proc/{process.id}/cmdline").read_bytes().partition(b"-m\0")[2]:
+                        self.octets = max(self.octets, _anonymous(process.id))
 
 
 @contextmanager
