@@ -182,7 +182,7 @@ FLOORS = {
         "omq.protocol.amqp",
         "omq_storage",
     },
-    "omq.exchanges": {"omq.drivers", "omq.logs", "omq.protocol.amqp", "omq_storage"},
+    "omq.exchanges": {"omq.drivers", "omq.logs", "omq.protocol.amqp", "omq.protocol.amqp_1_0", "omq_storage"},
     "omq.drivers": {
         "omq.watching",
         "omq.config",

@@ -22,6 +22,8 @@ from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value, table_octets
 from omq.protocol.amqp.head import MAX_HEAD, Head
+from omq.protocol.amqp_1_0.expansion import expanded
+from omq.protocol.amqp_1_0.stored import is_head
 from omq_storage.batches import Bodies
 
 log = logging.getLogger("omq.dead_letters")
@@ -128,11 +130,11 @@ class DeadLetterExchange:
         exchange = options.dead_letter_exchange
         if exchange is None:  # the queue was changed meanwhile
             raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
-        old = heads.decode(letter.head) if letter.head else Head(routing_key=queue)
+        old = _read(letter.head, queue)
         key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
         new, deaths = _buried(old, queue, options, death, now)
         encoded = _encoded(replace(new, exchange=exchange, routing_key=key), deaths)
-        route = self._exchanges.route(exchange, key, encoded)
+        route = self._exchanges.route(exchange, key, expanded(encoded, key))
         kept = (
             driver
             for driver in route
@@ -153,6 +155,16 @@ class DeadLetterExchange:
                 self._dropped.add(f"{quoted(name)}: messages would return to it for ever")
                 return True
         return False
+
+
+def _read(octets: bytes, queue: bytes) -> Head:
+    """Return the head of a message, with the routing key that a consumer of the queue sees."""
+    if not octets:
+        return Head(routing_key=queue)
+    head = heads.decode(octets)
+    if head.exchange or head.routing_key or not is_head(octets):
+        return head
+    return replace(head, routing_key=heads.decode(expanded(octets, queue)).routing_key or queue)
 
 
 async def _settled(confirmation: Confirmation) -> None:

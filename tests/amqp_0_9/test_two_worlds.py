@@ -2,14 +2,20 @@
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from server.amqp_1_0_peer import opened, text
 from server_command import RunningServer, running_server
 
 from omq.client import FromBeginning, Persistent, Properties, Sync, connect
 from omq.model import Delivery
+from omq.protocol.amqp_1_0 import sections, types
+from omq.protocol.amqp_1_0.performatives import Detach
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.types import List, Map, Symbol, Value
 
 from .broker import Broker
 from .wire import (
@@ -17,13 +23,18 @@ from .wire import (
     Long,
     ack,
     bind,
+    bind_by,
     consume,
+    declare_exchange,
     declare_queue,
     get,
     properties,
     publish,
     qos,
+    reject,
     select_confirms,
+    short,
+    until,
 )
 
 SECONDS = 60
@@ -110,6 +121,57 @@ async def test_workers_of_both_share_a_queue(server: RunningServer, broker: Brok
     bodies = sorted([message.body for message in theirs] + [reply.body for reply in ours])
     assert bodies == [b"%d" % i for i in range(10)]
     assert client.call(get(1, "shared")).name == "get-empty"
+
+
+def deaths_in(annotations: bytes) -> list[Value]:
+    """Return the queues in which a message died, the latest first."""
+    read = types.read_all(annotations)
+    assert isinstance(read, Map)
+    headers = dict(read.entries)[Symbol("x-opt-headers")]
+    assert isinstance(headers, Map)
+    deaths = dict(headers.entries)["x-death"]
+    assert isinstance(deaths, List)
+    return [dict(each.entries)["queue"] for each in deaths.values if isinstance(each, Map)]
+
+
+async def test_a_dead_letter_of_amqp_1_0_keeps_its_properties(server: RunningServer, broker: Broker) -> None:
+    """It is routed by them, too. Its consumers get them, and learn of its deaths."""
+    client = broker.channel()
+    client.said(
+        declare_exchange(1, "by color", "headers"), declare_queue(1, "red"), declare_queue(1, "twice"),
+        declare_queue(1, "red too", x_dead_letter_exchange="", x_dead_letter_routing_key="twice"),
+        declare_queue(1, "work", x_dead_letter_exchange="by color"),
+        bind_by(1, "red", "by color", {"color": "red"}), bind_by(1, "red too", "by color", {"color": "red"}),
+    )  # fmt: skip
+    said = (
+        (Section.PROPERTIES, List(("id", None, "to", "a subject", None, "related"))),
+        (Section.APPLICATION_PROPERTIES, Map((("color", "red"),))),
+    )
+    own = [b"\x00\x53%c%s" % (section, types.write(value)) for section, value in said]
+    message = b"".join(own) + text("a body")
+    with trio.fail_after(SECONDS):
+        async with opened(server.port) as peer:
+            await peer.sender("work")
+            await peer.accepted(await peer.publish(message))
+            for queue in ("work", "red too"):
+                arrived = until("get-ok", partial(client.call, get(1, queue)))
+                client.send(reject(1, arrived.tag, requeue=0))
+            for handle, (queue, exchange, key, died_in) in enumerate(
+                (("red", "by color", "a subject", ["work"]), ("twice", "", "twice", ["red too", "work"])), 2
+            ):
+                await peer.receiver(queue, handle, credit=1)
+                octets = (await peer.message()).octets
+                annotations = sections.find(octets)[0]
+                added = deaths_in(octets[annotations.value : annotations.end])
+                assert (octets[annotations.end :], added) == (message, died_in)
+                await peer.say(Detach(handle, closed=True))  # so that the message returns
+                letter = until("get-ok", partial(client.call, get(1, queue)))
+                assert letter.args[9:].startswith(short(exchange) + short(key))
+                assert letter.body == b"a body"
+                headers = letter.properties.pop("headers")
+                assert letter.properties == {"message_id": "id", "correlation_id": "related"}
+                assert headers["color"] == "S:red"
+                assert [each["queue"] for each in headers["x-death"]] == [f"S:{name}" for name in died_in]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

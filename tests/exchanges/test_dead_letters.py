@@ -19,6 +19,10 @@ from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import MAX_HEAD, Head
 from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.stored import store
+from omq.protocol.amqp_1_0.types import List, Map
 
 FAILED = Modified(delivery_failed=True)
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
@@ -347,6 +351,30 @@ async def test_what_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None
         dead = drivers.catalogue.lookup(b"dl")
         assert isinstance(dead, QueueDriver)
         assert (dead.ready, source.info().messages) == (2, 4)
+
+
+@pytest.mark.parametrize(("octets", "key"), [(10, b"subject"), (40_000, b"q")])
+async def test_a_message_of_amqp_1_0_has_a_routing_key(drivers: Drivers, octets: int, key: bytes) -> None:
+    """It is the name of its queue where the properties cannot be told to other protocols."""
+    exchanges = Exchanges(drivers.catalogue)
+    await exchanges.declare(b"dlx", b"direct")
+    dead = await queue_of(drivers, b"dl")
+    await exchanges.bind(b"dlx", Destination(Kind.QUEUE, b"dl"), key)
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
+    client, heir = worker(source), worker(dead)
+    sections = (
+        (Section.PROPERTIES, List((None, None, None, "subject"))),
+        (Section.APPLICATION_PROPERTIES, Map((("long", "x" * octets),))),
+        (Section.AMQP_VALUE, "body"),
+    )
+    made = store(b"".join(b"\x00\x53%c%s" % (code, types.write(value)) for code, value in sections))
+    await post(source, made.body, heads=[made.head])
+    await client.read()
+    client.settle(1, outcome=REJECTED)
+    assert (await heir.read()).bodies == [b"body"]
+    assert heads.decode(heir.got[0].head).routing_key == key
+    client.close()
+    heir.close()
 
 
 def record(queue: bytes, **others: Value) -> Table:

@@ -1,5 +1,6 @@
 """What consumers of DMP and AMQP 0-9-1 see of messages of AMQP 1.0."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -129,12 +130,21 @@ def test_an_id_that_no_property_has_is_left_out(id: Value) -> None:
     assert shown.properties.message_id is None
 
 
+def test_a_dead_letter_keeps_its_names() -> None:
+    octets = stored_head(section(Section.PROPERTIES, List(("m", None, None, "subject"))))
+    for exchange, key in ((b"exchange", b"key"), (b"exchange", b""), (b"", b"key")):
+        shown, _ = seen(head.encode(replace(head.decode(octets), exchange=exchange, routing_key=key)))
+        assert (shown.exchange, shown.routing_key, shown.properties.message_id) == (exchange, key, b"m")
+
+
 def test_heads_that_stay_as_they_are() -> None:
     other = head.encode(Head(b"exchange", b"key", Properties(content_type=b"text/plain")))
     long = stored_head(section(Section.APPLICATION_PROPERTIES, Map((("k", "x" * 50_000),))))
     forged = stored.store_sections(b"", [sections.Place(Section.HEADER, 0, 0, 0)]).head
     forged = forged.replace(b"\x03\x00\x00\x00\x00", b"\x03\x00\x00\x00\x01\xff") if forged else b"x"
-    for octets in (other, long, forged, b""):
+    cut = b"\xff" + stored_head(section(Section.HEADER, List()))
+    named = head.encode(Head(routing_key=b"\x08amqp-1.0x", properties=Properties(headers=Table())))
+    for octets in (other, long, forged, cut, named, b""):
         assert expanded(octets, b"topic") == octets
 
 

@@ -7,8 +7,9 @@ from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as Field
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.amqp_1_0 import performatives, sections, stored, translation, types
+from omq.protocol.amqp_1_0 import performatives, sections, stored, transfers, translation, types
 from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.stored import Form
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
 from omq.terminals.amqp_1_0.refusals import condition_of, problem_of
 
@@ -125,6 +126,55 @@ def test_a_long_head_is_not_kept() -> None:
     headers = Table(((b"long", fields.LongString(b"x" * 5000)),))
     octets = head.encode(head.Head(properties=Properties(headers=headers)))
     assert found(octets) == {Section.APPLICATION_PROPERTIES: Map((("long", "x" * 5000),))}
+
+
+def dead_letter(message: bytes, **properties: bytes) -> bytes:
+    """The stored head of this message of AMQP 1.0 as a dead letter."""
+    table = head.decode(stored.store(message).head).properties.headers
+    assert table is not None
+    deaths = Table((*table.entries, (b"x-death", fields.Array((Table(),)))))
+    return head.encode(head.Head(b"exchange", b"key", Properties(headers=deaths, **properties)))
+
+
+def section(code: Section, value: Value) -> bytes:
+    return b"\x00\x53%c%s" % (code, types.write(value))
+
+
+HEADER = section(Section.HEADER, List((True,)))
+TEXT = section(Section.AMQP_VALUE, "body")
+ADDED = (
+    (Symbol("x-exchange"), "exchange"),
+    (Symbol("x-routing-key"), "key"),
+    (Symbol("x-opt-headers"), Map((("x-death", List((Map(()),))),))),
+)
+
+
+@pytest.mark.parametrize("before", [b"", HEADER])
+@pytest.mark.parametrize("after", [b"", section(Section.PROPERTIES, List(("id",)))])
+def test_a_dead_letter_has_its_sections_and_more_annotations(before: bytes, after: bytes) -> None:
+    annotations = section(
+        Section.MESSAGE_ANNOTATIONS, Map(((Symbol("x-exchange"), "another"), (Symbol("own"), True)))
+    )
+    for own, kept in ((b"", ()), (annotations, ((Symbol("own"), True),))):
+        around = transfers.head_around(dead_letter(before + own + after + TEXT))
+        expected = before + section(Section.MESSAGE_ANNOTATIONS, Map((*kept, *ADDED))) + after + TEXT
+        assert stored.message(around, b"body") == expected
+
+
+def test_dead_letters_that_get_no_annotations() -> None:
+    large = section(Section.APPLICATION_PROPERTIES, Map((("x", "y" * stored.MOST_AROUND),))) + TEXT
+    assert stored.message(transfers.head_around(dead_letter(large)), large) == large
+    malformed = stored.Around(Form.TEXT, b"\x00\x53", b"")
+    assert stored.annotated(malformed, ADDED) is malformed
+
+
+def test_a_message_that_was_published_again_is_that_of_its_publisher() -> None:
+    """With other properties beside the sections it has them as a message of another protocol."""
+    around = transfers.head_around(dead_letter(HEADER + TEXT, message_id=b"new"))
+    seen = stored.message(around, b"body")
+    places = {place.section: types.read(seen, place.value)[0] for place in sections.find(seen)}
+    assert places[Section.PROPERTIES] == List(("new", None, None, "key"))
+    assert places[Section.DATA] == Binary(b"body")
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -6,7 +6,7 @@ set: together with group-id it would make an idempotent producer.
 durable, priority, ttl (milliseconds)                delivery-mode 2, priority, expiration
 message-id, correlation-id                           the properties of that name, as text
 reply-to, user-id, content-type, content-encoding    the properties of that name
-subject, or else the name of the topic               routing key
+subject, or else the name of the topic               routing key, unless it is a dead letter
 creation-time (milliseconds)                         timestamp (seconds)
 application-properties                               headers
 """
@@ -76,17 +76,18 @@ def _cached(octets: bytes, routing_key: bytes) -> bytes:
 
 
 def _expanded(octets: bytes, routing_key: bytes) -> bytes:
-    around = stored.around(octets)
-    if around is None:
-        return octets
     try:
-        made = head.encode(_head(around.before, octets, routing_key))
+        kept = head.decode(octets)
+        around = stored.around_in(kept)
+        if around is None:
+            return octets
+        made = head.encode(_head(around.before, kept, routing_key))
     except (DecodeError, FieldError):
         return octets  # whoever stores a message can write any octets there
     return made if len(made) <= MAX_HEAD else octets
 
 
-def _head(before: bytes, octets: bytes, routing_key: bytes) -> Head:
+def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
     """Raises DecodeError and FieldError."""
     found = {place.section: place for place in sections.find(before)}
 
@@ -101,18 +102,22 @@ def _head(before: bytes, octets: bytes, routing_key: bytes) -> Head:
     )
     place = found.get(Section.APPLICATION_PROPERTIES)
     own = None if place is None else types.read_all(before[place.value : place.end])
-    kept = head.decode(octets).properties.headers or Table()
-    reserved = {name for name, _ in kept.entries}
+    reserving = kept.properties.headers or Table()
+    reserved = {name for name, _ in reserving.entries}
     headers = tuple(entry for entry in _entries(own) if entry[0] not in reserved)
     milliseconds = _integer(ttl)
     time = _integer(created)
-    key = _text(subject)
+    if kept.exchange or kept.routing_key:  # of a dead letter
+        routing_key = kept.routing_key
+    elif (key := _text(subject)) is not None:
+        routing_key = key
     return Head(
-        routing_key=routing_key if key is None else key,
+        exchange=kept.exchange,
+        routing_key=routing_key,
         properties=Properties(
             content_type=_text(content),
             content_encoding=_text(encoding),
-            headers=Table((*headers, *kept.entries)),
+            headers=Table((*headers, *reserving.entries)),
             delivery_mode=_PERSISTENT if durable is True else None,
             priority=_integer(priority),
             correlation_id=_text(correlation),

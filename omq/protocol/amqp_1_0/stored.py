@@ -7,15 +7,22 @@ goes into the stored head, as one entry `amqp-1.0` of the headers table:
 
 The delivery-annotations are left out: they are for the next peer only (part 3, section 3.2.2). All other
 octets of a message come out as they came in: signatures and foreign types stay valid.
+
+The head of a dead letter also has an exchange, a routing key, and the headers of its deaths after this entry.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
+from omq.protocol.amqp.fields import ByteArray, Table
+from omq.protocol.amqp.head import Head, bounds, names_end
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import sections, types
 from omq.protocol.amqp_1_0.sections import Place, Section
-from omq.protocol.amqp_1_0.types import DecodeError
+from omq.protocol.amqp_1_0.types import DecodeError, Map, Value
 
 MOST_AROUND = 60_000
 """The octets around a body that a stored head can hold. A message with more is stored as a whole."""
@@ -43,6 +50,7 @@ _TABLE_AT = 4
 _BEGINNING = b"\x00\x00\x20\x00"
 """Of a head with nothing but headers: no exchange, no routing key, and the property flags."""
 _NAME = b"\x08amqp-1.0x"
+_ONLY_HEADERS = _BEGINNING[2:]
 _U32 = Struct(">I")
 _VALUE_AT = _TABLE_AT + _U32.size + len(_NAME)
 _CONTENTS_AT = _VALUE_AT + _U32.size
@@ -134,21 +142,50 @@ class Around:
 
 
 def is_head(head: bytes) -> bool:
-    """Return whether a stored head begins as that of a message of AMQP 1.0."""
-    return head[:_TABLE_AT] == _BEGINNING and head[_TABLE_AT + _U32.size : _VALUE_AT] == _NAME
+    """Return whether this is the stored head of a message of AMQP 1.0, which may be a dead letter."""
+    if _NAME not in head:
+        return False
+    try:
+        _, table = bounds(head, 0, len(head))
+    except FieldError:  # whoever stores a message can write any octets there
+        return False
+    return (
+        table is not None
+        and head[names_end(head) : table] == _ONLY_HEADERS
+        and head.startswith(_NAME, table + _U32.size)
+    )
 
 
 def around(head: bytes) -> Around | None:
-    """Return what a stored head says of a message of AMQP 1.0; None for the head of another protocol."""
-    if not is_head(head):
+    """Return what a stored head says of a message of AMQP 1.0 that is no dead letter; None for any other
+    head.
+    """
+    if head[:_TABLE_AT] != _BEGINNING or head[_TABLE_AT + _U32.size : _VALUE_AT] != _NAME:
         return None
-    begin = _CONTENTS_AT + 1 + _U32.size
-    if len(head) < begin:
+    if len(head) < _CONTENTS_AT or _U32.unpack_from(head, _VALUE_AT)[0] != len(head) - _CONTENTS_AT:
         return None
-    size = _U32.unpack_from(head, _CONTENTS_AT + 1)[0]
-    if _U32.unpack_from(head, _VALUE_AT)[0] != len(head) - _CONTENTS_AT or begin + size > len(head):
+    return _around(head, _CONTENTS_AT)
+
+
+def around_in(head: Head) -> Around | None:
+    """Return what a parsed head says of a message of AMQP 1.0, which may be a dead letter; None for a head of
+    another protocol.
+    """
+    match head.properties:
+        case Properties(headers=Table(((b"amqp-1.0", ByteArray(value)), *_)) as headers) as properties if (
+            properties == Properties(headers=headers)
+        ):
+            return _around(value, 0)
+        case _:
+            return None
+
+
+def _around(octets: bytes, at: int) -> Around | None:
+    begin = at + 1 + _U32.size
+    if len(octets) < begin:
         return None
-    return Around(head[_CONTENTS_AT], head[begin : begin + size], head[begin + size :])
+    end = begin + _U32.unpack_from(octets, at + 1)[0]
+    return Around(octets[at], octets[begin:end], octets[end:]) if end <= len(octets) else None
 
 
 PLAIN = Around(Form.DATA, b"", b"")
@@ -170,6 +207,35 @@ def frame_of(around: Around, size: int) -> tuple[bytes, bytes]:
     if size < 256 and not around.form & WIDE:
         return b"%s\x00\x53%c%c%c" % (around.before, code, constructor, size), around.after
     return b"%s\x00\x53%c%c%s" % (around.before, code, constructor + 0x10, _U32.pack(size)), around.after
+
+
+def annotated(around: Around, annotations: Sequence[tuple[Value, Value]]) -> Around:
+    """Return it with these message-annotations, which replace those of the same names.
+
+    As in `redelivered`, a whole message and sections that make no sense stay as they are.
+    """
+    if around.form & ~WIDE == Form.MESSAGE:
+        return around
+    before = around.before
+    known: tuple[tuple[Value, Value], ...] = ()
+    begin = end = 0
+    try:
+        for place in sections.find(before):
+            match place.section:
+                case Section.HEADER:
+                    begin = end = place.end
+                case Section.MESSAGE_ANNOTATIONS:
+                    begin, end = place.begin, place.end
+                    read = types.read_all(before[place.value : place.end])
+                    known = read.entries if isinstance(read, Map) else ()
+                case _:
+                    pass
+    except DecodeError:
+        return around
+    names = {name for name, _ in annotations}
+    entries = (*(entry for entry in known if entry[0] not in names), *annotations)
+    section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, types.write(Map(entries)))
+    return Around(around.form, before[:begin] + section + before[end:], around.after)
 
 
 def redelivered(around: Around, deliveries: int) -> Around:

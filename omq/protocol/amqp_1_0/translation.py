@@ -1,4 +1,6 @@
-"""What a consumer of AMQP 1.0 sees of a message that came by another protocol: its stored head as sections.
+"""What a consumer of AMQP 1.0 sees of a stored head that is not only the sections of a message of AMQP 1.0.
+
+A message that came by another protocol has its properties as sections:
 
 content-type, content-encoding, correlation-id, message-id, reply-to, user-id    the properties of that name
 routing key                                         subject, and the annotation x-routing-key
@@ -9,6 +11,9 @@ delivery-mode 2, priority                           durable, priority
 type, app-id, sender-id          the annotations x-basic-type, x-opt-app-id and x-opt-sender-id
 headers with simple values                          application-properties
 headers with tables or arrays                       the annotation x-opt-headers, a map
+
+A dead letter that came by AMQP 1.0 has its own sections. Only annotations are added: x-routing-key,
+x-exchange, and x-opt-headers with the headers of its deaths.
 """
 
 from functools import lru_cache
@@ -17,7 +22,7 @@ from typing import assert_never
 from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as FieldNumber
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import stored, types
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import PLAIN, Around, Form
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
@@ -57,6 +62,7 @@ def _from_head(octets: bytes) -> Around:
     except FieldError:
         return PLAIN  # the store does not look into heads; nothing can be told of this one
     properties = decoded.properties
+    own = stored.around_in(decoded)
     ttl = _digits(properties.expiration)
     header: list[Value] = [
         True if properties.delivery_mode == _PERSISTENT else None,
@@ -76,11 +82,15 @@ def _from_head(octets: bytes) -> Around:
     ]
     simple: list[tuple[Value, Value]] = []
     nested: list[tuple[Value, Value]] = []
-    for name, value in properties.headers.entries if properties.headers is not None else ():
+    entries = properties.headers.entries if properties.headers is not None else ()
+    for name, value in entries if own is None else entries[1:]:
         found = _value(value)
-        (nested if isinstance(found, Map | List) else simple).append((_string(name), found))
+        is_annotation = own is not None or isinstance(found, Map | List)
+        (nested if is_annotation else simple).append((_string(name), found))
     if nested:
         annotations.append((Symbol("x-opt-headers"), Map(tuple(nested))))
+    if own is not None:
+        return stored.annotated(own, annotations)
     created = properties.timestamp
     said: list[Value] = [
         _text(properties.message_id),
