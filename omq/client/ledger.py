@@ -33,14 +33,17 @@ class News:
     lost: bool = False
     private: bool = False
     """It concerns a single message, and the task that published it waits for the report."""
-    told: bool = False
-    """Whether it was reported to a task that can act on it."""
+    untold: int = field(init=False)
+    """The number of messages whose failure was reported to no task that can act on it."""
     told_to: WeakSet[object] = field(default_factory=WeakSet)
     """The callers to which it was reported."""
     told_with_own: WeakSet[object] = field(default_factory=WeakSet)
     """The callers that were told of the loss of their own message, and not of the others that were lost with
     it: `confirm` reports those.
     """
+
+    def __post_init__(self) -> None:
+        self.untold = self.end - self.start
 
 
 class Ledger:
@@ -71,7 +74,7 @@ class Ledger:
         """
         caller = self.caller()
         if caller not in self._seen:
-            untold = (news.start for news in self._news if not news.told)
+            untold = (news.start for news in self._news if news.untold)
             self._seen[caller] = min(untold, default=self.settled)
 
     # -- outcomes ------------------------------------------------------------------------------------------
@@ -100,7 +103,9 @@ class Ledger:
         return min(self.settled, end - 1)
 
     def _add(self, news: News, *, private: bool) -> None:
-        news.private = news.told = private and news.end - news.start == 1
+        if private and news.untold == 1:
+            news.private = True
+            news.untold = 0
         self.settle(news.end)
         self._news.append(news)
         if len(self._news) > MOST_NEWS:
@@ -119,7 +124,7 @@ class Ledger:
             if news.end > since and news.start < end and caller not in news.told_to
         ]
         for news in found:
-            news.told = True
+            news.untold = 0
         self._raise(found)
 
     def tell_publisher(self, number: int) -> None:
@@ -142,9 +147,9 @@ class Ledger:
 
     def tell_untold(self) -> None:
         """Raise the failures that were reported to no task."""
-        found = [news for news in self._news if not news.told]
+        found = [news for news in self._news if news.untold]
         for news in found:
-            news.told = True
+            news.untold = 0
         self._raise(found)
 
     def loss_told(self) -> None:
@@ -155,7 +160,7 @@ class Ledger:
         for news in self._news:
             if news.lost:
                 news.told_to.add(caller)
-                news.told = True
+                news.untold = 0
 
     def loss_of_one_told(self, number: int) -> None:
         """Note that the caller was told of the loss of its message `number`. It was not told of the loss of
@@ -166,6 +171,7 @@ class Ledger:
             if news.lost and news.start < number <= news.end:
                 told = news.told_to if news.end - news.start == 1 else news.told_with_own
                 told.add(caller)
+                news.untold = max(news.untold - 1, 0)
 
     def _raise(self, found: list[News]) -> None:
         if not found:
@@ -191,8 +197,8 @@ def _merged(first: News, second: News) -> News:
         (*first.refusals, *second.refusals)[:MOST_REFUSALS],
         lost=first.lost or second.lost,
         private=first.private and second.private,
-        told=first.told and second.told,
     )
+    both.untold = first.untold + second.untold
     both.told_to.update(first.told_to & second.told_to)
     both.told_with_own.update(first.told_with_own & second.told_with_own)
     return both

@@ -1,9 +1,11 @@
 """Which losses of messages a client reports, and to whom."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from omq.client import ConnectionLost
-from omq.client.ledger import Ledger
+from omq.client.ledger import MOST_NEWS, Ledger
 
 
 class Task:
@@ -55,3 +57,25 @@ def test_the_loss_of_an_awaited_message_does_not_hide_the_loss_of_another_connec
     ledger.loss_of_one_told(2)
     with pytest.raises(ConnectionLost):
         ledger.tell(2)
+
+
+def test_a_loss_of_which_every_publisher_was_told_is_not_repeated_at_the_end() -> None:
+    ledger = lossy_ledger(Task(), 2)
+    ledger.loss_of_one_told(1)
+    ledger.loss_of_one_told(2)
+    ledger.tell_untold()
+
+
+@pytest.mark.parametrize("are_all_told", [True, False])
+def test_merged_losses_are_repeated_at_the_end_unless_every_publisher_was_told(are_all_told: bool) -> None:
+    ledger = lossy_ledger(Task(), 2)
+    for _ in range(MOST_NEWS):
+        ledger.loss_of_one_told(ledger.published)
+        if are_all_told:
+            ledger.loss_of_one_told(ledger.published - 1)
+        ledger.published += 2
+        ledger.lost("the connection broke", private=True)
+    ledger.loss_of_one_told(ledger.published)
+    ledger.loss_of_one_told(ledger.published - 1)
+    with nullcontext() if are_all_told else pytest.raises(ConnectionLost):
+        ledger.tell_untold()

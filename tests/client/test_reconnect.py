@@ -192,6 +192,30 @@ async def relay(server: Server) -> AsyncIterator[Relay]:
         yield running
 
 
+async def test_a_loss_of_which_all_tasks_were_told_is_not_repeated_at_the_end(
+    server: Server, relay: Relay
+) -> None:
+    confirms = relay.hold(b"(Confirm ")
+    told: list[ConnectionLost] = []
+
+    async def publish_until_it_is_stored() -> None:
+        try:
+            await client.publish_confirmed("t", b"x")
+        except ConnectionLost as lost:
+            told.append(lost)
+            await client.publish_confirmed("t", b"x")
+
+    async with connect(relay.url, id="test", reconnect=True) as client:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish_until_it_is_stored)
+            tasks.start_soon(publish_until_it_is_stored)
+            await confirms.arrived.wait()
+            for terminal in server.terminals():
+                terminal.disconnect("the administrator ends this connection")
+            confirms.released.set()
+        assert len(told) == 2
+
+
 async def test_a_subscription_left_while_another_is_resumed_ends_at_the_server(
     server: Server, relay: Relay
 ) -> None:
