@@ -146,3 +146,20 @@ async def test_a_certificate_that_is_no_longer_the_clients_proves_nothing(
         assert identity.withdrawn == "the certificate of this connection is not that of its client any more"
         assert access.clients.certified("name") is None
         assert (access.clients.certified("other") is not None) is (later is not None)
+
+
+async def test_a_certificate_names_one_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    configured = [msgspec.structs.replace(known("known"), certificate="card"), known("other")]
+    async with control(tmp_path, clients=configured) as access:
+        clients = access.clients
+        found = clients.certified("card")
+        assert found is not None
+        for wanted in (b"", b"known"):
+            assert clients.identify_certified("card", wanted, "peer") == found
+        assert not caplog.records
+        assert clients.identify_certified("card", b"other", "peer A") is None
+        assert clients.identify_certified("unknown", b"", "peer B") is None
+        assert clients.identify_certified(None, b"known", "peer B") is None
+    first = next(one for one in caplog.records if "certificate" in one.getMessage())
+    assert first.getMessage() == "peer A: it has not the certificate of this client"
+    assert first.levelname == "WARNING"

@@ -8,6 +8,7 @@ import trio.testing
 from served_drivers import MIB, STRONG, Client, Drivers, Kind, of_kinds, opened, post, quiet, settled
 
 from omq.drivers.driver import Driver
+from omq.drivers.histogram import BOUNDS, Histogram
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.statistics import ChannelStatistics
 from omq.model import Delivery, Transient
@@ -187,3 +188,13 @@ async def test_a_writer_counts_what_it_could_not_store(tmp_path: Path) -> None:
         assert (found.refusal, found.failures, found.commits, found.messages) == (None, 2, 1, 1)
         assert [topic.statistics().failures for topic in topics] == [1, 1]
         assert [topic.statistics().messages_in for topic in topics] == [1, 0]
+
+
+def test_times_are_counted_by_their_bounds() -> None:
+    histogram = Histogram()
+    for bound in BOUNDS:
+        histogram.observe(bound)  # a bound is within its own bucket
+    assert histogram.snapshot().counts == (*(1 for _ in BOUNDS), 0)
+    histogram.observe(BOUNDS[-1] + 1)
+    assert histogram.snapshot().counts == (*(1 for _ in BOUNDS), 1)
+    assert histogram.snapshot().seconds == pytest.approx(sum(BOUNDS) + BOUNDS[-1] + 1)

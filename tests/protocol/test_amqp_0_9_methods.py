@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import pika.spec
 import pytest
 from amqp_0_9_helpers import all_methods
 from hypothesis import given
@@ -90,6 +91,14 @@ def test_unknown_methods_are_named(ids: tuple[int, int]) -> None:
         decode(octets)
     assert caught.value.code is ReplyCode.COMMAND_INVALID
     assert (caught.value.class_id, caught.value.method_id) == ids
+
+
+def test_reply_codes_have_the_numbers_of_the_specification() -> None:
+    """They are compared with those of another implementation."""
+    # pika calls SUCCESS by another name, and does not know ReplyCode.CANNOT_ROUTE, which is OpenAMQ's.
+    names = {name for name in ReplyCode.__members__ if hasattr(pika.spec, name)}
+    assert names == ReplyCode.__members__.keys() - {"SUCCESS", "CANNOT_ROUTE"}
+    assert {name: ReplyCode[name] for name in names} == {name: getattr(pika.spec, name) for name in names}
 
 
 def test_tables_that_are_nested_too_deep_are_refused() -> None:
