@@ -1,5 +1,6 @@
 """What a session refuses by itself, also to a terminal that checks nothing."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.lifetime import Durable, Private
+from omq.drivers.push import MOST_WORK
 from omq.drivers.reasons import Reason, Refused
-from omq.model import Delivery, FromCurrent, Persistent, Sync
-from omq_storage.batches import Bodies
+from omq.drivers.reservations import IDS_RESERVED
+from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
+from omq_storage.batches import Batch, Bodies
 
 WEAK = Persistent(Sync.WEAK)
 
@@ -231,3 +234,28 @@ async def test_a_topic_is_made_only_with_the_right_to_declare_it(tmp_path: Path,
         assert await client.find(b"t", Right.SUBSCRIBE) is None
         await make(client, b"own", *arguments)
         assert await client.find(b"own", Right.SUBSCRIBE) is not None
+
+
+async def test_a_push_to_very_many_topics_lets_others_have_their_turn(tmp_path: Path) -> None:
+    async with session(tmp_path) as client:
+        names = [b"%d" % number for number in range(2 * MOST_WORK + 1)]
+        rest: dict[bytes, Sequence[Batch]] = {}
+        waiting = iter([(name, [Bodies([b"x"])]) for name in names])
+        for turn in (1, 2):
+            assert not client.push(waiting, rest)
+            assert list(rest) == names[: turn * MOST_WORK]
+        assert client.push(waiting, rest)
+        assert list(rest) == names
+
+
+async def test_ids_are_reserved_for_transient_topics_that_lack_them_only(tmp_path: Path) -> None:
+    clients = [known("known", declare=["*"], publish=["may"])]
+    async with control(tmp_path, clients=clients) as access:
+        client = await connected(access, b"known:s")
+        for name in (b"may", b"may not"):
+            await client.declare(name, Delivery.BROADCAST, Transient())
+        few, many = Bodies([b""]), Bodies([b""] * (IDS_RESERVED + 1))
+        assert not await client.reserve_ids({b"may": [few], b"missing": [many], b"may not": [many]})
+        assert await client.reserve_ids({b"may": [many, few]})
+        assert not await client.reserve_ids({b"may": [many, few]})
+        client.close()
