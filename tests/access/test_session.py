@@ -16,6 +16,7 @@ from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.lifetime import Durable, Private
 from omq.drivers.push import MOST_WORK
+from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import IDS_RESERVED
 from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
@@ -259,3 +260,26 @@ async def test_ids_are_reserved_for_transient_topics_that_lack_them_only(tmp_pat
         assert await client.reserve_ids({b"may": [many, few]})
         assert not await client.reserve_ids({b"may": [many, few]})
         client.close()
+
+
+async def test_who_may_delete_a_topic(tmp_path: Path) -> None:
+    clients = [known("known", declare=["*"], delete=["*"]), known("other", declare=["*"])]
+    async with control(tmp_path, clients=clients) as access:
+        owner, same_client, other = [
+            await connected(access, id) for id in (b"known:s", b"known:s", b"other:s")
+        ]
+        topology = access.topology(owner)
+        await topology.declare_queue(b"exclusive", QueueOptions(exclusive=True))
+        await other.declare(b"t", Delivery.BROADCAST, WEAK)
+        for client, name, reason in (
+            (other, b"t", Reason.FORBIDDEN),
+            (same_client, b"none", Reason.NOT_FOUND),
+            (same_client, b"exclusive", Reason.LOCKED),
+        ):
+            with pytest.raises(Refused) as refused:
+                await client.delete(name)
+            assert refused.value.reason is reason
+        assert (await same_client.delete(b"t")).topic == b"t"
+        topology.close()
+        for client in (owner, same_client, other):
+            client.close()
