@@ -72,9 +72,10 @@ class DeadLetteringDriver(SpillingDriver):
         if self.options.dead_letter_exchange is None:
             self.settled(messages)
             return
-        for ids in chain.from_iterable(map(ranges, messages)):
-            for channel in self._choosy:
-                channel.forget(ids)
+        if self._choosy:
+            for ids in chain.from_iterable(map(ranges, messages)):
+                for channel in self._choosy:
+                    channel.forget(ids)
         if self._dead is None:
             self._dead = DeadLetters(self, self.resources.dead_letters)
         self._dead.add(death, messages)

@@ -15,18 +15,70 @@ from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, Returned, Run
 
+_WINDOW_IDS = 1024
+"""The number of neighbouring ids whose priorities are kept together."""
+
+
+class _Priorities:
+    """The priorities of messages but 0: one octet for each id of a window that has any."""
+
+    def __init__(self) -> None:
+        self._windows: dict[int, bytearray] = {}
+        self._left: dict[int, int] = {}  # for each window, how many priorities it has
+
+    def learn(self, ids: range, level: int) -> None:
+        """These messages have this priority."""
+        for window, places, count in _within_windows(ids):
+            self._windows.setdefault(window, bytearray(_WINDOW_IDS))[places] = bytes([level]) * count
+            self._left[window] = self._left.get(window, 0) + count
+
+    def forget(self, ids: range) -> None:
+        """The priorities of these messages are not needed any more."""
+        for window, places, count in _within_windows(ids) if self._windows else ():
+            levels = self._windows.get(window)
+            if levels is None:
+                continue
+            self._left[window] -= count - levels[places].count(0)
+            levels[places] = bytes(count)
+            if not self._left[window]:
+                del self._windows[window], self._left[window]
+
+    def of(self, ids: range) -> bytes:
+        """Return the priorities of these messages, an octet each."""
+        parts = []
+        for window, places, count in _within_windows(ids):
+            levels = self._windows.get(window)
+            parts.append(bytes(count) if levels is None else levels[places])
+        return b"".join(parts)
+
+
+def _within_windows(ids: range) -> Iterator[tuple[int, slice, int]]:
+    """Yield each window with any of these ids, their places there, and how many they are."""
+    while ids:
+        window, place = divmod(ids.start, _WINDOW_IDS)
+        here = ids[: -((place - _WINDOW_IDS) // ids.step)]
+        yield window, slice(place, place + here[-1] - here[0] + 1, ids.step), len(here)
+        ids = ids[len(here) :]
+
+
+def _places(levels: bytes, level: int) -> int:
+    """Return a bitmap with a bit set for each place where this level is."""
+    digits = bytearray(b"0" * 256)
+    digits[level] = ord("1")
+    return int(levels[::-1].translate(digits), 2)
+
 
 class Levels(Returned):
     """Ids of messages that are ready: the highest priority leaves first, and there the lowest id.
 
-    The priority of a message is known from its arrival until it is done. Ids need a few bits each.
+    The priority of a message is known from its arrival until it is done.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._ready: dict[int, Returned] = {}
         self._order: list[int] = []  # the priorities of `_ready`, the highest last
-        self._known: dict[int, Ids] = {}  # for each priority but 0
+        self._known = _Priorities()
 
     def __len__(self) -> int:
         return sum(map(len, self._ready.values()))
@@ -44,28 +96,19 @@ class Levels(Returned):
     def learn(self, ids: range, level: int) -> None:
         """Messages arrive with this priority."""
         if level:
-            self._known.setdefault(level, Ids()).add(ids)
+            self._known.learn(ids, level)
 
     def forget(self, ids: range) -> None:
         """Messages are done."""
-        for level, known in list(self._known.items()):
-            if known.take(ids) and not known:
-                del self._known[level]
+        self._known.forget(ids)
 
     def add(self, runs: Iterable[Run]) -> None:
         """Add ids that are not in the queue."""
         for run in runs:
-            rest = [run]
-            for level, known in self._known.items():
-                found = [id for ids in map(list, map(Run.ids, rest)) for id in ids if id in known]
-                if found:
-                    self._add(level, _as_runs(found, run.deliveries))
-                    left = set(found)
-                    rest = _as_runs(
-                        [id for each in rest for id in each.ids() if id not in left], run.deliveries
-                    )
-            if rest:
-                self._add(0, rest)
+            levels = self._known.of(range(run.first, run.last + 1, run.step))
+            for level in set(levels):
+                if bits := run.bits & _places(levels, level):
+                    self._add(level, [run._replace(bits=bits)])
         self._measure()
 
     def _add(self, level: int, runs: Iterable[Run]) -> None:
@@ -216,7 +259,3 @@ def _levels_of(block: Block, highest: int) -> Iterator[tuple[range, int]]:
                 yield range(begin, id), level
             begin, level = id, own
     yield range(begin, block.next), level
-
-
-def _as_runs(ids: Sequence[int], deliveries: int) -> list[Run]:
-    return [run._replace(deliveries=deliveries) for run in Ids(ids).runs()]

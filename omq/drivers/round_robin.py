@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import assert_never
 
 import trio
@@ -23,8 +22,9 @@ from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.seam import End, Gone, Subscriber
+from omq.drivers.settling import Settling
 from omq.drivers.signal import Signal
-from omq.drivers.unsettled import number_of, ranges
+from omq.drivers.unsettled import number_of
 from omq.drivers.waits import Room
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
@@ -79,6 +79,7 @@ class RoundRobinDriver(Driver):
         self._choosy: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
         self._signal = Signal()
         self._holdings = Holdings()
+        self._settling = Settling()
         self._held = 0
         self._dealing: Block | Fragmented | None = None
         self._read_ahead: deque[Block] = deque()
@@ -185,9 +186,8 @@ class RoundRobinDriver(Driver):
             self.free(self._holdings.done(ids.start, len(ids)))
 
     def settled(self, messages: Sequence[Run]) -> None:
-        """These messages are done."""
-        for ids in chain.from_iterable(map(ranges, messages)):
-            self._settle(ids)
+        """These messages are done. If they are many, the dealer settles most of them."""
+        self._settling.add(messages)
         self._release()
 
     def _settle(self, ids: range) -> None:
@@ -199,9 +199,15 @@ class RoundRobinDriver(Driver):
 
     def _release(self) -> None:
         """Free some of the memory of messages that are done. The dealer frees the rest."""
+        for ids in self._settling.take():
+            self._settle(ids)
         self.free(self._holdings.release())
-        if self._holdings.is_settling:
+        if self._is_releasing():
             self._signal.set()
+
+    def _is_releasing(self) -> bool:
+        """Whether `_release` has something to do."""
+        return bool(self._settling) or self._holdings.is_settling
 
     def rejected(self, messages: Sequence[Run]) -> None:
         """A subscriber could not process these messages: they are done, and the log says so.
@@ -329,7 +335,7 @@ class RoundRobinDriver(Driver):
         while True:
             await self._signal.wait()
             self._look_aside()
-            while (is_dealing := self._is_undealt() and self.has_taker()) or self._holdings.is_settling:
+            while (is_dealing := self._is_undealt() and self.has_taker()) or self._is_releasing():
                 self._release()
                 try:
                     if not is_dealing:
@@ -606,6 +612,8 @@ class RoundRobinDriver(Driver):
         for channel in finishing:
             channel.close()
             channel.subscriber.ended(End.DELETED)
+        self._settling.add(self._returned.runs())
+        self._settling.add(self._aside.runs())
         self._returned.clear()
         self._aside.clear()
         self._count()
@@ -614,4 +622,5 @@ class RoundRobinDriver(Driver):
 
     def crumble(self) -> bool:
         """Free some of the messages that the topic had at its end. Return whether there are more."""
-        return self._holdings.crumble()
+        self._settling.drop()
+        return self._holdings.crumble() or bool(self._settling)

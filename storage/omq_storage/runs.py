@@ -20,6 +20,9 @@ _SPARE_BITS = 8 * RUN_OCTETS
 """The number of unused bits that cost as much memory as a further run."""
 
 
+_WINDOW_BITS = (1 << RUN_IDS) - 1
+
+
 class Run(NamedTuple):
     """The ids `first + i * step` for which bit `i` is set.  At least one bit is set."""
 
@@ -236,11 +239,21 @@ class Returned:
         return self._heap[0].deliveries
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Add ids that are not in the queue."""
+        """Add ids that are not in the queue.
+
+        The last place of a heap is a leaf, whatever run it holds. That run may grow where it is: the heap
+        orders runs by their first ids, which no two of them share.
+        """
+        heap = self._heap
         for run in map(_trimmed, runs):
             self._count += run.bits.bit_count()
-            self.octets += run.octets
-            heapq.heappush(self._heap, run)
+            longer = _joined(heap[-1], run) if heap else None
+            if longer is None:
+                self.octets += run.octets
+                heapq.heappush(heap, run)
+            else:
+                self.octets += longer.octets - heap[-1].octets
+                heap[-1] = longer
 
     def pop(self) -> int:
         """Remove and return the lowest id. The queue must not be empty."""
@@ -265,6 +278,26 @@ class Returned:
         self._count = self.octets = 0
 
 
+def united(runs: Iterable[Run]) -> list[Run]:
+    """Return the ids of these runs, which have no id in common, as fewer runs if possible. Their numbers of
+    deliveries are lost.
+    """
+    windows: dict[int, int] = {}
+    united = []
+    for run in runs:
+        if run.step != 1:
+            united.append(run)
+            continue
+        window, place = divmod(run.first, RUN_IDS)
+        bits = run.bits << place
+        while bits:
+            windows[window] = windows.get(window, 0) | bits & _WINDOW_BITS
+            bits >>= RUN_IDS
+            window += 1
+    united += [Run(window * RUN_IDS, 1, bits) for window, bits in sorted(windows.items()) if bits]
+    return united
+
+
 def runs_of(ids: Iterable[int]) -> tuple[Run, ...]:
     """Return these ids as runs; they may come in any order."""
     return Ids(sorted(set(ids))).runs()
@@ -278,6 +311,21 @@ def _trimmed(run: Run) -> Run:
     """Return the same run with bit 0 set."""
     skipped = _lowest_bit(run.bits)
     return run._replace(first=run.first + skipped * run.step, bits=run.bits >> skipped) if skipped else run
+
+
+def _joined(run: Run, later: Run) -> Run | None:
+    """Return one run with the ids of both, if both have step 1 and all ids of the second one are higher.
+
+    Return None if they do not, or if that would leave many bits unused.
+    """
+    first, step, bits, deliveries = run
+    begin, later_step, later_bits, later_deliveries = later
+    if step != 1 or later_step != 1 or deliveries != later_deliveries:
+        return None
+    place = begin - first
+    if not 0 <= place - bits.bit_length() <= _SPARE_BITS or place + later_bits.bit_length() > RUN_IDS:
+        return None
+    return Run(first, 1, bits | later_bits << place, deliveries)
 
 
 def _extended(run: Run, ids: range) -> Run | None:

@@ -12,12 +12,13 @@ from served_drivers import Client, Drivers, Listener, messages_of, opened, post,
 from omq.drivers.priority_queue import Levels
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.seam import Credit, Messages, Modified
+from omq.drivers.seam import Accepted, Credit, Messages, Modified
+from omq.drivers.settling import SETTLED_RANGES
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq_storage.runs import Ids
+from omq_storage.runs import RUN_OCTETS, Ids
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
 
@@ -139,6 +140,53 @@ async def test_a_queue_that_is_too_long_at_the_start(tmp_path: Path) -> None:
     async with opened(tmp_path / "store") as drivers:
         queue = await drivers.catalogue.declare_queue(b"q", options)
         assert await everything(queue) == ["2", "1"]
+
+
+@EITHER
+async def test_what_is_ready_takes_few_bits(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    used = drivers.memory.unconfirmed.used
+    for number in range(300):
+        await publish(queue, number % 3)
+    assert drivers.memory.unconfirmed.used - used < 3 * 2 * RUN_OCTETS
+    client = Client(queue)
+    client.request(300)
+    await client.read()
+    client.close()
+    assert drivers.memory.unconfirmed.used - used < 3 * 2 * RUN_OCTETS
+    assert await everything(queue) == ["2"] * 100 + ["1"] * 100 + ["0"] * 100
+
+
+async def test_a_purge_settles_in_portions(drivers: Drivers) -> None:
+    """Every second message is purged, so that no two of them are settled as one range."""
+    queue = await queue_of(drivers, durable=False)
+    await publish(queue, *[0, 5] * 300)
+    client = Client(queue)
+    client.request(300)
+    await client.read()
+    assert set(client.bodies) == {b"5"}
+    assert queue.purge() == 300
+    assert queue.ready == 0
+    assert 600 - SETTLED_RANGES <= queue.info().messages < 600
+    await quiet()
+    assert queue.info().messages == 300
+    assert client.channel.settle(range(1, 601), Accepted()) == 300
+    await quiet()
+    assert queue.info().messages == 0
+    client.close()
+    await publish(queue, 1, 2)
+    assert await everything(queue) == ["2", "1"]
+
+
+async def test_a_queue_that_is_deleted_while_it_settles(drivers: Drivers) -> None:
+    queue = await queue_of(drivers, durable=False)
+    await publish(queue, *[0, 5] * 300)
+    client = Client(queue)
+    client.request(300)
+    await client.read()
+    queue.purge()
+    await drivers.catalogue.delete(b"q")
+    await quiet()
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from omq_storage.records import Position, pack_position, topic_key, unpack_position
-from omq_storage.runs import RUN_IDS, RUN_OCTETS, Ids, Returned, Run, runs_of
+from omq_storage.runs import RUN_IDS, RUN_OCTETS, Ids, Returned, Run, runs_of, united
 
 STEPS = st.sampled_from([1, 2, 3, 7, 20, 5000])
 COUNTS = st.sampled_from([1, 1, 2, 5, 100, RUN_IDS + 3])
@@ -97,6 +97,46 @@ def test_returned_ids_come_from_the_lowest_on(shapes: list[tuple[int, int, int]]
         assert returned.octets == sum(run.octets for run in returned.runs())
     assert not returned
     assert returned.octets == 0
+
+
+def test_ids_that_return_in_order_need_few_runs() -> None:
+    returned = Returned()
+    for id in range(1, 2 * RUN_IDS, 2):
+        returned.add([Run(id, 1, 1)])
+    assert len(returned.runs()) == 2
+    assert [returned.pop() for _ in range(RUN_IDS)] == [*range(1, 2 * RUN_IDS, 2)]
+
+
+def test_joined_runs_keep_their_deliveries_and_the_order_of_others() -> None:
+    returned = Returned()
+    known: dict[int, int] = {}
+    for number in range(3000):
+        id = number * 7919 % 3001  # ascending and descending neighbours
+        known[id] = number // 100 % 3
+        returned.add([Run(id, 1, 1, known[id])])
+        if number % 3 == 0:
+            lowest = min(known)
+            assert (returned.lowest, returned.deliveries) == (lowest, known.pop(lowest))
+            returned.pop()
+    assert {id: run.deliveries for run in returned.runs() for id in run.ids()} == known
+    assert [returned.pop() for _ in range(len(known))] == sorted(known)
+    assert returned.octets == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 30_000), STEPS, COUNTS), max_size=6))
+def test_united_runs_have_the_same_ids(shapes: list[tuple[int, int, int]]) -> None:
+    known: set[int] = set()
+    runs: list[Run] = []
+    for start, step, count in shapes:
+        new = set(range(start, start + step * count, step)) - known
+        runs += runs_of(new)
+        known |= new
+    assert sorted(ids_of(united(runs))) == sorted(known)
+
+
+def test_runs_between_one_another_become_one() -> None:
+    assert ids_of(united(Run(first, 1, 0b1001001) for first in (1, 2, 3))) == [*range(1, 10)]
+    assert len(united(Run(first, 1, 0b1001001) for first in (1, 2, 3))) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 20, 300])
