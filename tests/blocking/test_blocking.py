@@ -30,7 +30,7 @@ from omq.client import (
 from omq.management import ListExchanges
 from omq.watching import Limits
 
-SECONDS = 20.0
+SECONDS = 60.0
 """The time limit of a step, so that a lost message fails the test instead of blocking it."""
 
 

@@ -28,7 +28,7 @@ from omq.protocol.omq.types import Confirmed, Error, Frame, Message, Ping, Topic
 from omq.server import Server, open_server
 from omq.terminals.connection.statistics import ConnectionStatistics
 
-PATIENCE = 20
+PATIENCE = 60
 """Seconds after which something that was promised is taken for missing."""
 
 VERSION_ONE = bytes.fromhex("0000000000000001")

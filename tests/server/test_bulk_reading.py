@@ -28,6 +28,7 @@ from omq_storage.levels import Level
 from omq_storage.store import Store
 
 from .conversation import (
+    PATIENCE,
     Conversation,
     InProcess,
     eventually,
@@ -301,7 +302,7 @@ async def test_a_client_that_finishes_gets_all_that_it_asked_for(store: Path) ->
 
 async def test_a_stop_does_not_wait_for_a_fetch(store: Path) -> None:
     fill(store, *[100] * 300, size=10_000)
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with serving(store) as host:
             client = await host.connect(receive_octets=4096)
             await client.say(b"(Fetch t 1 30000)")

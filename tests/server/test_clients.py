@@ -1,7 +1,7 @@
 """Configured clients: who is let in, what each may do, and what strangers cannot do to them."""
 
+import hashlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.clients import Clients
-from omq.access.hashes import SecretHash, hash_of
+from omq.access.hashes import LOG_N, P, R, SecretHash, hash_of
 from omq.access.limits import BURST_SECONDS
 from omq.config import ClientConfig
 from omq.drivers.driver import READ_OCTETS
@@ -179,43 +179,54 @@ async def test_a_second_passes_after_each_wrong_secret(
         bob.close()
 
 
+Costs = tuple[int, int, int]
+"""What determines the time that scrypt takes: N, r and p."""
+
+
+@pytest.fixture
+def scrypts(monkeypatch: pytest.MonkeyPatch) -> list[Costs]:
+    """The costs of each scrypt that the server computes."""
+    computed: list[Costs] = []
+    scrypt = hashlib.scrypt
+
+    def compute(secret: bytes, *, n: int, r: int, p: int, **others: Any) -> bytes:
+        computed.append((n, r, p))
+        return scrypt(secret, n=n, r=r, p=p, **others)
+
+    monkeypatch.setattr("hashlib.scrypt", compute)
+    return computed
+
+
 async def test_the_time_of_an_answer_does_not_tell_which_names_there_are(
-    store: Path, clock: MockClock
+    store: Path, clock: MockClock, scrypts: list[Costs]
 ) -> None:
     """An unknown name takes the work of a wrong secret."""
     async with serving(store, clients=[client("alice"), client("bob")]) as host:
-        await (await enter(host, "bob")).confirm()  # a first secret, so that all that is loaded once is there
 
-        async def work(name: str, secret: str) -> float:
-            """Processor time and not time, which other programs take too."""
+        async def work(name: str, secret: str) -> list[Costs]:
             clock.jump(1)
-            began = time.process_time()
+            scrypts.clear()
             stranger = await open_as(host, name, secret)
             assert await stranger.rest() == [Error(UNKNOWN)]
-            return time.process_time() - began
+            return scrypts.copy()
 
-        unknown, known = [
-            min([await work(name, f"guess {number}") for number in range(5)]) for name in ("mallory", "alice")
-        ]
-        assert known / 2 < unknown < known * 2
+        for name in ("mallory", "alice"):
+            for number in range(5):
+                assert await work(name, f"guess {number}") == [(1 << LOG_N, R, P)]
         # An id that was wrong before takes no scrypt again, whether there is such a name or not.
         for name in ("mallory", "alice"):
-            assert min([await work(name, "guess 0") for _ in range(5)]) < known / 2
+            assert await work(name, "guess 0") == []
 
 
 @pytest.mark.parametrize("log_n", [14, 16])
-async def test_the_first_attempts_do_not_tell_names_either(log_n: int) -> None:
+async def test_the_first_attempts_do_not_tell_names_either(log_n: int, scrypts: list[Costs]) -> None:
     """Whatever the hashes of the configured clients cost."""
     known = ClientConfig(name="alice", secret=str(SecretHash(log_n, 8, 1, bytes(16), bytes(32))))
 
-    async def work(name: bytes) -> float:
-        clients = Clients([known])
-        began = time.process_time()
-        assert await clients.identify(name + b":guess", "127.0.0.1", "peer") is None
-        return time.process_time() - began
-
-    wrong, unknown = [min([await work(name) for _ in range(5)]) for name in (b"alice", b"mallory")]
-    assert wrong / 1.5 < unknown < wrong * 1.5
+    for name in (b"alice", b"mallory"):
+        scrypts.clear()
+        assert await Clients([known]).identify(name + b":guess", "127.0.0.1", "peer") is None
+        assert scrypts == [(1 << log_n, 8, 1)]
 
 
 @pytest.mark.parametrize("guess", [b"alice:guess", b"mallory:guess"])

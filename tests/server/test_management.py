@@ -19,7 +19,7 @@ from omq.protocol.amqp.head import Head, encode
 from omq.protocol.amqp.properties import Properties
 from omq_storage.batches import Bodies
 
-from .conversation import InProcess, serving
+from .conversation import PATIENCE, InProcess, serving
 from .test_operations import SECRET
 from .test_operations import client as client_with_all
 
@@ -187,7 +187,7 @@ async def test_peek_shows_a_hundred_messages_that_are_not_done_whatever_their_bl
             await messages.received(done)
         await client.confirm()
         left = [4, 5, *range(7, 30, 2), *range(30, 251)]
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while (await bodies(client, b"jobs"))[0] != b"4":
                 await trio.lowlevel.checkpoint()
         for position, count in ((0, 1000), (4, 10), (5, 7), (8, 100), (9, 5), (38, 30), (245, 100), (251, 5)):

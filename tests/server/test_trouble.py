@@ -38,7 +38,7 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(
         set_positions(self, positions)
 
     monkeypatch.setattr(Environment, "set_positions", refuse)
-    async with serving(store) as host:
+    async with serving(store, missed_pings=0) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin (Persistent Strong))")
         await client.send(publish(b"t", numbered(1, 5)))
@@ -47,17 +47,12 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(
         await client.say(*(b"(Received t %d)" % id for id in range(1, 6)))
         await client.settle()
         environment = host.server.catalogue.writers[Level.STRONG].environment
-        for _ in range(100):
-            if tried >= 3:
-                break
+        while tried < 3:
             clock.jump(0.25)
             await trio.sleep(0.002)
-        assert tried >= 3
         is_full = False
         # Nothing moves any more, and still it is tried again.
-        for _ in range(100):
-            if stored:
-                break
+        while not stored:
             clock.jump(0.25)
             await trio.sleep(0.002)
         await eventually(lambda: environment.positions() == {0: Position(6)})
@@ -122,7 +117,7 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
         return merge_small(self, topic, start, span)
 
     monkeypatch.setattr(Environment, "merge_small", refuse)
-    async with serving(store) as host:
+    async with serving(store, missed_pings=0) as host:
         client = await host.connect()
         for topic in (b"bad", b"good"):
             await client.ask(b"(Declare %s Broadcast (Persistent Strong))" % topic)
@@ -130,12 +125,9 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
         for n in range(20):
             await client.send(publish(b"bad", [b"%d" % n]) + publish(b"good", [b"%d" % n]))
             await client.confirm()
-        for _ in range(100):
-            if len(environment.blocks(1, 0)) < 5:
-                break
+        while len(environment.blocks(1, 0)) >= 5:
             clock.jump(2)
             await trio.sleep(0.002)
-        assert len(environment.blocks(1, 0)) < 5
         assert len(environment.blocks(0, 0)) == 20
 
 
