@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.connection import FRAMES_IN_TURN, HEADER, MAX_FRAME, SASL_HEADER, Connection, Stage
+from omq.protocol.amqp_1_0.connection import (
+    FLUSHED_OCTETS,
+    FRAMES_IN_TURN,
+    HEADER,
+    MAX_FRAME,
+    SASL_HEADER,
+    Connection,
+    Stage,
+)
 from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
@@ -516,7 +524,8 @@ def test_what_waits_stays_during_a_send(peer: Peer) -> None:
     assert [type(said) for said in peer.heard()] == [Transfer]
     session.forget(link, 1)
     session.wait(link, frame(Transfer(0, 1, b"u"), b"y"))
-    assert session.end_send() == (link,)
+    assert session.end_send() == ()
+    assert peer.connection.flush() == (link,)
     assert peer.heard() == [Transfer(0, 1, b"u")]
 
 
@@ -575,9 +584,30 @@ def test_frames_wait_for_the_window(peer: Peer) -> None:
     session.forget(link, 1)
     peer.heard()
     assert peer.say(frame(Flow(1, 1, 0, 1))) == []
+    assert peer.connection.flush() == ()
     assert peer.heard() == [Transfer(0, 1, b"t")]
-    assert peer.say(frame(Flow(2, 9, 0, 1))) == [WindowOpened((link,))]
+    assert peer.say(frame(Flow(2, 9, 0, 1))) == []
+    assert peer.connection.flush() == (link,)
     assert peer.heard() == [Transfer(0, 2, b"t")]
+
+
+def test_frames_that_waited_leave_in_portions(peer: Peer) -> None:
+    link = peer.attach_receiver()
+    give(peer, 5, window=1)
+    session = link.session
+    send(peer, link, 1)
+    waiting = [frame(Transfer(0, more=True), bytes(FLUSHED_OCTETS // 2 - 100)) for _ in range(5)]
+    for each in waiting:
+        session.wait(link, each)
+    peer.heard()
+    assert not peer.connection.may_flush
+    assert peer.say(frame(Flow(1, 9, 0, 1))) == []
+    for left, opened, heard in ((2, (), 3), (0, (link,), 2)):
+        assert peer.connection.may_flush
+        assert peer.connection.flush() == opened
+        assert peer.connection.waiting == left * len(waiting[0])
+        assert len(peer.heard()) == heard
+    assert not peer.connection.may_flush
 
 
 def test_a_detached_link_has_nothing_unsettled(peer: Peer) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from garbage import left, uncollected
+from quietness import quiet
 
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
 
@@ -164,6 +165,42 @@ async def test_frames_that_wait_take_a_share_of_the_memory(store: Path) -> None:
             pass
         await eventually(lambda: not memory.stalled.used)
         await second.settle()
+
+
+async def test_a_window_that_ends_with_a_message_frees_its_share(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
+        await other.sender("jobs")
+        await other.accepted(await other.publish(LONG))
+        await attach(client, "jobs")
+        assert (await transfer(client)).more
+        stalled = host.server.memory.stalled
+        await eventually(lambda: stalled.used > 0)
+        await client.say(Flow(1, 3, 0, 100))
+        assert [(await transfer(client)).more for _ in range(3)] == [True, True, False]
+        await eventually(lambda: not stalled.used)
+
+
+async def test_frames_keep_their_share_until_they_have_left(store: Path) -> None:
+    """A client opens its window, and reads nothing. The link that it detaches then frees the share."""
+    size = 16 << 20  # more than the sockets take
+    async with serving(store) as host, opened(host.port) as other:
+        client = Peer((await host.open(receive_octets=4096)).stream)
+        await client.open(window=1)
+        await other.sender("long", 1)
+        await other.accepted(await other.publish_long(data(bytes(size)), 1))
+        await other.sender("short", 2)
+        await other.accepted(await other.publish(data(b"y"), 2))
+        await attach(client, "long")
+        assert (await transfer(client)).more
+        await attach(client, "short", "r2", handle=1)
+        stalled = host.server.memory.stalled
+        await client.say(Flow(1, 1 << 20, 0, 100))
+        await quiet()
+        assert stalled.used > size // 2
+        await client.say(Detach(0, closed=True))
+        await client.until(Detach)
+        assert (await transfer(client)).handle == 1
+        await eventually(lambda: not stalled.used)
 
 
 async def test_a_connection_that_is_cut_off_leaves_nothing_behind(store: Path) -> None:

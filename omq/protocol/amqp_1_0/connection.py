@@ -47,6 +47,9 @@ _TRANSFER = b"\x00\x53\x14"
 MOST_SESSIONS = 4096
 """The sessions that a connection may have at a time."""
 
+FLUSHED_OCTETS = 256 << 10
+"""About how many octets of transfers that waited for a window leave together, if the window allows it."""
+
 MOST_FRAME = 1 << 20
 """The longest frame that the server sends, to a client that takes longer ones."""
 
@@ -90,6 +93,8 @@ class Connection:
         self._sessions: dict[int, Session] = {}
         self._is_blocked = False
         """Whether a message did not begin, because transfers of others wait."""
+        self._flushable: dict[Session, None] = {}
+        """Sessions with transfers that waited, and may leave."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
         self.waiting = 0
         """How many octets of transfers wait for the windows of all sessions."""
@@ -109,6 +114,27 @@ class Connection:
         """Return what is to be sent since the last call."""
         out, self._out = self._out, []
         return b"".join(out)
+
+    @property
+    def may_flush(self) -> bool:
+        """Whether transfers that waited may leave."""
+        return bool(self._flushable)
+
+    def flush(self) -> tuple[SendingLink, ...]:
+        """Send a portion of the transfers that waited, and return the links that may send now. Call it again
+        when the portion has left: otherwise the transfers wait where nobody counts them.
+        """
+        opened: list[SendingLink] = []
+        room = FLUSHED_OCTETS
+        while self._flushable:
+            session = next(iter(self._flushable))
+            before = self.waiting
+            opened += session.flush(room)
+            room -= before - self.waiting
+            if session.may_flush:
+                break
+            del self._flushable[session]
+        return (*opened, *self.unblocked())
 
     def frame_room(self) -> int:
         """The longest frame that the client takes."""
@@ -334,6 +360,7 @@ class Connection:
             yield WindowOpened(links)
 
     def _finish(self) -> Iterator[Event]:
+        self._flushable.clear()
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             yield from session.lost()
@@ -353,6 +380,10 @@ class Connection:
     def waits(self, octets: int) -> None:
         """See `session.Peer`."""
         self.waiting += octets
+
+    def flushable(self, session: Session) -> None:
+        """See `session.Peer`."""
+        self._flushable[session] = None
 
     def block(self) -> None:
         """See `session.Peer`."""

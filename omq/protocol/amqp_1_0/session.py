@@ -82,6 +82,9 @@ class Peer(Protocol):
     def waits(self, octets: int) -> None:
         """Count octets of transfers that wait for a window; a negative number for some that waited."""
 
+    def flushable(self, session: "Session") -> None:
+        """Call `flush` of this session when there is room for more octets."""
+
     def block(self) -> None:
         """A message did not begin, because transfers of others wait."""
 
@@ -172,19 +175,34 @@ class Session:
     def end_send(self) -> tuple[SendingLink, ...]:
         """The send is over. Return the links that may send now, and could not before it."""
         self._is_sending = False
-        return self._flush() + self.unblocked()
+        self._look_flushable()
+        return self.unblocked()
 
-    def _flush(self) -> tuple[SendingLink, ...]:
-        """Send what waits, as far as the window allows."""
-        if self._is_sending or not (self._waiting or self._was_freed):
+    @property
+    def may_flush(self) -> bool:
+        """Whether `flush` has something to do."""
+        if self._waiting:
+            return self._remote_window > 0 or not self._waiting[0][1]
+        return self._was_freed
+
+    def _look_flushable(self) -> None:
+        if self.may_flush:
+            self._peer.flushable(self)
+
+    def flush(self, room: int) -> tuple[SendingLink, ...]:
+        """Send about `room` octets of what waits, as far as the window allows. Return the links that may send
+        now because nothing waits any more.
+        """
+        if self._is_sending:
             return ()
         self._was_freed = False
-        while self._waiting and (self._remote_window > 0 or not self._waiting[0][1]):
+        while room > 0 and self.may_flush:
             sender, octets = self._waiting.popleft()
             if octets:
                 self._peer.put(octets)
                 self._peer.waits(-len(octets))
                 self.transferred(1)
+                room -= len(octets)
             else:
                 sender.tell()
         return self._senders() if self.may_transfer else ()
@@ -234,8 +252,8 @@ class Session:
     def _drop(self, gone: SendingLink) -> None:
         """Drop the transfers of a link that is detached.
 
-        The window is closed while transfers wait, so no aborted one can leave, either: the detach ends the
-        delivery that was begun.
+        The window may be closed, so that no aborted one can leave, either: the detach ends the delivery that
+        was begun.
         """
         if self._waiting:
             kept = deque(each for each in self._waiting if each[0] is not gone)
@@ -288,6 +306,7 @@ class Session:
         self.is_over = True
         self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
         self._waiting.clear()
+        self._was_freed = False
         self._deliveries.clear()
         links, self._links = list(self._links.values()), {}
         self._peer.use_handles(-len(links))
@@ -365,7 +384,7 @@ class Session:
                 self.send(self.flow())
         else:
             yield from self._link_flow(self._link(flow.handle), flow)
-        self._flush()
+        self._look_flushable()
         if was_closed and self.may_transfer:
             yield WindowOpened(self._senders())
 

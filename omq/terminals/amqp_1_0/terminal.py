@@ -297,7 +297,7 @@ class Amqp1Terminal:
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and outcomes that are ready."""
-        self._frames.look(self._protocol.waiting)
+        self._frames.look(self._protocol.waiting)  # before `flush`: what it takes waits until it has left
         now = trio.current_time()
         if now >= self._heartbeat_due:
             self._protocol.heartbeat()
@@ -306,6 +306,9 @@ class Amqp1Terminal:
             return []
         if self._admitted is not None:
             self._admitted.links.tell()
+            if self._protocol.may_flush:
+                self._admitted.links.opened(self._protocol.flush())
+                self._sender.signal.set()  # look again
         self._collect()
         parts, self._waiting = self._waiting, []
         self._waiting_octets = 0
@@ -370,7 +373,7 @@ class Amqp1Terminal:
             at_once.send()
         await self._flush()
         self._collect()
-        if self._waiting:
+        if self._waiting or self._protocol.may_flush:
             self.send_at_once()
         self._admission.done()
         held = self._protocol.pending + (0 if self._admitted is None else self._admitted.links.held)
