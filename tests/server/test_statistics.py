@@ -117,6 +117,16 @@ async def test_an_omq_connection(store: Path, clock: MockClock) -> None:
         assert only(host, Kind.OMQ).octets_out - octets_out == sent.octets_out == sent.octets_in
 
 
+async def test_refused_messages_count_among_those_that_a_connection_published(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.send(b'(Publish t x)\n(Publish "" x)\n(Publish)\n(Publish t "x)\n')
+        await client.say(b"(Confirm 1)")
+        refusals = [await client.error() for _ in range(4)]
+        assert refusals[-1].startswith(b"Confirm 1: 3 published before it")
+        assert only(host, Kind.OMQ).messages_in == 4
+
+
 async def test_messages_that_wait_for_a_commit_are_unconfirmed(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()

@@ -469,6 +469,7 @@ class OmqTerminal:
                 case BadLine(error, publish):
                     await commands.room()
                     if publish:
+                        self._published += 1
                         self._replies.refuse_publish(error)
                     else:
                         self._replies.add(types.Error(error))
