@@ -1,10 +1,11 @@
 """The command line of a replay, for `omq replay` and for `tools/replay.py`.
 
-It imports nothing of omq, since every `omq` command loads it.
+Every `omq` command loads it, so it imports as little as possible.
 """
 
 import argparse
-import datetime
+
+from omq.bulk import times
 
 EXAMPLES = """examples:
   omq replay prices --to omq://other.example:7730
@@ -16,9 +17,6 @@ EXAMPLES = """examples:
 
 Without --where, a replay to a server copies stored blocks, without Spark. Any other replay uses Spark, and
 needs omq-server[spark] and Java 17 or later. A replay excludes messages published after its start."""
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,11 +116,9 @@ def _id(text: str) -> int:
 def parse_time(text: str) -> int:
     """Parse a time to microseconds since the epoch."""
     try:
-        # A time without a zone has this machine's zone.
-        moment = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
-    except (ValueError, OverflowError) as error:
+        return times.parse(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no time like 2024-05-01T12:00") from error
-    return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 def _speed(text: str) -> float:
