@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -425,3 +426,25 @@ async def test_consumers_share_a_window(drivers: Drivers, options: QueueOptions)
     assert queue.ready == 0
     for client in clients[1:]:
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "takes_fragments"),
+    [
+        ({}, True),
+        ({"max_length": 9}, False),
+        ({"max_octets": 9}, False),
+        ({"max_length": 9, "max_octets": 9}, False),
+        ({"max_priority": 2}, False),
+        ({"dead_letter_exchange": b"dead"}, False),
+        ({"expires_ms": 3_600_000}, True),
+    ],
+    ids=str,
+)
+async def test_plain_queues_take_fragments(
+    drivers: Drivers, options: dict[str, Any], takes_fragments: bool
+) -> None:
+    durable = await drivers.catalogue.declare_queue(b"durable", replace(DURABLE, **options))
+    assert durable.takes_fragments is takes_fragments
+    ephemeral = await drivers.catalogue.declare_queue(b"ephemeral", QueueOptions(**options))
+    assert not ephemeral.takes_fragments
