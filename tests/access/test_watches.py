@@ -248,3 +248,15 @@ async def test_who_watches_in_place_of_a_watcher_takes_its_place(tmp_path: Path)
         assert second is not None
         second.close()
         assert administration.watch(1000, lambda: None) is not None
+
+
+async def test_a_round_leaves_out_what_was_deleted_or_forbidden_since_it_began(tmp_path: Path) -> None:
+    async with watched(tmp_path, Totals()) as access:
+        client, terminal = await connected(access, b"all:s"), Terminal(access)
+        for name in (b"t1", b"t2", b"t3"):
+            await client.declare(name, Delivery.BROADCAST, Transient())
+        await terminal.watch(b"few:s", 1000)
+        await client.delete(b"t1")
+        fewer = [known("all", watch=["*"], **RIGHTS), known("few", watch=["t1", "t3"], **RIGHTS)]
+        access.reload(Config(store=str(tmp_path), clients=fewer))
+        assert names(await terminal.round()) == [b"t3"]
