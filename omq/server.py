@@ -28,10 +28,10 @@ from omq.drivers.housekeeping import (
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import NodeStatistics
 from omq.listening import ListenError, Sockets, addresses
 from omq.logs import LogThrottle, quoted, report_suppressed
-from omq.metrics.slices import Slices
 from omq.overview import Overview, RecentLines, recent_lines
 from omq.reception import Reception
 from omq.statistics import ServerStatistics

@@ -11,12 +11,13 @@ from omq import watching
 from omq.access.overseer import Overseer
 from omq.access.rights import Right
 from omq.access.session import Session
-from omq.access.watches import Clock, Watcher, Watches
+from omq.access.watches import Watcher, Watches
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import check_user
 from omq.drivers.purging import purge
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.slices import Slices
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 100, 3_600_000
 """Milliseconds between the rounds of a watcher."""
@@ -60,9 +61,9 @@ class Administration:
         if first < 0:
             raise Refused(Reason.INVALID, "a number cannot be negative")
         found: list[watching.ConnectionInfo] = []
-        clock = Clock()
+        slices = Slices()
         for each in self._overseer.connections(first):
-            await clock.pause()
+            await slices.step()
             if each is not None:
                 found.append(each)
             if len(found) == MOST_CONNECTIONS:
@@ -74,9 +75,9 @@ class Administration:
         self._session.check_server(Right.WATCH)
         topic = self._find(name).topic
         found: list[watching.SubscriberInfo] = []
-        clock = Clock()
+        slices = Slices()
         for each in self._overseer.subscribers(topic.id):
-            await clock.pause()
+            await slices.step()
             if each is not None:
                 found.append(each)
             if len(found) >= 2 * MOST_SUBSCRIBERS:

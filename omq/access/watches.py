@@ -25,6 +25,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.signal import Signal
+from omq.drivers.slices import Slices
 from omq.model import Topic
 
 TOPICS_A_FRAME = 50
@@ -36,26 +37,8 @@ IDS_A_FRAME = 1000
 MOST_GONE = 10_000
 """How many deleted topics are remembered. A watcher that has missed more begins anew."""
 
-SLICE_SECONDS = 0.0005
-"""How long a look takes before the other tasks have their turn."""
-
 CHANNELS_A_STEP = 64
 """How many subscribers of a topic are looked at between two looks at the clock."""
-
-
-class Clock:
-    """Lets the other tasks have their turn from time to time."""
-
-    __slots__ = ("_until",)
-
-    def __init__(self) -> None:
-        self._until = time.perf_counter() + SLICE_SECONDS
-
-    async def pause(self) -> None:
-        """Let the other tasks run if this one has run for long enough."""
-        if time.perf_counter() >= self._until:
-            await trio.lowlevel.checkpoint()
-            self._until = time.perf_counter() + SLICE_SECONDS
 
 
 class _Seen:
@@ -244,11 +227,11 @@ class Watches:
         watcher.allowed = allowed
         since = 0 if anew else watcher.revision
         changed: list[_Seen] = []
-        clock = Clock()
+        slices = Slices()
         for seen in reversed(self._seen.values()):  # which changes in this task only
             if seen.revision <= since:
                 break
-            await clock.pause()
+            await slices.step()
             if seen.driver is not None and seen.driver.topic.topic in allowed:
                 changed.append(seen)
         gone = [
@@ -264,9 +247,9 @@ class Watches:
         """Find the topics that have changed."""
         self._look += 1
         self._revision += 1
-        clock = Clock()
+        slices = Slices()
         for driver in list(self._catalogue):
-            await clock.pause()
+            await slices.step()
             if driver.deleted:
                 continue
             seen = self._seen.get(driver.topic.id)
@@ -276,20 +259,20 @@ class Watches:
             mark = hash(driver.mark())
             if seen.driver is driver and mark == seen.mark and not seen.behind:
                 continue
-            behind = await _behind(driver, clock) if driver.subscriber_count() else 0
+            behind = await _behind(driver, slices) if driver.subscriber_count() else 0
             if seen.driver is not driver or mark != seen.mark or behind != seen.behind:
                 seen.driver, seen.mark, seen.behind = driver, mark, behind
                 seen.revision = self._revision
                 del self._seen[driver.topic.id]
                 self._seen[driver.topic.id] = seen
-        await self._forget(clock)
+        await self._forget(slices)
 
-    async def _forget(self, clock: Clock) -> None:
+    async def _forget(self, slices: Slices) -> None:
         """Find the topics that are no more."""
         gone = []
         for number, (id, seen) in enumerate(self._seen.items()):
             if not number % CHANNELS_A_STEP:
-                await clock.pause()
+                await slices.step()
             if seen.look != self._look:
                 gone.append(id)
         for id in gone:
@@ -300,13 +283,13 @@ class Watches:
             self._forgotten, _ = self._gone.popleft()
 
 
-async def _behind(driver: Driver, clock: Clock) -> int:
+async def _behind(driver: Driver, slices: Slices) -> int:
     """Return how many messages the slowest subscriber is behind."""
     behind = 0
     channels = iter(driver.channels())
     while some := list(islice(channels, CHANNELS_A_STEP)):
         behind = max(behind, *(channel.statistics().behind for channel in some))
-        await clock.pause()
+        await slices.step()
     return behind
 
 

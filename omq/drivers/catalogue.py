@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import assert_never
@@ -26,6 +25,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, change_needed, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.stored_types import LEVELS
@@ -53,9 +53,6 @@ from omq_storage.topology import BindingRecord, ExchangeRecord
 
 DELETED_AT_ONCE = 8
 """How many topics of a connection that has ended are deleted in one step."""
-
-SLICE_SECONDS = 0.0005
-"""How long topics get other limits of retention before the other tasks have their turn."""
 
 READERS = 4
 """The number of threads that read from the store at a time."""
@@ -211,14 +208,12 @@ class Catalogue:
         self._retentions = config.retentions()
         self._quota.most = config.max_topics
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
-        until = time.perf_counter() + SLICE_SECONDS
+        slices = Slices()
         for driver in list(self._drivers.values()):
             record = self._records.get(driver.topic.id)
             if driver.is_persistent and record is not None:
                 driver.retain(*self._retention(record))
-            if time.perf_counter() >= until:
-                await trio.lowlevel.checkpoint()
-                until = time.perf_counter() + SLICE_SECONDS
+            await slices.step()
 
     def when_open(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as the topics of the store are open."""

@@ -11,6 +11,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle
@@ -96,9 +97,11 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
     problems = LogThrottle.of_problem(log, level.value)
 
     async def tidy_all() -> None:
-        for driver in [driver for driver in catalogue if driver.writer is writer]:
+        slices = Slices()  # there may be thousands of topics, most of which need nothing
+        for driver in list(catalogue):
+            await slices.step()
             try:
-                if not driver.deleted:
+                if driver.writer is writer and not driver.deleted:
                     await tidy(driver, writer)
             except StoreError as problem:  # of one topic; continue with the others
                 problems.add(problem)
@@ -132,18 +135,21 @@ async def save_positions(writer: Writer) -> None:
     Raises StoreError; then the next call stores them.
     """
     changed: dict[RoundRobinDriver, Position] = {}
-    for driver in writer.take_moved():
-        if isinstance(driver, RoundRobinDriver) and not driver.deleted:
-            position = driver.position()
-            if position != driver.saved_position:
-                changed[driver] = position
-    if not changed:
-        return
-    positions = {driver.topic.id: position for driver, position in changed.items()}
+    moved = writer.take_moved()
+    slices = Slices()
     try:
+        for driver in moved:
+            await slices.step()
+            if isinstance(driver, RoundRobinDriver) and not driver.deleted:
+                position = driver.position()
+                if position != driver.saved_position:
+                    changed[driver] = position
+        positions = {driver.topic.id: position for driver, position in changed.items() if not driver.deleted}
+        if not positions:
+            return
         await writer.call(partial(writer.environment.set_positions, positions))
     except BaseException:  # cancelled, too: the next call tries again, even if nothing changes meanwhile
-        for driver in changed:
+        for driver in moved:
             writer.moved(driver)
         raise
     for driver, position in changed.items():

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
-from omq.metrics.slices import Slices
+from omq.drivers.slices import Slices
 
 SAMPLES = 32
 """How many samples are written in one step."""

@@ -2,10 +2,10 @@
 
 import trio
 
+from omq.drivers.slices import Slices
 from omq.metrics.exposition import Exposition
 from omq.metrics.nodes import NodeMetrics
 from omq.metrics.server import ServerMetrics
-from omq.metrics.slices import Slices
 from omq.metrics.source import Source
 from omq.metrics.topics import TopicMetrics
 from omq.protocol.http.requests import NO_STORE, Answer, Request

@@ -9,8 +9,8 @@ from itertools import islice
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import NodeStatistics
-from omq.metrics.slices import Slices
 from omq.metrics.source import Source
 
 MOST_NODES = 1000

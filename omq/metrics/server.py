@@ -22,8 +22,8 @@ from prometheus_client.metrics_core import (
 from omq.drivers.histogram import BOUNDS, Distribution
 from omq.drivers.memory import MemoryStatistics
 from omq.drivers.reasons import Reason, refusals
+from omq.drivers.slices import Slices
 from omq.logs import LogThrottle
-from omq.metrics.slices import Slices
 from omq.metrics.source import PROTOCOLS, Source
 from omq.statistics import ServerStatistics
 from omq.terminals.connection.statistics import Ended

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from omq.drivers.driver import Driver
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import Traffic
-from omq.metrics.slices import Slices
 from omq.metrics.source import Source
 from omq.model import Topic
 

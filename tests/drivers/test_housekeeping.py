@@ -1,14 +1,18 @@
 """When housekeeping does its work, with real stores."""
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
-from served_drivers import KIB, WEAK, opened, post, quiet
+from served_drivers import KIB, WEAK, Client, opened, post, quiet
 from trio.testing import MockClock
 
+from omq.drivers import slices
 from omq.drivers.housekeeping import keep_tidy
+from omq.model import Delivery
 from omq_storage.levels import Level
 
 
@@ -59,3 +63,63 @@ async def test_merged_blocks_span_a_sixteenth_of_the_retention(
         assert [info.count for info in blocks] == counts
         assert [info.span for info in blocks] == [(count - 1) * 1_000_000 for count in counts]
         nursery.cancel_scope.cancel()
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of one task."""
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self.count = 0
+        self._task = task
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task is self._task
+
+
+@asynccontextmanager
+async def steps() -> AsyncIterator[Steps]:
+    """Count the steps of the task within the block."""
+    counted = Steps(trio.lowlevel.current_task())
+    trio.lowlevel.add_instrument(counted)
+    try:
+        yield counted
+    finally:
+        trio.lowlevel.remove_instrument(counted)
+
+
+@pytest.mark.parametrize("work", ["tidy", "positions"])
+async def test_the_topics_are_looked_at_in_slices(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """Here each slice is over at once."""
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+    async with opened(tmp_path / "store") as drivers:
+        for number in range(20):
+            driver = await drivers.declare(WEAK, Delivery.ROUND_ROBIN, b"t%d" % number)
+            await post(driver, b"x")
+            worker = Client(driver)
+            worker.request(1)
+            await worker.read()
+            worker.settle(1)
+        await quiet()
+        if work == "positions":
+            async with steps() as counted:
+                await drivers.save_positions()
+            assert counted.count >= 20
+            return
+        tasks: list[trio.lowlevel.Task] = []
+
+        async def tidying() -> None:
+            tasks.append(trio.lowlevel.current_task())
+            await keep_tidy(drivers.catalogue, Level.ASYNC)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tidying)
+            await quiet()
+            counted = Steps(tasks[0])
+            trio.lowlevel.add_instrument(counted)
+            mock_clock.jump(2)
+            await quiet()
+            # None of these topics has this level.
+            assert counted.count >= 20
+            nursery.cancel_scope.cancel()

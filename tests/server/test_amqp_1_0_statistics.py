@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import NodeStatistics
 from omq.metrics.nodes import NodeMetrics
-from omq.metrics.slices import Slices
 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.statistics import LinkStatistics
 

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
-from omq.metrics.slices import Slices
+from omq.drivers.slices import Slices
 from omq.metrics.topics import TopicMetrics
 from omq.protocol.amqp_1_0.performatives import Close
 from omq.terminals.connection.statistics import Kind
