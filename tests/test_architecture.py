@@ -130,6 +130,7 @@ FLOORS = {
         "omq.logs",
         "omq.model",
         "omq.protocol",
+        "omq.protocol.amqp",
         "omq.protocol.amqp_1_0",
         "omq_storage",
     },

@@ -22,6 +22,7 @@ from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value, table_octets
 from omq.protocol.amqp.head import MAX_HEAD, Head
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.amqp_1_0.stored import is_head
 from omq_storage.batches import Bodies
@@ -134,7 +135,7 @@ class DeadLetterExchange:
         key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
         new, deaths = _buried(old, queue, options, death, now)
         encoded = _encoded(replace(new, exchange=exchange, routing_key=key), deaths)
-        route = self._exchanges.route(exchange, key, expanded(encoded, key))
+        route = self._exchanges.route(exchange, key, expanded(encoded, key, Portion()))
         kept = (
             driver
             for driver in route
@@ -164,7 +165,7 @@ def _read(octets: bytes, queue: bytes) -> Head:
     head = heads.decode(octets)
     if head.exchange or head.routing_key or not is_head(octets):
         return head
-    return replace(head, routing_key=heads.decode(expanded(octets, queue)).routing_key or queue)
+    return replace(head, routing_key=heads.decode(expanded(octets, queue, Portion())).routing_key or queue)
 
 
 async def _settled(confirmation: Confirmation) -> None:

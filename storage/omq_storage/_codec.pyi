@@ -121,8 +121,8 @@ def deliveries(
     tag: int,
     frame_max: int,
     message: int,
-    template: Callable[[bytes], tuple[bytes, int, int, int]],
-) -> bytes | None: ...
+    template: Callable[[bytes], tuple[bytes, int, int, int] | None],
+) -> tuple[bytes, int] | None: ...
 def take_transfers(
     data: bytes, position: int, max_frame: int, most: int
 ) -> tuple[int, int, int, int, bool, int, Spans, list[bytes] | None] | None: ...
@@ -140,5 +140,5 @@ def transfers(
     message: int,
     settled: bool,
     room: int,
-    around: Callable[[bytes], tuple[int, bytes, bytes]],
+    around: Callable[[bytes], tuple[int, bytes, bytes] | None],
 ) -> tuple[bytes, int] | None: ...

@@ -143,10 +143,13 @@ class Block:
         """Return the frame of one message.  Raises ValueError if the block does not have it."""
         return memoryview(self.frames)[self._offset(message) : self._offset(message + 1)]
 
-    def slices(self, message: int) -> list[memoryview]:
-        """Return each frame from this message id on.  Raises ValueError for an id outside first to next."""
+    def slices(self, message: int, end: int | None = None) -> list[memoryview]:
+        """Return each frame from this message id on, up to the one before `end` if there are so many.  Raises
+        ValueError for an id outside first to next.
+        """
         self.check(message)
-        return codec.slices(self.frames, self.offsets, message - self.first)
+        offsets = self.offsets if end is None else self.offsets[: numbers.SIZE * (end - self.first + 1)]
+        return codec.slices(self.frames, offsets, message - self.first)
 
     def messages_within(self, message: int, octets: int) -> int:
         """Return how many whole frames from this message id on fit into ``octets``.
@@ -178,15 +181,16 @@ class Block:
             )
         return messages.start - self.first, messages[-1] + 1 - self.first
 
-    def heads_from(self, message: int) -> list[bytes]:
-        """Return the head of each message from this id on; empty for a message without a head.
+    def heads_from(self, message: int, end: int | None = None) -> list[bytes]:
+        """Return the head of each message from this id on, up to the one before `end` if there are so many;
+        empty for a message without a head.
 
         Raises ValueError for an id outside first to next.
         """
         self.check(message)
         if self.heads is None:
-            return [b""] * (self.next - message)
-        return self.heads.values(message - self.first)
+            return [b""] * (min(self.next, self.next if end is None else end) - message)
+        return self.heads.values(message - self.first, None if end is None else end - self.first)
 
     def head(self, message: int) -> bytes:
         """Return the head of one message; empty if it has none.  Raises ValueError for an unknown id."""

@@ -28,10 +28,12 @@ class Heads:
         """Return the property flags that any of the heads has."""
         return codec.property_flags(self.offsets, self.octets)
 
-    def values(self, begin: int) -> list[bytes]:
-        """Return each head from index ``begin`` on."""
+    def values(self, begin: int, end: int | None = None) -> list[bytes]:
+        """Return each head from index ``begin`` on, up to the one before ``end``."""
         octets = bytes(self.octets)
-        return [octets[start:end] for start, end in pairwise(numbers.unpack(self.offsets)[begin:])]
+        last = None if end is None else numbers.SIZE * (end + 1)
+        offsets = numbers.unpack(self.offsets[numbers.SIZE * begin : last])
+        return [octets[start:stop] for start, stop in pairwise(offsets)]
 
     def value(self, index: int) -> bytes:
         """Return the head at this index."""

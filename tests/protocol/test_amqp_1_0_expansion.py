@@ -11,6 +11,7 @@ from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as Field
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_0_9 import delivery
 from omq.protocol.amqp_1_0 import sections, stored, types
@@ -44,7 +45,7 @@ def stored_head(*parts: bytes) -> bytes:
 
 def seen(octets: bytes, topic: bytes = b"topic") -> tuple[Head, dict[bytes, fields.Value]]:
     """The expanded head without its headers, and the headers without `amqp-1.0`."""
-    shown = head.decode(expanded(octets, topic))
+    shown = head.decode(expanded(octets, topic, Portion()))
     assert shown.properties.headers is not None
     kept = head.decode(octets).properties.headers
     assert kept is not None
@@ -145,25 +146,25 @@ def test_heads_that_stay_as_they_are() -> None:
     cut = b"\xff" + stored_head(section(Section.HEADER, List()))
     named = head.encode(Head(routing_key=b"\x08amqp-1.0x", properties=Properties(headers=Table())))
     for octets in (other, long, forged, cut, named, b""):
-        assert expanded(octets, b"topic") == octets
+        assert expanded(octets, b"topic", Portion()) == octets
 
 
 @given(st.binary(max_size=200))
 def test_any_sections_are_a_head_or_stay(before: bytes) -> None:
     octets = stored.stored_as(stored.Form.TEXT, before, b"").head
-    head.decode(expanded(octets, b"topic"))
+    head.decode(expanded(octets, b"topic", Portion()))
 
 
 @pytest.mark.parametrize("deliveries", [0, 2])
 def test_consumers_of_amqp_0_9_get_the_expanded_head(deliveries: int) -> None:
     octets = stored_head(section(Section.PROPERTIES, List(("m", None, None, "subject"))))
     consumer = delivery.Consumer(1, b"tag", 4096, head.encode(Head(routing_key=b"queue")))
-    shown = expanded(octets, b"queue")
+    shown = expanded(octets, b"queue", Portion())
     properties = shown[head.names_end(shown) :]
     if deliveries:
         properties = delivery.with_number(properties, delivery.DELIVERY_COUNT, deliveries)
     for opening in (
-        delivery.opening(consumer, 1, 1, octets, 4, deliveries),
+        delivery.opening(consumer, 1, 1, octets, 4, Portion(), deliveries),
         delivery.get_opening(consumer, 1, 0, octets, 4, deliveries),
     ):
         assert b"\x00\x07subject" in opening

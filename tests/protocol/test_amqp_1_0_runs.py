@@ -3,12 +3,14 @@
 import importlib
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import frames, performatives, runs, stored, transfers, types
 from omq.protocol.amqp_1_0.frames import FrameReader
 from omq.protocol.amqp_1_0.performatives import Transfer
@@ -149,7 +151,7 @@ def stored_blocks(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 @given(
     stored_blocks(), st.integers(1, 3), st.sampled_from([0, 9, 2**32 - 2]), st.sampled_from([512, 65536]),
-    st.booleans(), st.sampled_from([0, 77, 1000]),
+    st.booleans(), st.sampled_from([0, 77, 1000]), st.sampled_from([0, 10_000]),
 )  # fmt: skip
 def test_twins_write_the_same_transfers(
     made: tuple[list[bytes], list[bytes]],
@@ -158,13 +160,17 @@ def test_twins_write_the_same_transfers(
     max_frame: int,
     settled: bool,
     handle: int,
+    spent: int,
 ) -> None:
     bodies, heads = made
     block = Bodies(bodies).encode(5, 98, 0, heads)
     ids = range(98, 98 + len(bodies), step)
     framing = Framing(3, handle, max_frame)
-    written = framing.run(block, ids, delivery, settled=settled)
-    assert written == framing.run_plain(block, ids, delivery, settled=settled)
+    first, second = Portion(), Portion()
+    for portion in (first, second):
+        portion.spend(bytes(spent))
+    written = framing.run(block, ids, delivery, first, settled=settled)
+    assert written == framing.run_plain(block, ids, delivery, second, settled=settled)
     octets, count = written
     reader = FrameReader()
     reader.max_frame = max_frame
@@ -175,7 +181,7 @@ def test_twins_write_the_same_transfers(
         transfer, payload_at = performatives.read(frame.octets, frame.begin, frame.end)
         expected = Transfer(handle, (delivery + number) % 2**32, b"%d" % message, 0, settled, False)
         assert transfer == expected
-        around = transfers.head_around(bytes(block.head(message)))
+        around = transfers.head_around(bytes(block.head(message)), Portion())
         assert frame.octets[payload_at : frame.end] == stored.message(around, bodies[message - 98])
     for cut in range(len(octets) + 1):
         whole, within = framing.messages_within(octets, cut)
@@ -186,7 +192,7 @@ def test_twins_write_the_same_transfers(
 def test_blocks_that_lead_outside_are_not_written() -> None:
     native: Any = codec.native
     block = Bodies([b"one", b"two"]).encode(5, 1, 0, ())
-    around = transfers.head_around
+    around = partial(transfers.head_around, portion=Portion())
     for begin, end, step, room, handle in (
         (0, 3, 1, 99, b"\x43"), (2, 1, 1, 99, b"\x43"), (0, 2, 0, 99, b"\x43"), (0, 2, 1, -1, b"\x43"),
         (0, 2, 1, 99, b"\x43" * 6),

@@ -6,6 +6,7 @@ from omq.drivers.reasons import Failure, Reason
 from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as Field
 from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_1_0 import performatives, sections, stored, transfers, translation, types
 from omq.protocol.amqp_1_0.sections import Section
@@ -50,7 +51,7 @@ ALL = head.Head(
 
 def found(octets: bytes) -> dict[Section, Value]:
     """The sections before the body of the message with this head."""
-    around = translation.from_head(octets)
+    around = translation.from_head(octets, Portion())
     message = stored.message(around, b"body")
     places = sections.find(message)
     assert message[places[-1].begin :] == b"\x00\x53\x75\xa0\x04body"
@@ -156,21 +157,21 @@ def test_a_dead_letter_has_its_sections_and_more_annotations(before: bytes, afte
         Section.MESSAGE_ANNOTATIONS, Map(((Symbol("x-exchange"), "another"), (Symbol("own"), True)))
     )
     for own, kept in ((b"", ()), (annotations, ((Symbol("own"), True),))):
-        around = transfers.head_around(dead_letter(before + own + after + TEXT))
+        around = transfers.head_around(dead_letter(before + own + after + TEXT), Portion())
         expected = before + section(Section.MESSAGE_ANNOTATIONS, Map((*kept, *ADDED))) + after + TEXT
         assert stored.message(around, b"body") == expected
 
 
 def test_dead_letters_that_get_no_annotations() -> None:
     large = section(Section.APPLICATION_PROPERTIES, Map((("x", "y" * stored.MOST_AROUND),))) + TEXT
-    assert stored.message(transfers.head_around(dead_letter(large)), large) == large
+    assert stored.message(transfers.head_around(dead_letter(large), Portion()), large) == large
     malformed = stored.Around(Form.TEXT, b"\x00\x53", b"")
     assert stored.annotated(malformed, ADDED) is malformed
 
 
 def test_a_message_that_was_published_again_is_that_of_its_publisher() -> None:
     """With other properties beside the sections it has them as a message of another protocol."""
-    around = transfers.head_around(dead_letter(HEADER + TEXT, message_id=b"new"))
+    around = transfers.head_around(dead_letter(HEADER + TEXT, message_id=b"new"), Portion())
     seen = stored.message(around, b"body")
     places = {place.section: types.read(seen, place.value)[0] for place in sections.find(seen)}
     assert places[Section.PROPERTIES] == List(("new", None, None, "key"))

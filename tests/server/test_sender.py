@@ -4,8 +4,9 @@ import gc
 import math
 import struct
 import weakref
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -402,6 +403,20 @@ class CutForm:
         return CutBegun(message, size)
 
 
+class OneByOne(CutForm):
+    """Frames the first message only."""
+
+    def __init__(self, when_framed: Callable[[], None] | None = None) -> None:
+        self.unframed = 0
+        self._when_framed = when_framed
+
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        if self._when_framed is not None:
+            self._when_framed()
+        self.unframed = sum(len(cut.ids) for cut in cuts) - 1
+        return super().whole([replace(cuts[0], ids=cuts[0].ids[:1])])
+
+
 class Bodies:
     """The other side of it."""
 
@@ -435,12 +450,14 @@ class Taker:
         raise AssertionError("nobody deletes it")
 
 
+@pytest.mark.parametrize("form", [CutForm, OneByOne])
 @pytest.mark.parametrize("types", [b"Transient", b"(Persistent Weak)"])
 async def test_a_message_in_frames_goes_on_where_its_client_stalled(
-    store: Path, clock: MockClock, types: bytes
+    store: Path, clock: MockClock, types: bytes, form: type[CutForm]
 ) -> None:
     """Also in the middle of a frame, whether the rest is in hand or given again."""
     sent = [b"".join(b"%d %06d " % (each, place) for place in range(40_000)) for each in range(2)]
+    sent.insert(0, b"short")
     async with serving(store, memory_bytes=64 << 20) as host, connected() as (transport, stream):
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast %s)" % types)
@@ -455,7 +472,7 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
 
         async def forward() -> None:
             while True:
-                await forwarder.forward(b"t", channel, CutForm(), lambda: True)
+                await forwarder.forward(b"t", channel, form(), lambda: True)
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
@@ -464,8 +481,37 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
             clock.jump(SLOW_SECONDS)
             await eventually(lambda: forwarder.is_stalled)
             bodies = Bodies(stream)
-            assert [await bodies.next() for _ in sent] == [(1, sent[0]), (2, sent[1])]
+            assert [await bodies.next() for _ in sent] == list(enumerate(sent, 1))
             nursery.cancel_scope.cancel()
+        channel.close()
+
+
+@pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_channel_keeps_what_was_not_framed_yet(
+    store: Path, delivery: bytes, is_cancelled: bool
+) -> None:
+    async with serving(store) as host, connected() as (transport, stream):
+        client = await host.connect()
+        await client.ask(b"(Declare t %s Transient)" % delivery)
+        driver = host.server.catalogue.lookup(b"t")
+        assert driver is not None
+        channel = driver.open(Taker(), FromCurrent())
+        forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
+        sent = [b"one", b"two", b"three"]
+        await client.send(publish(b"t", sent))
+        await client.confirm()
+        await eventually(channel.ready)
+        unwanted = trio.Event()
+        with trio.CancelScope() as scope:
+            form = OneByOne(scope.cancel if is_cancelled else unwanted.set)
+            await forwarder.forward(b"t", channel, form, lambda: not unwanted.is_set())
+        assert scope.cancelled_caught == is_cancelled
+        assert forwarder.delivered == channel.traffic.messages_out == 1
+        await forwarder.forward(b"t", channel, OneByOne(), lambda: True)
+        bodies = Bodies(stream)
+        assert [await bodies.next() for _ in sent] == list(enumerate(sent, 1))
+        assert forwarder.delivered == channel.traffic.messages_out == 3
         channel.close()
 
 

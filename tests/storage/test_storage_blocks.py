@@ -102,6 +102,10 @@ def test_encode_pack_and_unpack_agree(
         assert rest == b"".join(again.slices(first + skipped))
         assert len(rest) == sum(FRAME_HEADER + len(body) for body in messages[skipped:])
         assert again.heads_from(first + skipped) == with_all(messages, heads)[skipped:]
+        for end in range(first + skipped, first + len(messages) + 2):
+            count = end - first - skipped
+            assert again.slices(first + skipped, end) == again.slices(first + skipped)[:count]
+            assert again.heads_from(first + skipped, end) == again.heads_from(first + skipped)[:count]
 
 
 def test_unpack_copies_nothing() -> None:

@@ -11,6 +11,7 @@ from shark import Unit, failures, listed, needs_tshark, units, values
 
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_0_9.delivery import Consumer, deliveries
 from omq.protocol.amqp_0_9.frames import content, method_frame
 from omq.protocol.amqp_0_9.methods import BasicPublish, QueueDeclare
@@ -101,7 +102,7 @@ def test_messages_of_amqp_are_shown_with_their_fields(tmp_path: Path) -> None:
                 Said(0, Side.CLIENT, b"AMQP\0\0\x09\x01"),
                 Said(0, Side.SERVER, ServerConnection().start(Table(), b"PLAIN")),
                 Said(0, Side.CLIENT, declared + published),
-                Said(0, Side.SERVER, deliveries(consumer, 1, block, range(1, 2))),
+                Said(0, Side.SERVER, deliveries(consumer, 1, block, range(1, 2), Portion())[0]),
             ]
         ),
     )

@@ -2,6 +2,7 @@
 
 from fuzz_checks import TWINS, Target, check_events, check_sentence, twin
 
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import frames, performatives, stored, transfers, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.connection import HEADER, SASL_HEADER, Connection, Offer
@@ -179,17 +180,17 @@ def check_messages(data: bytes) -> None:
     made = _stored(data)
     if isinstance(made, str):
         return
-    around = transfers.head_around(made.head)
+    around = transfers.head_around(made.head, Portion())
     out = stored.message(around, made.body)
     assert stored.store(out) == made
     assert len(out) <= len(data)
     stored.redelivered(around, 3)
     block = Bodies([made.body]).encode(1, 9, 0, (made.head,) if made.head else ())
     framing = transfers.Framing(1, 2, 512)
-    expected = framing.run_plain(block, range(9, 10), 7, settled=False)
+    expected = framing.run_plain(block, range(9, 10), 7, Portion(), settled=False)
     for compiled in TWINS:
         with twin(compiled):
-            assert framing.run(block, range(9, 10), 7, settled=False) == expected
+            assert framing.run(block, range(9, 10), 7, Portion(), settled=False) == expected
 
 
 def check_heads(data: bytes) -> None:
@@ -198,11 +199,11 @@ def check_heads(data: bytes) -> None:
     head, body = data[1 : 1 + size], data[1 + size :]
     block = Bodies([body]).encode(1, 9, 0, (head,) if head else ())
     framing = transfers.Framing(1, 2, 512)
-    expected = framing.run_plain(block, range(9, 10), 7, settled=True)
-    stored.redelivered(transfers.head_around(head), 1)
+    expected = framing.run_plain(block, range(9, 10), 7, Portion(), settled=True)
+    stored.redelivered(transfers.head_around(head, Portion()), 1)
     for compiled in TWINS:
         with twin(compiled):
-            assert framing.run(block, range(9, 10), 7, settled=True) == expected
+            assert framing.run(block, range(9, 10), 7, Portion(), settled=True) == expected
 
 
 def _frame(said: performatives.Performative, payload: bytes = b"", channel: int = 0) -> bytes:

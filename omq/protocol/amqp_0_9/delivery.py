@@ -12,6 +12,7 @@ from struct import Struct
 
 from omq.protocol.amqp import openamq, shortstr
 from omq.protocol.amqp.head import names_end
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_0_9.frames import (
     CONTENT,
     FRAME,
@@ -120,19 +121,19 @@ class _Template:
         return bytes(octets)
 
 
-def _shown(consumer: Consumer, head: bytes) -> bytes:
+def _shown(consumer: Consumer, head: bytes, portion: Portion) -> bytes:
     """Return the head that the client gets for a stored one."""
-    return expanded(head, names(consumer.default_head)[1]) if head else consumer.default_head
+    return expanded(head, names(consumer.default_head)[1], portion) if head else consumer.default_head
 
 
-def _template(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
+def _template(consumer: Consumer, head: bytes, deliveries: int, portion: Portion) -> _Template:
+    head = _shown(consumer, head, portion)
     # Long heads are rarely alike, and would fill the memory.
     made = _cached if len(head) <= _LONGEST_CACHED else _made
     return made(consumer, head, deliveries)
 
 
 def _made(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
-    head = _shown(consumer, head)
     at = names_end(head)
     octets = head[at:]
     if consumer.is_stream:
@@ -155,23 +156,39 @@ _cached = lru_cache(maxsize=1024)(_made)
 
 
 def opening(
-    consumer: Consumer, delivery_tag: int, message: int, head: bytes, size: int, deliveries: int = 0
+    consumer: Consumer,
+    delivery_tag: int,
+    message: int,
+    head: bytes,
+    size: int,
+    portion: Portion,
+    deliveries: int = 0,
 ) -> bytes:
-    """Everything of one delivery that precedes its body frames: the method and the content header."""
-    return _template(consumer, head, deliveries).filled(delivery_tag, message, size)
+    """Everything of one delivery that precedes its body frames: the method and the content header. A
+    translation of the head counts in `portion`.
+    """
+    return _template(consumer, head, deliveries, portion).filled(delivery_tag, message, size)
 
 
 def deliveries(
-    consumer: Consumer, delivery_tag: int, block: Block, messages: range, deliveries: int = 0
-) -> bytes:
-    """The frames of these messages of a block, with delivery tags from `delivery_tag` on.
+    consumer: Consumer,
+    delivery_tag: int,
+    block: Block,
+    messages: range,
+    portion: Portion,
+    deliveries: int = 0,
+) -> tuple[bytes, int]:
+    """The frames of these messages of a block, with delivery tags from `delivery_tag` on, up to the first
+    message with another head than the one before when `portion` is spent; and how many messages these are.
 
     `deliveries` is how often each of them was delivered before.
     """
     if codec.COMPILED:
 
-        def template(head: bytes) -> tuple[bytes, int, int, int]:
-            made = _template(consumer, head, deliveries)
+        def template(head: bytes) -> tuple[bytes, int, int, int] | None:
+            if portion.is_spent:
+                return None
+            made = _template(consumer, head, deliveries, portion)
             return made.octets, made.tag_at, made.size_at, made.id_at
 
         begin, end = block.indexes(messages)
@@ -184,12 +201,17 @@ def deliveries(
         )  # fmt: skip
         if written is not None:
             return written
-    return deliveries_plain(consumer, delivery_tag, block, messages, deliveries)
+    return deliveries_plain(consumer, delivery_tag, block, messages, portion, deliveries)
 
 
 def deliveries_plain(
-    consumer: Consumer, delivery_tag: int, block: Block, messages: range, deliveries: int = 0
-) -> bytes:
+    consumer: Consumer,
+    delivery_tag: int,
+    block: Block,
+    messages: range,
+    portion: Portion,
+    deliveries: int = 0,
+) -> tuple[bytes, int]:
     """`deliveries` in plain Python."""
     begin, end = block.indexes(messages)
     step = messages.step
@@ -197,15 +219,15 @@ def deliveries_plain(
     heads = block.heads_from(block.first + begin)[: end - begin : step]
     parts: list[Octets] = []
     known: bytes | None = None
-    for tag, message, head, octets in zip(
-        range(delivery_tag, delivery_tag + len(frames)), messages, heads, frames, strict=True
-    ):
+    for count, (message, head, octets) in enumerate(zip(messages, heads, frames, strict=True)):
         if head != known:
-            template, known = _template(consumer, head, deliveries), head
+            if portion.is_spent:
+                return b"".join(parts), count
+            template, known = _template(consumer, head, deliveries, portion), head
         body = octets[FRAME_HEADER:]
-        parts.append(template.filled(tag, message, len(body)))
+        parts.append(template.filled(delivery_tag + count, message, len(body)))
         parts += body_frames(consumer.channel, body, consumer.frame_max)
-    return b"".join(parts)
+    return b"".join(parts), len(frames)
 
 
 def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -236,7 +258,7 @@ def get_opening(
     """Everything of a Basic.Get-Ok that precedes its body frames. `consumer` has no tag; its queue has
     `message_count` more messages.
     """
-    head = _shown(consumer, head)
+    head = _shown(consumer, head, Portion())
     octets = properties(head)
     if deliveries:
         octets = with_number(octets, DELIVERY_COUNT, deliveries)

@@ -11,7 +11,6 @@ creation-time (milliseconds)                         timestamp (seconds)
 application-properties                               headers
 """
 
-from functools import lru_cache
 from typing import assert_never
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as FieldNumber
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.head import MAX_HEAD, Head
+from omq.protocol.amqp.portions import Portion, Translation
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import sections, stored, types
@@ -41,9 +41,6 @@ from omq.protocol.amqp_1_0.types import (
 _LONGEST = 255
 """The most octets of a property, and of the name of a header."""
 
-_MOST_CACHED = 1024
-"""The octets of a head whose expansion is kept: consecutive messages often have equal heads."""
-
 _PERSISTENT = 2
 
 _TYPES = {
@@ -59,20 +56,11 @@ _TYPES = {
 }
 
 
-def expanded(octets: bytes, routing_key: bytes) -> bytes:
+def expanded(octets: bytes, routing_key: bytes, portion: Portion) -> bytes:
     """Return a stored head as these consumers get it; another protocol's as it is. `routing_key` is for a
-    message without a subject.
+    message without a subject. The work counts in `portion`.
     """
-    if not stored.is_head(octets):
-        return octets
-    if len(octets) > _MOST_CACHED:
-        return _expanded(octets, routing_key)
-    return _cached(octets, routing_key)
-
-
-@lru_cache(maxsize=256)
-def _cached(octets: bytes, routing_key: bytes) -> bytes:
-    return _expanded(octets, routing_key)
+    return _expansion.of(portion, octets, routing_key) if stored.is_head(octets) else octets
 
 
 def _expanded(octets: bytes, routing_key: bytes) -> bytes:
@@ -85,6 +73,9 @@ def _expanded(octets: bytes, routing_key: bytes) -> bytes:
     except (DecodeError, FieldError):
         return octets  # whoever stores a message can write any octets there
     return made if len(made) <= MAX_HEAD else octets
+
+
+_expansion = Translation(_expanded)
 
 
 def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:

@@ -7,6 +7,7 @@ Source: AMQP 1.0, part 2, section 2.7.5, "Transfer".
 
 from struct import Struct
 
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import serials, stored, translation, types
 from omq.protocol.amqp_1_0.frames import SHORTEST
 from omq.protocol.amqp_1_0.stored import Around
@@ -24,9 +25,11 @@ MOST_OVERHEAD = 64
 """The octets of a frame before its payload: never more."""
 
 
-def head_around(head: bytes) -> Around:
-    """Return what stands around the body of a message with this stored head, whichever protocol wrote it."""
-    return (stored.around(head) or translation.from_head(head)) if head else stored.PLAIN
+def head_around(head: bytes, portion: Portion) -> Around:
+    """Return what stands around the body of a message with this stored head, whichever protocol wrote it. A
+    translation counts in `portion`.
+    """
+    return (stored.around(head) or translation.from_head(head, portion)) if head else stored.PLAIN
 
 
 class Framing:
@@ -44,29 +47,49 @@ class Framing:
             for more in (False, True)
         }
 
-    def run(self, block: Block, ids: range, delivery: int, *, settled: bool) -> tuple[bytes, int]:
+    def run(
+        self, block: Block, ids: range, delivery: int, portion: Portion, *, settled: bool
+    ) -> tuple[bytes, int]:
         """Return the frames of these messages of a block with delivery-ids from `delivery` on, up to the
-        first message that takes several frames; and how many messages these are.
+        first message that takes several frames, or whose head must be translated when `portion` is spent; and
+        how many messages these are.
         """
         if codec.COMPILED:
+
+            def around(head: bytes) -> tuple[int, bytes, bytes] | None:
+                if portion.is_spent:
+                    return None
+                found = head_around(head, portion)
+                return found.form, found.before, found.after
+
             begin, end = block.indexes(ids)
             heads = block.heads
             written = codec.native.transfers(
                 block.frames, block.offsets,
                 None if heads is None else heads.offsets, None if heads is None else heads.octets,
                 begin, end, ids.step, self.channel, self._handle, delivery, block.first + begin,
-                settled, self.room, _around,
+                settled, self.room, around,
             )  # fmt: skip
             if written is not None:
                 return written
-        return self.run_plain(block, ids, delivery, settled=settled)
+        return self.run_plain(block, ids, delivery, portion, settled=settled)
 
-    def run_plain(self, block: Block, ids: range, delivery: int, *, settled: bool) -> tuple[bytes, int]:
+    def run_plain(
+        self, block: Block, ids: range, delivery: int, portion: Portion, *, settled: bool
+    ) -> tuple[bytes, int]:
         """`run` in plain Python."""
         parts: list[bytes | memoryview] = []
+        translated: bytes | None = None
         for count, message in enumerate(ids):
-            body = block.frame(message)[FRAME_HEADER:]
-            before, after = stored.frame_of(head_around(block.head(message)), len(body))
+            body, head = block.frame(message)[FRAME_HEADER:], block.head(message)
+            around = stored.around(head) if head else stored.PLAIN
+            if around is None:
+                if head != translated:
+                    if portion.is_spent:
+                        return b"".join(parts), count
+                    translated, foreign = head, translation.from_head(head, portion)
+                around = foreign
+            before, after = stored.frame_of(around, len(body))
             size = len(before) + len(body) + len(after)
             if size > self.room:
                 return b"".join(parts), count
@@ -102,8 +125,3 @@ class Framing:
     @staticmethod
     def _list(fields: bytes, count: int) -> bytes:
         return b"%s%c%c%s" % (_TRANSFER, len(fields) + 1, count, fields)
-
-
-def _around(head: bytes) -> tuple[int, bytes, bytes]:
-    found = head_around(head)
-    return found.form, found.before, found.after

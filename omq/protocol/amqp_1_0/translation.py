@@ -16,11 +16,11 @@ A dead letter that came by AMQP 1.0 has its own sections. Only annotations are a
 x-exchange, and x-opt-headers with the headers of its deaths.
 """
 
-from functools import lru_cache
 from typing import assert_never
 
 from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as FieldNumber
+from omq.protocol.amqp.portions import Portion, Translation
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import stored, types
 from omq.protocol.amqp_1_0.sections import Section
@@ -41,19 +41,14 @@ _TYPES = {
     FieldNumber.FLOAT32: NumberType.FLOAT,
     FieldNumber.FLOAT64: NumberType.DOUBLE,
 }
-_MOST_CACHED = 1024
-"""The octets of a head whose sections are kept: consecutive messages often have equal heads."""
 _MOST_MILLISECONDS = 2**63 - 1
 
 
-def from_head(octets: bytes) -> Around:
-    """Return the sections before the body of the message with this head. The body is one data section."""
-    return _cached(octets) if len(octets) <= _MOST_CACHED else _from_head(octets)
-
-
-@lru_cache(maxsize=256)
-def _cached(octets: bytes) -> Around:
-    return _from_head(octets)
+def from_head(octets: bytes, portion: Portion) -> Around:
+    """Return the sections before the body of the message with this head. The body is one data section. The
+    work counts in `portion`.
+    """
+    return _translation.of(portion, octets)
 
 
 def _from_head(octets: bytes) -> Around:
@@ -113,6 +108,9 @@ def _from_head(octets: bytes) -> Around:
         )
     )
     return Around(Form.DATA, before, b"")
+
+
+_translation = Translation(_from_head)
 
 
 def _fields(section: Section, values: list[Value]) -> bytes:

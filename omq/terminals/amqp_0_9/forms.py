@@ -5,6 +5,7 @@ from enum import Enum
 from typing import assert_never
 
 from omq.drivers.seam import LITTLE_OCTETS, Channel, Cut, Octets
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_0_9.delivery import Consumer, complete, deliveries, opening
 from omq.protocol.amqp_0_9.frames import END, FRAME, OVERHEAD, FrameType, body_frames
 from omq.terminals.amqp_0_9.unacknowledged import Unacknowledged
@@ -33,9 +34,8 @@ class Deliveries:
     Messages that are framed and then not sent get new tags when they are framed again.
     """
 
-    unframed = 0
-
     def __init__(self, consumer: Consumer, tags: Tags, *, no_ack: bool) -> None:
+        self.unframed = 0
         self._consumer = consumer
         self._tags = tags
         self._no_ack = no_ack
@@ -48,19 +48,26 @@ class Deliveries:
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
+        portion = Portion()
         self._first = self._tags.next
+        self.unframed = sum([len(cut.ids) for cut in cuts])
         for cut in cuts:
-            tag = self._tags.take(len(cut.ids))
-            self._remember(tag, cut.ids)
+            if portion.is_spent:
+                break
+            tag, count = self._tags.next, 1
             if len(cut.ids) == 1 and cut.block.held > LITTLE_OCTETS:
                 # Send the octets of the block without a copy: all consumers together hold them once.
                 message = cut.ids[0]
                 body = memoryview(cut.block.frame(message))[FRAME_HEADER:]
                 head = cut.block.head(message)
-                parts.append(opening(self._consumer, tag, message, head, len(body), cut.deliveries))
+                parts.append(opening(self._consumer, tag, message, head, len(body), portion, cut.deliveries))
                 parts += body_frames(self._consumer.channel, body, self._consumer.frame_max)
             else:
-                parts.append(deliveries(self._consumer, tag, cut.block, cut.ids, cut.deliveries))
+                octets, count = deliveries(self._consumer, tag, cut.block, cut.ids, portion, cut.deliveries)
+                parts.append(octets)
+            self._tags.take(count)
+            self._remember(tag, cut.ids[:count])
+            self.unframed -= count
         return parts
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -76,11 +83,10 @@ class Deliveries:
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
         tag, self._begun = self._begun, None
         if tag is not None:
-            return Begun(
-                self._consumer, opening(self._consumer, tag, message, head, size, deliveries), size, None
-            )
+            octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
+            return Begun(self._consumer, octets, size, None)
         tag = self._tags.take(1)
-        octets = opening(self._consumer, tag, message, head, size, deliveries)
+        octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
         return Begun(self._consumer, octets, size, lambda: self._remember(tag, range(message, message + 1)))
 
     def _remember(self, tag: int, ids: range) -> None:

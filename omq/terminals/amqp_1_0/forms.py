@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from omq.drivers.seam import Cut, Octets
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import Around
@@ -60,22 +61,28 @@ class Transfers:
         self._first = 0
         """The delivery-id of the first message of it."""
         self._left: list[range] = []
+        self._left_before = 0
+        """How many entries of `_left` are older than the last call of `whole`."""
         self._begun: _Framed | None = None
         """A message of which `whole` framed more than the socket took."""
         self.unframed = 0
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
+        portion = Portion()
         self._framed.clear()
+        self._left_before = len(self._left)
         self._first = self._session.next_delivery
         self.unframed = sum([len(cut.ids) for cut in cuts])
         for cut in cuts:
             settled = self._is_settled(cut)
             ids, delivery = cut.ids, self.start(cut.ids, settled=settled)
             while ids:
-                octets, count = self._run(cut, ids, delivery, settled=settled)
+                octets, count = self._run(cut, ids, delivery, portion, settled=settled)
                 if not count:
-                    one = self._one(cut, ids[0], delivery, settled=settled)
+                    if parts and portion.is_spent:
+                        break
+                    one = self._one(cut, ids[0], delivery, portion, settled=settled)
                     if one is None:
                         break
                     octets, count = one, 1
@@ -95,21 +102,27 @@ class Transfers:
         mode = self.link.attach.snd_settle_mode
         return self.link.settles or (cut.is_settled and mode == MIXED)
 
-    def _run(self, cut: Cut, ids: range, delivery: int, *, settled: bool) -> tuple[bytes, int]:
-        """Frame messages of one frame each, as far as the window allows; return how many these are, too."""
+    def _run(
+        self, cut: Cut, ids: range, delivery: int, portion: Portion, *, settled: bool
+    ) -> tuple[bytes, int]:
+        """Frame messages of one frame each, as far as the window and the portion allow; return how many these
+        are, too.
+        """
         window = self._session.window
         if cut.deliveries or not self._session.may_transfer:
             return b"", 0  # a message that was delivered before says so in its header
-        octets, count = self.framing.run(cut.block, ids[:window], delivery, settled=settled)
+        octets, count = self.framing.run(cut.block, ids[:window], delivery, portion, settled=settled)
         if count:
             self._session.transferred(count)
             self._framed.append(_Run(count))
         return octets, count
 
-    def _one(self, cut: Cut, message: int, delivery: int, *, settled: bool) -> bytes | None:
+    def _one(self, cut: Cut, message: int, delivery: int, portion: Portion, *, settled: bool) -> bytes | None:
         """Frame one message; return what may leave now, or None if the message may not begin."""
         body = cut.block.frame(message)[FRAME_HEADER:]
-        before, after = stored.frame_of(around_of(cut.block.head(message), cut.deliveries), len(body))
+        before, after = stored.frame_of(
+            around_of(cut.block.head(message), cut.deliveries, portion), len(body)
+        )
         if not self.may_begin(len(before) + len(body) + len(after)):
             return None
         payload = b"".join((before, body, after))
@@ -136,7 +149,7 @@ class Transfers:
                     self.undo(each)
                 case _:
                     assert_never(each)
-        self._left = [cut.ids for cut in _first(cuts, count) if self._is_settled(cut)]
+        self._left[self._left_before :] = [cut.ids for cut in _first(cuts, count) if self._is_settled(cut)]
         if left and octets:
             settled = self._is_settled(cut_at(cuts, count)[0])
             self._begun = _Framed(serials.add(self._first, count), settled)
@@ -147,7 +160,7 @@ class Transfers:
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
         framed, self._begun = self._begun, None
-        return Begun(self, message, around_of(head, deliveries), size, framed)
+        return Begun(self, message, around_of(head, deliveries, Portion()), size, framed)
 
     def take_sent(self) -> list[range]:
         """Return the messages that have left since the last call, for a link that settles them itself."""
@@ -291,10 +304,13 @@ class Begun:
             self._framed = None
 
 
-def around_of(head: bytes, deliveries: int) -> Around:
-    """Return what stands around a body that was delivered so often before."""
-    around = head_around(head)
-    return stored.redelivered(around, deliveries) if deliveries else around
+def around_of(head: bytes, deliveries: int, portion: Portion) -> Around:
+    """Return what stands around a body that was delivered so often before. The work counts in `portion`."""
+    around = head_around(head, portion)
+    if not deliveries:
+        return around
+    portion.spend(head)
+    return stored.redelivered(around, deliveries)
 
 
 def _first(cuts: Sequence[Cut], count: int) -> Iterator[Cut]:

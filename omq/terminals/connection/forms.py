@@ -5,6 +5,7 @@ its consumers a form of its own, which knows the channel and numbers the deliver
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from omq.drivers.seam import Cut, Octets
@@ -40,11 +41,13 @@ class Form(Protocol):
     """
 
     unframed: int
-    """How many messages, the last ones of its cuts, the last call of `whole` left to the channel."""
+    """How many messages, the last ones of its cuts, the last call of `whole` left out."""
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         """Frame these messages, one after another: at most 1,024 parts for 512 cuts. A protocol with windows
-        for what it sends leaves out those that do not fit.
+        for what it sends leaves out those that do not fit. A form that translates heads leaves out messages
+        when the portion of a step is spent (`omq.protocol.amqp.portions`): another call frames them, unless
+        this one framed none.
         """
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -90,3 +93,13 @@ def cut_at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:
             return cut, cut.ids[index]
         index -= len(cut.ids)
     raise IndexError(index)
+
+
+def cuts_behind(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:
+    """Return these cuts without their first `count` messages."""
+    left: list[Cut] = []
+    for cut in cuts:
+        if ids := cut.ids[count:]:
+            left.append(replace(cut, ids=ids))
+        count = max(0, count - len(cut.ids))
+    return left

@@ -25,6 +25,7 @@ from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
     Channel,
+    Cut,
     Gone,
     Messages,
     Octets,
@@ -34,7 +35,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
-from omq.terminals.connection.forms import Begun, Form, cut_at
+from omq.terminals.connection.forms import Begun, Form, cut_at, cuts_behind
 from omq.terminals.connection.transport import Transport, behind
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
@@ -139,7 +140,7 @@ class Forwarder:
         before = self._transport.sent
         try:
             if isinstance(taken, Messages):
-                left = await self._send_messages(channel, form, taken)
+                left = await self._send_messages(channel, form, taken, is_wanted)
             else:
                 begun = form.begin(taken.topic, taken.message, taken.head, taken.size, taken.deliveries)
                 left = await self._send_piece(channel, begun, taken)
@@ -224,29 +225,47 @@ class Forwarder:
         if rest is not None:
             await self._insist(rest, patient=True)
 
-    async def _send_messages(self, channel: Channel, form: Form, messages: Messages) -> _Left | None:
-        """Send what was taken; return what must follow before anything else, if not all of it was sent."""
-        cuts = messages.cuts
-        parts = form.whole(cuts)
-        before = self._transport.sent
-        try:
-            rest = self._offer(parts)
-            is_sent = rest is None or await self._insist(rest, patient=messages.is_little)
-        except BaseException:  # cancelled, too: what left must count, and the rest be given again
-            count, _ = form.sent(cuts, parts, self._transport.sent - before)
-            self.delivered += count
-            channel.written(count)
-            raise
-        if is_sent:
+    async def _send_messages(
+        self, channel: Channel, form: Form, messages: Messages, is_wanted: Callable[[], bool]
+    ) -> _Left | None:
+        """Send what was taken, as long as it is wanted; return what must follow before anything else, if not
+        all of it was sent.
+        """
+        cuts: Sequence[Cut] = messages.cuts
+        earlier = 0  # messages that have left before these
+        while True:
+            parts = form.whole(cuts)
+            before = self._transport.sent
+            try:
+                rest = self._offer(parts)
+                is_sent = rest is None or await self._insist(rest, patient=messages.is_little)
+            except BaseException:  # cancelled, too: what left must count, and the rest be given again
+                count, _ = form.sent(cuts, parts, self._transport.sent - before)
+                self.delivered += count
+                channel.written(earlier + count)
+                raise
+            if not is_sent:
+                break
             count = sum([len(cut.ids) for cut in cuts]) - form.unframed
             self.delivered += count
-            channel.written(count)
-            return None
+            earlier += count
+            if not (form.unframed and count):
+                channel.written(earlier)
+                return None
+            try:
+                await trio.lowlevel.checkpoint()
+            except BaseException:
+                channel.written(earlier)
+                raise
+            if not is_wanted():
+                channel.written(earlier)
+                return None
+            cuts = cuts_behind(cuts, count)
         self._stall()
         count, octets = form.sent(cuts, parts, self._transport.sent - before)
         self.delivered += count
         if not octets:
-            channel.written(count)
+            channel.written(earlier + count)
             return _Given(None)
         cut, message = cut_at(cuts, count)
         block = cut.block
@@ -254,7 +273,7 @@ class Forwarder:
         begun = form.begin(block.topic, message, block.head(message), len(body), cut.deliveries)
         begun.framed(body)
         begun.sent(octets)
-        channel.written(count, begun.body)
+        channel.written(earlier + count, begun.body)
         body = body[begun.body :]
         if len(body) <= LITTLE_OCTETS:
             return _InHand(begun, bytes(body), None)

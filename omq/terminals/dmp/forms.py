@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
 from omq.protocol.amqp.head import PLAIN_HEAD, decode
 from omq.protocol.amqp.openamq import narrowed_head
+from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
 from omq.terminals.connection.forms import Opened
 from omq_storage.blocks import FRAME_HEADER
+
+_MESSAGES_AT_ONCE = 256
+"""Of how many messages the heads are read before they are framed: a portion may end before the last one."""
 
 _LONGEST_WITH_ANY_HEAD = (1 << 32) - (1 << 16)
 """Octets: a body of this size leaves room for a head with a name."""
@@ -18,40 +22,44 @@ _LONGEST_WITH_ANY_HEAD = (1 << 32) - (1 << 16)
 class Envelopes:
     """The form of a feed: an envelope for each message, with its head or a default one."""
 
-    unframed = 0
-
     def __init__(self, head: bytes, *, to_openamq: bool = False) -> None:
+        self.unframed = 0
         self._head = head
         self._routing_key = decode(head).routing_key
         self._to_openamq = to_openamq
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
-        if not any(_is_large(cut) for cut in cuts):
-            return [b"".join(map(self._envelopes, cuts))]
         parts: list[Octets] = []
+        portion = Portion()
+        self.unframed = sum([len(cut.ids) for cut in cuts])
         for cut in cuts:
+            if portion.is_spent:
+                break
             if _is_large(cut):
                 # Send the octets of the block without a copy: all feeds together hold them in memory once.
                 message = cut.ids[0]
                 body = cut.block.frame(message)[FRAME_HEADER:]
-                parts += (self._opening(cut.block.head(message), len(body)), body)
+                parts += (self._opening(cut.block.head(message), len(body), portion), body)
+                self.unframed -= 1
             else:
-                parts.append(self._envelopes(cut))
-        return parts
+                octets, count = self._envelopes(cut, portion)
+                parts.append(octets)
+                self.unframed -= count
+        return parts if any(_is_large(cut) for cut in cuts) else [b"".join(parts)]
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Opened:
-        return Opened(self._opening(head, size), size)
+        return Opened(self._opening(head, size, Portion()), size)
 
-    def _opening(self, head: bytes, size: int) -> bytes:
+    def _opening(self, head: bytes, size: int, portion: Portion) -> bytes:
         if not head and size > _LONGEST_WITH_ANY_HEAD:
             head = PLAIN_HEAD  # the default head may leave too little room for the longest bodies
-        return dmp_writer.opening(size, self._shown(head))
+        return dmp_writer.opening(size, self._shown(head, portion))
 
-    def _shown(self, head: bytes) -> bytes:
+    def _shown(self, head: bytes, portion: Portion) -> bytes:
         """Return the head that the client gets for a stored one."""
         if not head:
             return self._head
-        head = expanded(head, self._routing_key)
+        head = expanded(head, self._routing_key, portion)
         return narrowed_head(head) if self._to_openamq else head
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -68,13 +76,30 @@ class Envelopes:
             begin -= len(part)
         return count, octets
 
-    def _envelopes(self, cut: Cut) -> bytes:
+    def _envelopes(self, cut: Cut, portion: Portion) -> tuple[bytes, int]:
+        """Return the envelopes of these messages, up to the first one with another head than the one before
+        when the portion is spent; and how many messages these are.
+        """
         if not cut.block.has_heads:
-            return dmp_writer.of_block(cut.block, cut.ids, self._head)
-        ids = slice(0, cut.ids.stop - cut.ids.start, cut.ids.step)
-        heads = cut.block.heads_from(cut.ids.start)[ids]
-        bodies = [frame[FRAME_HEADER:] for frame in cut.block.slices(cut.ids.start)[ids]]
-        return dmp_writer.for_feed(bodies, list(map(self._shown, heads)))
+            return dmp_writer.of_block(cut.block, cut.ids, self._head), len(cut.ids)
+        parts: list[bytes] = []
+        count = 0
+        known: bytes | None = None
+        while count < len(cut.ids):
+            ids = cut.ids[count : count + _MESSAGES_AT_ONCE]
+            shown: list[bytes] = []
+            for head in cut.block.heads_from(ids[0], ids[-1] + 1)[:: ids.step]:
+                if head != known:
+                    if portion.is_spent:
+                        break
+                    known, translated = head, self._shown(head, portion)
+                shown.append(translated)
+            if not shown:
+                break
+            frames = cut.block.slices(ids[0], ids[len(shown) - 1] + 1)[:: ids.step]
+            parts.append(dmp_writer.for_feed([frame[FRAME_HEADER:] for frame in frames], shown))
+            count += len(shown)
+        return b"".join(parts), count
 
 
 def _is_large(cut: Cut) -> bool:

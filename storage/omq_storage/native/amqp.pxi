@@ -174,11 +174,12 @@ cdef class Written:
 def deliveries(
     frames, offsets, head_offsets, head_octets, begin, end, step, channel, tag, frame_max, message, template
 ):
-    """Return the messages at these indexes as deliveries with tags from `tag` on.
+    """Return the messages at these indexes as deliveries with tags from `tag` on, and how many there are.
 
     `template(head)` gives what precedes the body of a message with this head, where the delivery tag and the size of
-    the body are in it, and where the id of the message is, or -1: `message` is the first id.  `head_offsets` is None
-    where no message has a head.  None for indexes or offsets that lead outside.
+    the body are in it, and where the id of the message is, or -1: `message` is the first id.  If it gives None, the
+    deliveries end before this message.  `head_offsets` is None where no message has a head.  None for indexes or
+    offsets that lead outside.
     """
     cdef Views views = Views(frames, offsets)
     cdef Views heads = None if head_offsets is None else Views(head_octets, head_offsets)
@@ -195,6 +196,8 @@ def deliveries(
     cdef const uint8_t* known = NULL
     cdef int64_t known_length = -1
     cdef const uint8_t* body
+    cdef int64_t count = 0
+    cdef object made
     cdef bytes opening = None
     cdef int64_t tag_at = 0, size_at = 0, id_at = -1, opening_size = 0
     cdef Written written = None
@@ -211,12 +214,13 @@ def deliveries(
         ):
             known_length = head_end - head
             if heads is None:
-                opening, tag_at, size_at, id_at = template(b"")
+                made = template(b"")
             else:
                 known = heads.frames + head
-                opening, tag_at, size_at, id_at = template(
-                    PyBytes_FromStringAndSize(<const char*>known, known_length)
-                )
+                made = template(PyBytes_FromStringAndSize(<const char*>known, known_length))
+            if made is None:
+                break
+            opening, tag_at, size_at, id_at = made
             if opening is None:
                 raise TypeError("None is no template.")
             opening_size = PyBytes_GET_SIZE(opening)
@@ -249,8 +253,9 @@ def deliveries(
             body += part
             size -= part
         delivery += 1
+        count += 1
         id += <uint64_t>stride
         i += stride
     if written is None:
-        return b""
-    return written.octets if written.size == PyBytes_GET_SIZE(written.octets) else written.octets[: written.size]
+        return b"", count
+    return written.octets if written.size == PyBytes_GET_SIZE(written.octets) else written.octets[: written.size], count

@@ -291,8 +291,8 @@ def transfers(
     first one of more than `room` octets with its sections; and how many there are.
 
     `handle` is encoded, and `message` is the first id.  `around(head)` gives form, octets before and octets after the
-    body of a message with a head of another protocol.  `head_offsets` is None where no message has a head.  None for
-    indexes or offsets that lead outside.
+    body of a message with a head of another protocol.  If it gives None, the transfers end before this message.
+    `head_offsets` is None where no message has a head.  None for indexes or offsets that lead outside.
     """
     cdef Views views = Views(frames, offsets)
     cdef Views heads = None if head_offsets is None else Views(head_octets, head_offsets)
@@ -316,6 +316,7 @@ def transfers(
     cdef Around parts
     cdef bytes before = b"", behind = b""
     cdef bytes known = None
+    cdef object found
     cdef Written written = None
     cdef uint8_t* out
     cdef int k
@@ -333,7 +334,10 @@ def transfers(
                 octets_of(known), heads.frames + head, head_end - head
             ):
                 known = PyBytes_FromStringAndSize(<const char*>heads.frames + head, head_end - head)
-                form, before, behind = around(known)
+                found = around(known)
+                if found is None:
+                    break
+                form, before, behind = found
             parts.form = form
             parts.before = octets_of(before)
             parts.before_size = PyBytes_GET_SIZE(before)

@@ -1,0 +1,137 @@
+"""Messages whose heads are translated for another protocol: one step translates only some of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from amqp_0_9 import wire
+
+from omq.protocol.amqp.portions import Portion
+from omq.protocol.amqp_1_0 import frames, performatives, types
+from omq.protocol.amqp_1_0.performatives import Detach, Transfer
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.types import List
+
+from .amqp_1_0_peer import Peer, data, opened
+from .conversation import InProcess, serving
+from .dmp_conversation import feed
+
+COUNT = 100
+A_STEP = 24
+"""The most short heads that a step translates."""
+BODIES = [b"%d" % number for number in range(COUNT)]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the heads that each step of a task translates."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.counts.append(0)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """What the steps of the test translate. It must be registered as an instrument."""
+    steps = Steps()
+    spend = Portion.spend
+
+    def counted(self: Portion, head: bytes) -> None:
+        steps.counts[-1] += 1
+        spend(self, head)
+
+    monkeypatch.setattr(Portion, "spend", counted)
+    yield steps
+    assert sum(steps.counts) == COUNT
+    assert max(steps.counts) <= A_STEP
+
+
+async def publish(client: Peer, handle: int, name: str) -> None:
+    """Publish messages with ids of their own, in one write."""
+    made = []
+    for number, body in enumerate(BODIES):
+        properties = types.write(List((f"{name}-{number}",)))
+        message = b"\x00\x53%c%s" % (Section.PROPERTIES, properties) + data(body)
+        transfer = Transfer(handle, number, b"%d" % number, 0, settled=False)
+        made.append(frames.write(0, performatives.write(transfer), message))
+    await client.send(b"".join(made))
+
+
+async def test_feeds_of_messages_of_amqp_1_0(store: Path, steps: Steps) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        principal = await host.connect()
+        consumer = await feed(host, principal, b"(Get t From_current)")
+        await client.sender("t")
+        trio.lowlevel.add_instrument(steps)
+        await publish(client, 1, "feed")
+        envelopes = await consumer.take(COUNT)
+        assert [envelope.body for envelope in envelopes] == BODIES
+        ids = [envelope.head.properties.message_id for envelope in envelopes]
+        assert ids == [b"feed-%d" % number for number in range(COUNT)]
+
+
+def connected(host: InProcess) -> wire.Client:
+    client = wire.Client(("127.0.0.1", host.port))
+    client.shake_hands("guest", "guest")
+    client.said(wire.open_channel(1), wire.declare_queue(1, "q"))
+    return client
+
+
+async def test_consumers_of_amqp_0_9_of_messages_of_amqp_1_0(store: Path, steps: Steps) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        consumer = await trio.to_thread.run_sync(connected, host)
+        await client.sender("q")
+        await publish(client, 1, "consumer")
+        await client.accepted(COUNT - 1)
+        trio.lowlevel.add_instrument(steps)
+
+        def consume() -> None:
+            with consumer:
+                consumer.call(wire.consume(1, "q", "tag"))
+                replies = [consumer.wait() for _ in BODIES]
+                assert [reply.body for reply in replies] == BODIES
+                assert [reply.tag for reply in replies] == list(range(1, COUNT + 1))
+                ids = [reply.properties["message_id"] for reply in replies]
+                assert ids == [f"consumer-{number}" for number in range(COUNT)]
+                consumer.send(wire.ack(1, COUNT, 1))
+                told = consumer.call(wire.declare_queue(1, "q", passive=1)).told()
+                assert told.endswith("messages=0 consumers=1")
+
+        await trio.to_thread.run_sync(consume)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_consumers_of_amqp_1_0_of_messages_of_amqp_0_9(
+    store: Path, steps: Steps, settled: bool
+) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+
+        def fill() -> None:
+            with connected(host) as publisher:
+                publisher.call(wire.select_confirms(1))
+                publisher.send(
+                    *[
+                        wire.publish(1, "", "q", body, wire.properties(message_id=f"{settled}-{number}"))
+                        for number, body in enumerate(BODIES)
+                    ]
+                )
+                while publisher.wait().tag < COUNT:
+                    pass
+
+        await trio.to_thread.run_sync(fill)
+        trio.lowlevel.add_instrument(steps)
+        await client.receiver("q", credit=COUNT, snd=int(settled))
+        for number, body in enumerate(BODIES):
+            arrived = await client.message()
+            assert arrived.delivery == number
+            assert arrived.settled == settled
+            assert f"{settled}-{number}".encode() in arrived.octets
+            assert arrived.octets.endswith(data(body))
+        await client.say(Detach(0, closed=True))
+        await client.until(Detach)
+        with await trio.to_thread.run_sync(connected, host) as other:
+            told = await trio.to_thread.run_sync(other.call, wire.declare_queue(1, "q", passive=1))
+        assert f"messages={0 if settled else COUNT} " in told.told()
