@@ -5,6 +5,7 @@ import hashlib
 
 import pytest
 import trio
+from quietness import quiet
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.clients import Clients
@@ -65,7 +66,7 @@ async def test_who_comes_later_waits_behind_those_who_wait_already(mock_clock: M
             clients.look()
             nursery.start_soon(guess, 4 + second)
         for _ in range(4):
-            await wait_all_tasks_blocked(0.02)
+            await quiet()
             mock_clock.jump(1)
     assert refused == list(range(8))
 

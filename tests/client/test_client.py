@@ -8,6 +8,7 @@ import trio
 import trio.testing
 from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running, connect_to
+from quietness import quiet
 from trio.testing import MockClock
 
 from omq.client import (
@@ -275,7 +276,7 @@ async def test_a_slow_consumer_stops_the_reading_of_its_connection(server: Serve
         async with slow.subscribe("in", FromBeginning(), capacity=100_000) as subscription:
             runs = subscription.runs()
             ids = list((await anext(runs)).ids)
-            await trio.testing.wait_all_tasks_blocked(0.1)
+            await quiet()
             assert 100_000 <= subscription.buffered < 100_000 + READ_OCTETS
             while ids[-1] < octets // 1000:
                 ids += (await anext(runs)).ids

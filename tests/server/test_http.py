@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 from certificates import Authority
+from quietness import quiet
 from trio.testing import MockClock
 
 import omq
@@ -107,7 +108,7 @@ async def test_a_client_that_reads_nothing_is_given_up(store: Path, clock: MockC
     async with serving(store) as host:
         client = await host.open(receive_octets=4096)
         await client.send(b"".join([request("/client/lib/client.js")] * 400))
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await quiet()
         (connection,) = host.server.terminals()
         assert connection.statistics().is_sending
         clock.jump(31)

@@ -19,6 +19,7 @@ import trio
 import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from quietness import quiet
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
@@ -345,7 +346,7 @@ async def test_wrong_secrets_count_as_attempts(
             async def read() -> None:
                 waiting.append(await read_answer(client.stream, buffered))
 
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await quiet()
             assert not waiting  # this address waits a second
             clock.jump(1.1)
         assert [answered.status for answered in waiting] == [200]
@@ -417,7 +418,7 @@ async def wait_for_rate(host: Host, count: int) -> list[Conversation]:
     waiting = [await host.open() for _ in range(count)]
     for each in waiting:
         await each.send(octets)
-    await trio.testing.wait_all_tasks_blocked(0.01)
+    await quiet()
     return waiting
 
 
@@ -482,7 +483,7 @@ async def test_who_is_gone_is_not_answered(store: Path, clock: MockClock) -> Non
         for each in await wait_for_rate(host, 3):
             each.close()
         clock.jump(2 * once)
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await quiet()
         before = trio.current_time()
         clock.autojump_threshold = 0.05
         octets = request("/metrics", Authorization=basic("slow:sesame"))
