@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from served_drivers import Listener
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -59,7 +59,11 @@ def written(channel: Channel, taken: Taken | None) -> list[bytes]:
 
 
 @DELIVERY
-async def test_room_wakes_those_it_is_for_and_not_all(tmp_path: Path, delivery: Delivery) -> None:
+async def test_room_wakes_those_it_is_for_and_not_all(
+    tmp_path: Path,
+    delivery: Delivery,
+    mock_clock: MockClock,  # no time passes, so that no subscriber stands still for too long
+) -> None:
     async with drivers(tmp_path / "store", b"t", delivery=delivery) as (memory, (driver,)):
         channel = driver.open(Listener(), FromCurrent())
         steps = Steps()
