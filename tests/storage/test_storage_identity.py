@@ -161,6 +161,18 @@ def test_an_older_checkpoint_file_is_reported(tmp_path: Path) -> None:
     assert contents(path) == whole
 
 
+def test_one_level_tells_that_all_the_rest_is_of_an_earlier_day(tmp_path: Path) -> None:
+    path, earlier = filled(tmp_path / "store"), tmp_path / "earlier"
+    shutil.copytree(path, earlier)
+    for _ in range(2):  # the levels may be of one start less than the newest, which was interrupted
+        opened(path).close()
+    shutil.rmtree(earlier / "strong")
+    shutil.copytree(path / "strong", earlier / "strong")
+    older = str([one for one in problems(earlier) if "it is older than the rest of the store" in one])
+    files = {name: str(earlier / name / "data.mdb") for name in ("catalogue", "strong", "weak", "async")}
+    assert [name for name, file in files.items() if file in older] == ["catalogue", "weak", "async"]
+
+
 def test_a_catalogue_of_an_earlier_day_is_reported_and_its_ids_are_not_reused(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     shutil.copytree(path / "catalogue", tmp_path / "earlier")
