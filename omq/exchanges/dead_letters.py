@@ -3,7 +3,7 @@
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Protocol
@@ -71,24 +71,28 @@ class DeadLetterExchange:
         """Send letters to those of their new queues that are not done with them: see
         `omq.drivers.dead_letters.Deliver`.
         """
-        while True:
+        sent: list[tuple[Driver, list[Letter], Confirmation]] = []
+        begun = 0
+        while begun < len(letters):
             try:
-                addressed = list(self._addressed(queue, options, death, letters))
-                break
+                addressed, count = self._addressed(queue, options, death, letters[begun:])
             except TopicIsReplaced:
                 await self._exchanges.settled()
-        sent: list[tuple[Driver, list[Letter], Confirmation]] = []
-        for route, group in groupby(addressed, key=lambda each: each.route):
-            some = list(group)
-            batch, their_heads = Bodies([each.letter.body for each in some]), [each.head for each in some]
-            for driver in route:
-                try:
-                    offered = driver.offer(batch, their_heads)
-                    confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
-                except Refused as refused:  # a deleted queue is not routed to the next time
-                    confirmation = Confirmation()
-                    confirmation.settle(refused.failure)
-                sent.append((driver, [each.letter for each in some], confirmation))
+                continue
+            begun += count
+            # In the same step, so none of these topics is being replaced.
+            for route, group in groupby(addressed, key=lambda each: each.route):
+                some = list(group)
+                batch, their_heads = Bodies([each.letter.body for each in some]), [each.head for each in some]
+                for driver in route:
+                    try:
+                        offered = driver.offer(batch, their_heads)
+                        confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+                    except Refused as refused:  # a deleted queue is not routed to the next time
+                        confirmation = Confirmation()
+                        confirmation.settle(refused.failure)
+                    sent.append((driver, [each.letter for each in some], confirmation))
+            await trio.lowlevel.checkpoint()
         await _settled(all_of(confirmation for _, _, confirmation in sent))
         undelivered: dict[int, Failure] = {}
         for driver, those, confirmation in sent:
@@ -106,12 +110,19 @@ class DeadLetterExchange:
 
     def _addressed(
         self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
-    ) -> Iterator[Addressed]:
-        """Yield the letters that have a new queue. Raises TopicIsReplaced."""
+    ) -> tuple[list[Addressed], int]:
+        """Return those of the first letters, which are the portion of a step, that have a new queue; and how
+        many letters the portion is. Raises TopicIsReplaced.
+        """
         now = int(self._now())
-        for letter in letters:
+        portion = Portion()
+        found: list[Addressed] = []
+        for count, letter in enumerate(letters):
+            if portion.is_spent:
+                return found, count
+            portion.spend(letter.head)
             try:
-                addressed = self._address(queue, options, death, letter, now)
+                addressed = self._address(queue, options, death, letter, now, portion)
             except Refused as refused:
                 self._dropped.add(
                     f"{quoted(queue)}: {quoted(options.dead_letter_exchange or b'')}: {refused}"
@@ -122,20 +133,21 @@ class DeadLetterExchange:
                 self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
             else:
                 if addressed.route:
-                    yield addressed
+                    found.append(addressed)
+        return found, len(letters)
 
     def _address(
-        self, queue: bytes, options: QueueOptions, death: Death, letter: Letter, now: int
+        self, queue: bytes, options: QueueOptions, death: Death, letter: Letter, now: int, portion: Portion
     ) -> Addressed:
         """Raises Refused, and TopicIsReplaced."""
         exchange = options.dead_letter_exchange
         if exchange is None:  # the queue was changed meanwhile
             raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
-        old = _read(letter.head, queue)
+        old = _read(letter.head, queue, portion)
         key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
         new, deaths = _buried(old, queue, options, death, now)
         encoded = _encoded(replace(new, exchange=exchange, routing_key=key), deaths)
-        route = self._exchanges.route(exchange, key, expanded(encoded, key, Portion()))
+        route = self._exchanges.route(exchange, key, expanded(encoded, key, portion))
         kept = (
             driver
             for driver in route
@@ -158,14 +170,14 @@ class DeadLetterExchange:
         return False
 
 
-def _read(octets: bytes, queue: bytes) -> Head:
+def _read(octets: bytes, queue: bytes, portion: Portion) -> Head:
     """Return the head of a message, with the routing key that a consumer of the queue sees."""
     if not octets:
         return Head(routing_key=queue)
     head = heads.decode(octets)
     if head.exchange or head.routing_key or not is_head(octets):
         return head
-    return replace(head, routing_key=heads.decode(expanded(octets, queue, Portion())).routing_key or queue)
+    return replace(head, routing_key=heads.decode(expanded(octets, queue, portion)).routing_key or queue)
 
 
 async def _settled(confirmation: Confirmation) -> None:

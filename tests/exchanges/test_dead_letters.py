@@ -13,6 +13,7 @@ from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import REJECTED, Modified
 from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.routes import Route
 from omq.exchanges.types import Destination, Kind
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
@@ -323,6 +324,52 @@ async def test_many_letters_are_sent_together(drivers: Drivers, durable: bool) -
     assert dead.ready == 3000
     heir = worker(dead, 5000)
     assert (await heir.read()).bodies == [b"%d" % number for number in range(3000)]
+    client.close()
+    heir.close()
+
+
+class Steps(trio.abc.Instrument):
+    """Counts something in each step of a task."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.counts.append(0)
+
+
+@pytest.mark.parametrize("by_amqp_1_0", [False, True])
+async def test_a_step_sends_only_some_letters(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch, by_amqp_1_0: bool
+) -> None:
+    count = 300
+    dead = await queue_of(drivers, b"dl")
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client, heir = worker(source, count), worker(dead, count)
+    if by_amqp_1_0:
+        ids = [types.write(List((f"{number}",))) for number in range(count)]
+        sent = [store(b"\x00\x53%c%s" % (Section.PROPERTIES, each)).head for each in ids]
+    else:
+        sent = [published(b"", b"q", message_id=b"%d" % number) for number in range(count)]
+    bodies = [b"%d" % number for number in range(count)]
+    await post(source, *bodies, heads=sent)
+    await client.read()
+    steps = Steps()
+    route = Exchanges.route
+
+    def counted(self: Exchanges, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
+        steps.counts[-1] += 1
+        return route(self, exchange, key, head)
+
+    monkeypatch.setattr(Exchanges, "route", counted)
+    trio.lowlevel.add_instrument(steps)
+    assert client.channel.settle(range(1, count + 1), REJECTED) == count
+    while source.info().messages:
+        await quiet()
+    trio.lowlevel.remove_instrument(steps)
+    assert sum(steps.counts) == count
+    assert max(steps.counts) <= 24
+    assert (await heir.read()).bodies == bodies
     client.close()
     heir.close()
 
