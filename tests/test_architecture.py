@@ -249,7 +249,7 @@ FLOORS = {
         "omq_storage",
     },
     "omq.protocol.amqp_1_0": {"omq.protocol.amqp", "omq_storage"},
-    "omq.protocol.amqp": {"omq.protocol"},
+    "omq.protocol.amqp": {"omq.protocol", "omq_storage"},
     "omq.printable": set(),
     "omq.management": set(),
     "omq.watching": {"omq.model"},

@@ -7,6 +7,7 @@ one of that producer: the server confirms it as if it were new, and drops it.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
+from operator import itemgetter
 from typing import TypeVar
 
 from omq_storage.batches import Batch, Bodies
@@ -18,6 +19,8 @@ Origin = tuple[bytes, int]
 """The producer of a message, 0 to 255 octets, and its sequence number, 0 to 2^64-1."""
 
 Origins = Sequence[Origin | None]
+
+_PRODUCER = itemgetter(0)
 """The origins of a run of messages: empty, or one for each message, None for a message without one."""
 
 
@@ -49,7 +52,7 @@ class RecentSequences:
 
 def producers_of(origins: Origins) -> set[bytes]:
     """Return all producers of these origins."""
-    return {origin[0] for origin in origins if origin is not None}
+    return set(map(_PRODUCER, filter(None, origins)))
 
 
 def without_repeated(

@@ -1,7 +1,7 @@
 # cython: language_level=3, embedsignature=False, binding=False
 """The compiled work for single messages: the twin of the plain functions in `storage/omq_storage/plain.py`, of
-`omq/protocol/dmp/reader.py` and `writer.py`, of `frames.py` and `lines.py` in `omq/protocol/omq`, and of `runs.py` and
-`delivery.py` in `omq/protocol/amqp_0_9`.
+`omq/protocol/dmp/reader.py` and `writer.py`, of `omq/protocol/amqp/producer.py`, of `frames.py` and `lines.py` in
+`omq/protocol/omq`, and of `runs.py` and `delivery.py` in `omq/protocol/amqp_0_9`.
 
 It processes the common input and leaves everything else to the plain code: a function returns None, or a parser
 stops, where it finds anything else.  So the errors about invalid octets are in one place, the plain code, with

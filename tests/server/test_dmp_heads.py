@@ -8,7 +8,6 @@ import trio
 
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.head import encode as head_octets
-from omq.protocol.amqp.producer import origin
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import Envelope
@@ -138,22 +137,3 @@ async def test_a_sink_of_many_new_producers_leaves_others_their_turn(store: Path
         # Between two confirmations are few commits, and each has a bounded number of producers.
         assert max(after - before for before, after in pairwise([0, *seen])) < 10_000
         assert (await host.topics())[b"t"].messages == count
-
-
-@pytest.mark.parametrize(
-    ("properties", "wanted"),
-    [
-        (Properties(app_id=b"a", message_id=b"7"), (b"a", 7)),
-        (Properties(app_id=b"a", message_id=b"18446744073709551615"), (b"a", 2**64 - 1)),
-        (Properties(app_id=b"a", message_id=b"18446744073709551616"), None),
-        (Properties(app_id=b"a", message_id=b"9" * 255), None),
-        (Properties(app_id=b"a", message_id=b"-7"), None),
-        (Properties(app_id=b"a", message_id=b""), None),
-        (Properties(app_id=b"", message_id=b"7"), None),
-        (Properties(app_id=b"a"), None),
-        (Properties(message_id=b"7"), None),
-        (Properties(), None),
-    ],
-)
-def test_which_messages_have_a_producer(properties: Properties, wanted: tuple[bytes, int] | None) -> None:
-    assert origin(head_octets(Head(b"exchange", b"key", properties))) == wanted

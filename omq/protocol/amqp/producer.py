@@ -4,9 +4,11 @@ A producer that sets app-id and a decimal message-id is idempotent: when it repe
 because it does not know the outcome, the server does not store the message again.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 
 from omq.protocol.amqp import properties
+from omq_storage import codec
 
 _FLAGS = Struct(">H")
 _MESSAGE_ID = 1 << 7
@@ -39,3 +41,9 @@ def origin(head: bytes) -> tuple[bytes, int] | None:
         return None
     sequence = int(digits)
     return (name, sequence) if sequence < _SEQUENCES else None
+
+
+def origins(heads: Sequence[bytes]) -> list[tuple[bytes, int] | None]:
+    """Return the origin of the message with each of these checked heads."""
+    found = codec.native.origins(heads) if codec.COMPILED else None
+    return list(map(origin, heads)) if found is None else found

@@ -9,7 +9,7 @@ from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.uploads import Upload
 from omq.model import Topic
 from omq.protocol.amqp.head import PLAIN_HEAD
-from omq.protocol.amqp.producer import origin
+from omq.protocol.amqp.producer import origins
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch
 from omq.protocol.steps import Steps
 from omq.terminals.connection.turns import in_turns
@@ -39,7 +39,7 @@ def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
     """Find the producers of messages, and divide the messages into posts: into more than one only if many of
     them have producers.
     """
-    origins: list[Origin | None] = []
+    found: list[Origin | None] = []
     ends: list[int] = []
     producers: set[bytes] = set()
     begin = 0
@@ -48,16 +48,16 @@ def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
             ends.append(start)
             begin = start
             producers = set()
-        step = list(map(origin, heads[start : start + HEADS_A_STEP]))
+        step = origins(heads[start : start + HEADS_A_STEP])
         producers |= producers_of(step)
-        origins += step
+        found += step
         yield
     kept = [b"" if head == PLAIN_HEAD else head for head in heads]
-    if not any(origins):
+    if not any(found):
         return [Portion(batch, kept, ())]
     portions = []
     for begin, end in pairwise((0, *ends, batch.count)):
-        portions.append(Portion(batch.part(begin, end), kept[begin:end], origins[begin:end]))
+        portions.append(Portion(batch.part(begin, end), kept[begin:end], found[begin:end]))
         yield
     return portions
 

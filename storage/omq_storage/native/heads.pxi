@@ -30,3 +30,66 @@ def property_flags(offsets, octets):
             PyBuffer_Release(&buffer)
     finally:
         PyBuffer_Release(&bounds)
+
+
+cdef enum:
+    ORIGIN = 0x88  # the flags of the properties message-id and app-id
+    DIGITS = 20  # of the largest sequence number
+
+
+def origins(heads):
+    """See `omq.protocol.amqp.producer.origins`; None if a message with both properties has other ones too, or if
+    a head is not whole.
+    """
+    cdef const uint8_t* at
+    cdef const uint8_t* name
+    cdef const uint8_t* before = NULL  # the name of the message before, which is often the same
+    cdef Py_ssize_t size, spot, end, length, length_before = 0
+    cdef uint32_t flags
+    cdef uint64_t sequence
+    cdef object producer = None
+    cdef list found = []
+    for head in heads:
+        if not PyBytes_CheckExact(head):
+            return None
+        at = <const uint8_t*>PyBytes_AS_STRING(head)
+        size = PyBytes_GET_SIZE(head)
+        spot = 1 + at[0] if size else size
+        spot += 1 + at[spot] if spot < size else 0
+        if spot + 2 > size:
+            return None
+        flags = (<uint32_t>at[spot] << 8) | at[spot + 1]
+        if flags & ORIGIN != ORIGIN:
+            found.append(None)
+            continue
+        spot += 2
+        if flags != ORIGIN or spot >= size:
+            return None
+        end = spot + 1 + at[spot]
+        if end >= size:
+            return None
+        name = at + end + 1
+        length = size - end - 1
+        if length == 0 or not 0 < at[spot] <= DIGITS or not get_digits(at + spot + 1, at[spot], &sequence):
+            found.append(None)
+            continue
+        if length != length_before or memcmp(name, before, length) != 0:
+            producer = PyBytes_FromStringAndSize(<const char*>name, length)
+            before, length_before = <const uint8_t*>PyBytes_AS_STRING(producer), length
+        found.append((producer, sequence))
+    return found
+
+
+cdef bint get_digits(const uint8_t* at, Py_ssize_t count, uint64_t* number) noexcept nogil:
+    """Set the number that these decimal digits write, and return whether it is one of 64 bits."""
+    cdef Py_ssize_t i
+    cdef uint64_t digit
+    number[0] = 0
+    for i in range(count):
+        if not 48 <= at[i] <= 57:
+            return False
+        digit = at[i] - 48
+        if number[0] > (<uint64_t>0xFFFFFFFFFFFFFFFF - digit) // 10:
+            return False
+        number[0] = number[0] * 10 + digit
+    return True
