@@ -4,9 +4,11 @@ import struct
 import time
 from functools import partial
 from itertools import pairwise
+from statistics import median
 
 from .broker import Broker, case, named
 from .wire import (
+    PATIENCE,
     body,
     close_channel,
     declare_queue,
@@ -40,7 +42,7 @@ def tune(broker: Broker) -> str:
 def answer_to(version: bytes, broker: Broker) -> str:
     client = broker.reach()
     client.send(b"AMQP" + version)
-    client.socket.settimeout(2)
+    client.socket.settimeout(PATIENCE)
     answer = client.socket.recv(64)
     return "start" if answer[:1] == b"\1" else answer[:8].hex()
 
@@ -189,12 +191,11 @@ def channel_flow_on(broker: Broker) -> str:
 def heartbeat_2(broker: Broker) -> str:
     client = broker.connect(heartbeat=2)
     times = [time.monotonic()]
-    while len(times) <= 4 and client.frame(5) is not None:
+    while len(times) <= 4 and client.frame() is not None:
         times.append(time.monotonic())
     gaps = [after - before for before, after in pairwise(times)]
-    # A client gives up after two intervals. One that is a little late on a busy machine does no harm.
-    late = [round(gap, 1) for gap in gaps if gap >= 2]
-    return f"{len(gaps)} heartbeats, every {sum(gaps) / 4:.0f} s, late by an interval: {late}"
+    # A busy machine makes one gap longer, and perhaps the next one shorter.
+    return f"{len(gaps)} heartbeats, every {median(gaps):.0f} s"
 
 
 @case
@@ -203,7 +204,9 @@ def heartbeat_2_silent_client(broker: Broker) -> str:
     begin = time.monotonic()
     while time.monotonic() - begin < 12 and client.frame(12) is not None:
         pass
-    return f"closed after {time.monotonic() - begin:.0f} s" if client.has_ended else "alive"
+    if not client.has_ended:
+        return "alive"
+    return f"closed, {'after' if time.monotonic() - begin > 4 else 'within'} two intervals"
 
 
 @case

@@ -543,7 +543,7 @@ async def test_a_commit_that_does_not_end_is_told(store: Path, monkeypatch: pyte
         append, may_go_on = environment.append, threading.Event()
 
         def wait(*arguments: Any) -> Any:
-            may_go_on.wait(20)
+            may_go_on.wait(60)
             return append(*arguments)
 
         monkeypatch.setattr(environment, "append", wait)
