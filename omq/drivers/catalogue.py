@@ -20,6 +20,7 @@ from omq.drivers.loading import Loaded, Loading
 from omq.drivers.making import Making, check_name, first_bound
 from omq.drivers.memory import Memory
 from omq.drivers.private_topics import PrivateTopics
+from omq.drivers.problems import for_clients
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, change_needed, difference
@@ -46,6 +47,7 @@ from omq.threads import in_thread
 from omq.watching import Configured, Limits, Retention
 from omq_storage.catalogue import Catalogue as StoreCatalogue
 from omq_storage.catalogue import TopicRecord
+from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.routes import Route
 from omq_storage.store import Store
@@ -387,6 +389,10 @@ class Catalogue:
             await self._set_options(driver, driver.options.changed(options))
 
     async def _set_options(self, driver: QueueDriver, options: QueueOptions) -> None:
+        try:
+            await driver.prepare(options)
+        except StoreError as problem:
+            raise Refused.of(for_clients(problem)) from problem
         if driver.topic.id in self._records:  # a transient topic has a record, too; an ephemeral one does not
             set_queue = partial(self._store.catalogue.set_queue, driver.topic.id, options.encode())
             await self._calls.or_refused(set_queue)

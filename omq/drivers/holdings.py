@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from omq_storage.blocks import Block
@@ -128,6 +127,18 @@ class Holdings:
         block = self._find(message)
         return block if isinstance(block, Block) and message < block.next else None
 
+    def blocks_from(self, message: int, most: int) -> list[Block]:
+        """Return the first blocks in memory from the one with this message on, at most so many."""
+        found: list[Block] = []
+        number = max(0, bisect_right(self._firsts, message) - 1)
+        while number < len(self._chunks) and len(found) < most:
+            chunk = self._chunks[number]
+            for block in chunk.blocks[max(0, chunk.place(message)) :]:
+                if isinstance(block, Block) and block.next > message and len(found) < most:
+                    found.append(block)
+            number += 1
+        return found
+
     def done(self, message: int, count: int) -> int:
         """Mark `count` messages of the block with `message` as done. Return the octets that became free."""
         number = bisect_right(self._firsts, message) - 1
@@ -220,10 +231,6 @@ class Holdings:
         """Free some of the blocks that `clear` removed. Return whether there are more."""
         del self._cleared[-1:]
         return bool(self._cleared)
-
-    def __iter__(self) -> Iterator[Block]:
-        """Iterate over the blocks in memory."""
-        return (block for chunk in self._chunks for block in chunk.blocks if isinstance(block, Block))
 
     @property
     def first(self) -> int | None:

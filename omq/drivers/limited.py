@@ -17,7 +17,11 @@ from omq.drivers.sequences import Origins
 from omq.drivers.sizes import Sizes, body_octets
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
-from omq_storage.runs import Run
+from omq_storage.records import BlockInfo
+from omq_storage.runs import Run, united
+
+MEASURED_BLOCKS = 256
+"""How many blocks are measured in one step, at most."""
 
 MOST_DROPPED = 64
 """How many messages that were returned one call of `_shorten` drops."""
@@ -29,7 +33,26 @@ class LimitedDriver(ExpiringDriver):
     def __init__(self, opening: Opening) -> None:
         self._sizes: Sizes | None = None
         super().__init__(opening)
+        self._measured: tuple[Sizes, int] | None = None
+        """The sizes of the blocks below an id, for the next change of the options."""
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
+
+    async def prepare(self, options: QueueOptions) -> None:
+        """Measure the messages in steps if `change` needs it for these options. What `change` has to measure
+        then is only what has arrived since. Raises StoreError.
+        """
+        if options.max_octets is None or self._sizes is not None:
+            return
+        sizes, begin = Sizes(), self._first_kept()
+        while begin < self.next_id and not self.deleted:
+            end = self.next_id
+            infos: list[BlockInfo] = []
+            if self._has_blocks_in_store:
+                infos = await self.stored_blocks(begin, end - begin, MEASURED_BLOCKS, list)
+            else:
+                await trio.lowlevel.checkpoint()
+            begin = self._measure(sizes, begin, end, infos)
+        self._measured = sizes, begin
 
     def change(self, options: QueueOptions) -> None:
         """Give the queue options that differ in those of `CHANGEABLE` only."""
@@ -38,6 +61,7 @@ class LimitedDriver(ExpiringDriver):
             self._sizes = None
         elif self._sizes is None:
             self._sizes = self._stored_sizes()
+        self._measured = None
         if self._excess():
             self._shorten()
 
@@ -135,24 +159,46 @@ class LimitedDriver(ExpiringDriver):
 
     def _stored_sizes(self) -> Sizes:
         """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
-        blocks = {block.first: (block.count, body_octets(block)) for block in self._holdings}
-        first = self.extent.first if self.writer is not None else self.first_on_disk()
-        while first < self.next_id:
-            infos = self.environment.blocks(self.topic.id, first)
-            if not infos:
-                break
-            for info in infos:
-                if info.first < self.next_id:  # else it is stored, and arrives later
-                    blocks[info.first] = (info.count, body_octets_at_most(info.count, info.bytes))
-            first = infos[-1].next
-        sizes = Sizes()
-        for first, (count, octets) in sorted(blocks.items()):
-            sizes.arrived(first, count, octets)
+        sizes, begin = self._measured or (Sizes(), self._first_kept())
+        while begin < self.next_id:
+            infos: list[BlockInfo] = []
+            if self._has_blocks_in_store:
+                infos = self.environment.blocks(self.topic.id, begin, MEASURED_BLOCKS)
+            begin = self._measure(sizes, begin, self.next_id, infos)
         sizes.octets = 0
         sizes.add(range(self._cursor, self.next_id))
-        sizes.add_runs(self._returned.runs())
-        sizes.add_runs(self._aside.runs())
+        sizes.add_runs(united([*self._returned.runs(), *self._aside.runs()]))
         return sizes
+
+    @property
+    def _has_blocks_in_store(self) -> bool:
+        return self.is_persistent or self.has_spilled
+
+    def _first_kept(self) -> int:
+        """Return an id below which there is no message."""
+        if self.is_persistent:
+            return self.extent.first if self.extent.messages else self.next_id
+        return self.next_id if self._holdings.first is None else self._holdings.first
+
+    def _measure(self, sizes: Sizes, begin: int, end: int, infos: Sequence[BlockInfo]) -> int:
+        """Add the sizes of the next blocks from one id up to another: some in memory, and these, of which the
+        store may have more if they are MEASURED_BLOCKS. Return the id up to which all are measured.
+        """
+        held = self._holdings.blocks_from(begin, MEASURED_BLOCKS)
+        if len(infos) == MEASURED_BLOCKS:
+            end = min(end, infos[-1].next)
+        if len(held) == MEASURED_BLOCKS:
+            end = min(end, held[-1].next)
+        found = [(block.first, block.next, body_octets(block)) for block in held]
+        for info in infos:
+            octets = body_octets_at_most(info.count, info.bytes)
+            # Housekeeping may have merged it meanwhile with blocks that are measured already.
+            first = max(begin, info.first)
+            found.append((first, info.next, octets * (info.next - first) // info.count))
+        for first, after, octets in sorted(found):
+            if first < end:
+                sizes.arrived(first, after - first, octets)
+        return max([end, *(after for first, after, _ in found if first < end)])
 
     def _advance(self, cursor: int) -> None:
         if self._sizes is not None:

@@ -1,12 +1,11 @@
 """When housekeeping does its work, with real stores."""
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import Steps, steps
 from served_drivers import KIB, WEAK, Client, opened, post, quiet
 from trio.testing import MockClock
 
@@ -63,28 +62,6 @@ async def test_merged_blocks_span_a_sixteenth_of_the_retention(
         assert [info.count for info in blocks] == counts
         assert [info.span for info in blocks] == [(count - 1) * 1_000_000 for count in counts]
         nursery.cancel_scope.cancel()
-
-
-class Steps(trio.abc.Instrument):
-    """Counts the steps of one task."""
-
-    def __init__(self, task: trio.lowlevel.Task) -> None:
-        self.count = 0
-        self._task = task
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task is self._task
-
-
-@asynccontextmanager
-async def steps() -> AsyncIterator[Steps]:
-    """Count the steps of the task within the block."""
-    counted = Steps(trio.lowlevel.current_task())
-    trio.lowlevel.add_instrument(counted)
-    try:
-        yield counted
-    finally:
-        trio.lowlevel.remove_instrument(counted)
 
 
 @pytest.mark.parametrize("work", ["tidy", "positions"])

@@ -5,6 +5,7 @@ import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from weakref import WeakSet
 import pytest
 import trio
 import trio.testing
+from counted_steps import steps
 from served_drivers import Client, Drivers, Listener, opened, post, quiet, settled
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.holdings import RELEASED_BLOCKS
-from omq.drivers.limited import MOST_DROPPED
+from omq.drivers.limited import MEASURED_BLOCKS, MOST_DROPPED
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
@@ -318,6 +320,40 @@ async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str
     assert drivers.memory.waiting.used < 120
     client.close()
     assert await rest(queue) == [b"later"]
+
+
+@EITHER
+async def test_a_long_queue_is_measured_in_steps(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    count = 3 * MEASURED_BLOCKS
+    await small_posts(queue, 10)
+    client = worker(queue, 5)
+    await client.read()
+    await small_posts(queue, count - 10)
+    options = queue.options
+    async with steps() as few:
+        await drivers.catalogue.change_queue(b"q", replace(options, max_length=1_000_000))
+
+    async def publish() -> None:
+        for _ in range(3):
+            await post(queue, b"12", b"3456")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish)
+        async with steps() as many:
+            await drivers.catalogue.change_queue(b"q", replace(options, max_octets=1_000_000))
+        assert many.count >= few.count + 3
+    octets = count - 5 + 3 * 6
+    assert queue.ready == count - 5 + 6
+    await drivers.catalogue.change_queue(b"q", replace(options, max_octets=octets))
+    await quiet()
+    assert queue.ready == count - 5 + 6
+    await drivers.catalogue.change_queue(b"q", replace(options, max_octets=octets - 1))
+    await quiet()
+    assert queue.ready == count - 5 + 5
+    client.close()
+    await quiet()
+    assert queue.ready == count - 5 + 5
 
 
 @pytest.mark.parametrize("limit", [{"max_length": 10}, {"max_octets": 10}])
