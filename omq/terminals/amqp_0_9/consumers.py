@@ -130,6 +130,7 @@ class Consumer:
 
     def _close_channel(self) -> None:
         channel, self.channel = self.channel, None
+        self.form.source = None  # its subscriber is this consumer
         if channel is not None:
             channel.close()
 
@@ -180,6 +181,8 @@ class Consumer:
         if not self._closed:
             self._closed = True
             self._ended(self)
+        if not self._in_turn:
+            self._end()
 
 
 def _nothing() -> None:
