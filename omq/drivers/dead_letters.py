@@ -22,7 +22,7 @@ from omq.logs import LogThrottle, quoted
 from omq.model import Topic
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
-from omq_storage.runs import Run
+from omq_storage.runs import Run, joined
 
 MOST_LETTERS = 512
 """The most dead letters that are sent together."""
@@ -132,7 +132,13 @@ class DeadLetters:
 
     def add(self, death: Death, messages: Iterable[Run]) -> None:
         """Send these messages, after the earlier ones."""
-        self._waiting.extend((death, run) for run in messages)
+        for run in messages:
+            if self._waiting and self._waiting[-1][0] is death:
+                longer = joined(self._waiting[-1][1], run)
+                if longer is not None:
+                    self._waiting[-1] = death, longer
+                    continue
+            self._waiting.append((death, run))
         if self._waiting and not self._is_running:
             self._is_running = True
             self._office.start(self._run)

@@ -247,7 +247,7 @@ class Returned:
         heap = self._heap
         for run in map(_trimmed, runs):
             self._count += run.bits.bit_count()
-            longer = _joined(heap[-1], run) if heap else None
+            longer = joined(heap[-1], run) if heap else None
             if longer is None:
                 self.octets += run.octets
                 heapq.heappush(heap, run)
@@ -276,6 +276,21 @@ class Returned:
         """Remove all ids."""
         self._heap.clear()
         self._count = self.octets = 0
+
+
+def joined(run: Run, later: Run) -> Run | None:
+    """Return one run with the ids of both, if both have step 1 and all ids of the second one are higher.
+
+    Return None if they do not, or if that would leave many bits unused.
+    """
+    first, step, bits, deliveries = run
+    begin, later_step, later_bits, later_deliveries = later
+    if step != 1 or later_step != 1 or deliveries != later_deliveries:
+        return None
+    place = begin - first
+    if not 0 <= place - bits.bit_length() <= _SPARE_BITS or place + later_bits.bit_length() > RUN_IDS:
+        return None
+    return Run(first, 1, bits | later_bits << place, deliveries)
 
 
 def united(runs: Iterable[Run]) -> list[Run]:
@@ -311,21 +326,6 @@ def _trimmed(run: Run) -> Run:
     """Return the same run with bit 0 set."""
     skipped = _lowest_bit(run.bits)
     return run._replace(first=run.first + skipped * run.step, bits=run.bits >> skipped) if skipped else run
-
-
-def _joined(run: Run, later: Run) -> Run | None:
-    """Return one run with the ids of both, if both have step 1 and all ids of the second one are higher.
-
-    Return None if they do not, or if that would leave many bits unused.
-    """
-    first, step, bits, deliveries = run
-    begin, later_step, later_bits, later_deliveries = later
-    if step != 1 or later_step != 1 or deliveries != later_deliveries:
-        return None
-    place = begin - first
-    if not 0 <= place - bits.bit_length() <= _SPARE_BITS or place + later_bits.bit_length() > RUN_IDS:
-        return None
-    return Run(first, 1, bits | later_bits << place, deliveries)
 
 
 def _extended(run: Run, ids: range) -> Run | None:

@@ -117,6 +117,26 @@ async def test_a_rejected_message_goes_to_the_exchange(drivers: Drivers, durable
     heir.close()
 
 
+async def test_letters_that_die_one_by_one_need_few_runs(drivers: Drivers) -> None:
+    dead = await queue_of(drivers, b"dl")
+    source = await queue_of(drivers, b"dq", durable=True, dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client, count = worker(source, 1000), 1000
+    await post(source, *(b"%d" % number for number in range(count)))
+    await client.read()
+    for id in range(1, count + 1):
+        client.channel.settle(range(id, id + 1), REJECTED)
+    waiting = source.position().undone
+    assert [id for run in waiting for id in run.ids()] == [*range(1, count + 1)]
+    assert len(waiting) == 1
+    with trio.fail_after(60):
+        while dead.ready < count:
+            await quiet()
+    heir = worker(dead, count)
+    assert (await heir.read()).bodies == [b"%d" % number for number in range(count)]
+    client.close()
+    heir.close()
+
+
 async def test_a_letter_keeps_its_key_unless_the_queue_has_one(drivers: Drivers) -> None:
     exchanges = Exchanges(drivers.catalogue)
     await exchanges.declare(b"dlx", b"topic")
