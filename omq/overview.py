@@ -192,14 +192,14 @@ class Overview:
                 furthest=tuple(_furthest(furthest)),
             )
 
-    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
+    def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
         """See `Overseer`."""
         for connection, id in self._server.numbered():
             yield None
             for number, (at, channel) in enumerate(connection.open_channels(), 1):
                 if not number % CHANNELS_A_STEP:
                     yield None
-                if at.id != topic:
+                if at != topic:  # a node without a queue has no id of its own
                     continue
                 seen, numbers = connection.statistics(), channel.statistics()
                 yield watching.SubscriberInfo(

@@ -76,7 +76,7 @@ class Administration:
         topic = self._find(name).topic
         found: list[watching.SubscriberInfo] = []
         slices = Slices()
-        for each in self._overseer.subscribers(topic.id):
+        for each in self._overseer.subscribers(topic):
             await slices.step()
             if each is not None:
                 found.append(each)

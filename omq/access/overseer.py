@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from omq import watching
+from omq.model import Topic
 
 
 class Overseer(Protocol):
@@ -20,8 +21,8 @@ class Overseer(Protocol):
         gave none.
         """
 
-    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
-        """Yield the subscribers of the topic with this id; None where a step gave none."""
+    def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
+        """Yield the subscribers of this topic; None where a step gave none."""
 
     def disconnect(self, connection: int, by: bytes) -> bool:
         """End a connection, on behalf of a client with this name; return False if there is none."""

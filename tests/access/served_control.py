@@ -32,7 +32,7 @@ class NoServer:
     def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
         raise AssertionError
 
-    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
+    def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
         raise AssertionError
 
     def disconnect(self, connection: int, by: bytes) -> bool:

@@ -18,7 +18,7 @@ from omq.access.administration import (
     Administration,
 )
 from omq.drivers.reasons import Reason, Refused
-from omq.model import Delivery, Persistent, Sync
+from omq.model import Delivery, Persistent, Sync, Topic
 
 SUBSCRIBER = watching.SubscriberInfo(
     connection=0, client=b"", peer=b"", protocol=b"omq", position=None, behind=0, credit=None, unconfirmed=0,
@@ -51,7 +51,7 @@ class Busy:
             yield None
             yield replace(CONNECTION, id=id)
 
-    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
+    def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
         for number, behind in enumerate(self.behind):
             yield None
             yield replace(SUBSCRIBER, connection=number, behind=behind)

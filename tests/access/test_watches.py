@@ -17,7 +17,7 @@ from omq.access.control import AccessControl
 from omq.access.watches import Watcher
 from omq.config import Config
 from omq.drivers.reasons import Refused
-from omq.model import Delivery, Persistent, Sync, Transient
+from omq.model import Delivery, Persistent, Sync, Topic, Transient
 
 RIGHTS = {"declare": ["*"], "publish": ["*"], "subscribe": ["*"], "delete": ["*"]}
 
@@ -41,7 +41,7 @@ class Totals:
     def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
         raise AssertionError
 
-    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
+    def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
         raise AssertionError
 
     def disconnect(self, connection: int, by: bytes) -> bool:

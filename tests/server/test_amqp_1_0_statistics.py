@@ -5,8 +5,9 @@ from pathlib import Path
 from omq.drivers.slices import Slices
 from omq.drivers.statistics import NodeStatistics
 from omq.metrics.nodes import NodeMetrics
+from omq.protocol.omq.types import ConnectionList, SubscriberList
 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
-from omq.terminals.connection.statistics import LinkStatistics
+from omq.terminals.connection.statistics import Kind, LinkStatistics
 
 from .amqp_1_0_peer import REJECTED, opened, text
 from .conversation import Host, serving
@@ -57,6 +58,26 @@ async def test_stalls_and_undelivered_messages_are_counted(store: Path) -> None:
         await client.publish(b"\x41", 3)  # malformed
         await client.settle()
         assert links(host)["sender-3"].undelivered == 1
+
+
+async def test_links_to_consumers_are_listed_as_subscriptions(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        watcher = await host.connect()
+        await client.receiver("tasks", 0, credit=1)
+        await client.receiver("unicast.node", 2)
+        await client.sender("tasks", 1)
+        await client.publish(text("one"))
+        await client.publish(text("two"))
+        await client.message()
+        await client.settle()
+        listed = await watcher.ask(b"(Connections 0)")
+        assert isinstance(listed, ConnectionList)
+        (found,) = [each for each in listed.connections if each.protocol == Kind.AMQP_1_0.value.encode()]
+        assert found.subscriptions == 2
+        assert {each.topic: each.unconfirmed for each in found.furthest} == {b"tasks": 1, b"unicast.node": 0}
+        subscribers = await watcher.ask(b"(Subscribers tasks)")
+        assert isinstance(subscribers, SubscriberList)
+        assert [(each.connection, each.unconfirmed) for each in subscribers.subscribers] == [(found.id, 1)]
 
 
 async def test_the_metrics_have_nodes_by_their_addresses(store: Path) -> None:
