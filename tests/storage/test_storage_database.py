@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Condition, Event, Thread, current_thread
 
 import lmdb
 import pytest
@@ -272,7 +274,27 @@ def test_other_users_may_not_read_the_files(tmp_path: Path) -> None:
         assert (tmp_path / "database" / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
+@pytest.fixture
+def until_it_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[Thread], None]:
+    """A function that returns when a thread waits for a condition, such as that of a lock."""
+    waiting: set[Thread] = set()
+    wait = Condition.wait
+
+    def noted_wait(condition: Condition, timeout: float | None = None) -> bool:
+        waiting.add(current_thread())
+        return wait(condition, timeout)
+
+    def until(thread: Thread) -> None:
+        while thread not in waiting:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(Condition, "wait", noted_wait)
+    return until
+
+
+def test_a_readers_writer_lock_admits_many_readers_or_one_writer(
+    until_it_waits: Callable[[Thread], None],
+) -> None:
     lock = ReadersWriterLock()
     inside, leave, written, read = Event(), Event(), Event(), Event()
 
@@ -296,10 +318,12 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
     with lock.shared():  # beside the other one
         threads.append(Thread(target=write))
         threads[-1].start()
-        assert not written.wait(0.05)
+        until_it_waits(threads[-1])
+        assert not written.is_set()
         threads.append(Thread(target=read_later))
         threads[-1].start()
-        assert not read.wait(0.05)
+        until_it_waits(threads[-1])
+        assert not read.is_set()
     assert not written.is_set()  # one of the two is still inside
     leave.set()
     for thread in threads:
@@ -312,7 +336,8 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
         written.clear()
         for thread in threads:
             thread.start()
-        assert not written.wait(0.05)
+            until_it_waits(thread)
+        assert not written.is_set()
         written.set()  # so that the reader may come first now
     for thread in threads:
         thread.join(60)
