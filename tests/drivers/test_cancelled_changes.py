@@ -8,6 +8,8 @@ from served_drivers import WEAK, Drivers, post, quiet
 from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.driver import Driver
+from omq.drivers.making import ADDED_AT_ONCE
+from omq.drivers.topic_quota import Release
 from omq.model import Delivery
 from omq_storage.levels import Level
 
@@ -50,3 +52,18 @@ async def test_a_change_that_has_begun_is_completed(
         assert driver is not None
         assert driver.delivery is Delivery.ROUND_ROBIN
         assert stored == [(b"t", "Round_robin")]
+
+
+async def test_topics_that_are_made_together_all_exist_although_their_maker_is_gone(
+    shared_drivers: Drivers,
+) -> None:
+    names = [b"%d" % number for number in range(2 * ADDED_AT_ONCE)]
+    with trio.CancelScope() as maker:
+
+        def admit(name: bytes) -> Release:
+            maker.cancel()
+            return lambda: None
+
+        await shared_drivers.catalogue.make(names, Delivery.BROADCAST, WEAK, admit)
+    assert sorted(record.name for record in shared_drivers.store.catalogue.topics()) == sorted(names)
+    assert all(shared_drivers.catalogue.lookup(name) is not None for name in names)
