@@ -1,7 +1,7 @@
 """Clients of AMQP 1.0 that prove with a TLS certificate who they are: the SASL mechanism EXTERNAL."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -29,14 +29,16 @@ def client(name: str, certificate: str | None, publish: Sequence[str] = ("*",)) 
 
 
 @asynccontextmanager
-async def serving_tls(store: Path, authority: Authority, *clients: ClientConfig) -> AsyncIterator[InProcess]:
-    """A server that wants certificates of its TLS clients."""
+async def serving_tls(
+    store: Path, authority: Authority, *clients: ClientConfig, client_ca: Path | None = None
+) -> AsyncIterator[InProcess]:
+    """A server that wants certificates of its TLS clients, by this authority or those in `client_ca`."""
     own = authority.issue("127.0.0.1", "server")
     async with serving(
         store,
         tls_cert=str(own.cert),
         tls_key=str(own.key),
-        tls_client_ca=str(authority.file),
+        tls_client_ca=str(client_ca or authority.file),
         clients=list(clients),
     ) as host:
         yield host
@@ -139,3 +141,29 @@ async def test_a_certificate_that_is_not_configured_any_more_ends_its_connection
         async with certified(host, authority, "feeder.example") as later:
             assert await mechanisms(later) == ("EXTERNAL", "PLAIN")
             assert await external(later, b"feeder") == 1
+
+
+async def test_an_authority_that_is_removed_ends_no_connection_and_admits_no_other(
+    store: Path, authority: Authority, tmp_path: Path
+) -> None:
+    client_ca = tmp_path / "clients.pem"
+    client_ca.write_bytes(authority.file.read_bytes())
+    feeder = client("feeder", "feeder.example")
+    async with (
+        serving_tls(store, authority, feeder, client_ca=client_ca) as host,
+        certified(host, authority, "feeder.example") as made,
+    ):
+        assert await mechanisms(made) == ("EXTERNAL", "PLAIN")
+        assert await external(made) == 0
+        await made.open()
+        assert host.server.certificates is not None
+        for authorities, is_accepted in ((Authority(tmp_path / "other"), False), (authority, True)):
+            client_ca.write_bytes(authorities.file.read_bytes())
+            host.server.certificates.reload()
+            await reload(host.server, lambda _: {})
+            await made.settle()
+            # The server may close before it has read everything, so the alert does not always arrive.
+            refusal = pytest.raises((trio.BrokenResourceError, EOFError))
+            with nullcontext() if is_accepted else refusal:
+                async with certified(host, authority, "feeder.example") as later:
+                    assert await mechanisms(later) == ("EXTERNAL", "PLAIN")
