@@ -280,12 +280,9 @@ def test_the_queue_of_a_feed_lives_until_both_connections_are_gone(broker: Broke
     client.send(wire.publish(1, "amq.direct", "dmp.test", b"late"))
     assert connection.envelope().endswith(b"late")
     connection.close()
-    for _ in range(100):
-        other = broker.channel()
-        if "404" in other.call(wire.declare_queue(1, name, passive=1)).told():
-            break
-    else:
-        raise AssertionError("the queue is still there")
+    gone = "channel.close 404"
+    answer = wire.until(gone, lambda: broker.channel().call(wire.declare_queue(1, name, passive=1)))
+    assert answer.told().startswith(gone)
 
 
 # -- sinks and feeds of any client --------------------------------------------------------------------------
