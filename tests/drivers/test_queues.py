@@ -448,3 +448,17 @@ async def test_plain_queues_take_fragments(
     assert durable.takes_fragments is takes_fragments
     ephemeral = await drivers.catalogue.declare_queue(b"ephemeral", QueueOptions(**options))
     assert not ephemeral.takes_fragments
+
+
+async def test_a_queue_replaces_only_an_empty_topic_that_nobody_declared(drivers: Drivers) -> None:
+    catalogue = drivers.catalogue
+    for name in (b"empty", b"used"):
+        await catalogue.lookup_or_declare(name)
+    await post(await catalogue.lookup_or_declare(b"used"), b"x")
+    await catalogue.declare(b"declared", Delivery.BROADCAST, WEAK)
+    await catalogue.declare_changeable(b"empty", WEAK, DURABLE, ())
+    assert isinstance(catalogue.lookup(b"empty"), QueueDriver)
+    for name in (b"used", b"declared"):
+        with pytest.raises(Refused) as refused:
+            await catalogue.declare_changeable(name, WEAK, DURABLE, ())
+        assert refused.value.reason is Reason.DIFFERS
