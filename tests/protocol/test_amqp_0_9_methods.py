@@ -101,6 +101,22 @@ def test_reply_codes_have_the_numbers_of_the_specification() -> None:
     assert {name: ReplyCode[name] for name in names} == {name: getattr(pika.spec, name) for name in names}
 
 
+def test_methods_have_the_numbers_of_the_specification() -> None:
+    """They are compared with those of another implementation, which does not know all of ours."""
+    groups = [group for group in vars(pika.spec).values() if isinstance(group, type)]
+    theirs = {
+        group.__name__ + method.__name__: divmod(method.INDEX, 1 << 16)
+        for group in groups
+        for method in vars(group).values()
+        if isinstance(method, type) and hasattr(method, "INDEX")
+    }
+    ours = {made.__name__: (made.CLASS, made.METHOD) for made in all_methods()}
+    assert len(theirs.keys() & ours.keys()) >= 50
+    assert {name: theirs[name] for name in ours if name in theirs} == {
+        name: ours[name] for name in ours if name in theirs
+    }
+
+
 def test_tables_that_are_nested_too_deep_are_refused() -> None:
     deep = b"\0\0\0\0"
     for _ in range(2000):

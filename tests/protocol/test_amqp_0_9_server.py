@@ -689,6 +689,13 @@ def test_the_compiled_codec_takes_every_form_of_a_message() -> None:
         assert isinstance(run.batch, Framed)
 
 
+def test_runs_end_before_what_exceeds_a_limit() -> None:
+    """The code for single messages refuses it, and says why."""
+    limits = Limits(10, 1 << 16)
+    assert runs.take_publishes_plain(publish(1, b"k", bytes(10)), 0, 1, limits)[0] is not None
+    assert runs.take_publishes_plain(publish(1, b"k", bytes(11)), 0, 1, limits) == (None, 0)
+
+
 @pytest.mark.skipif(not codec.COMPILED, reason="no compiled codec here")
 def test_positions_outside_of_the_octets() -> None:
     for position in (-1, 2):
