@@ -21,7 +21,6 @@ from omq.drivers.housekeeping import (
     keep_flushing,
     keep_positions,
     keep_tidy,
-    look_at_disk,
     save_positions,
     watch_disk,
 )
@@ -273,7 +272,7 @@ async def _open_store(
             except (Refused, StoreError, ListenError) as refusal:
                 problem = refusal  # raised outside of the nursery, which would wrap it
             else:
-                await look_at_disk(catalogue, config)
+                await background.start(watch_disk, catalogue, config)
                 _start_housekeeping(background, config, catalogue)
                 background.start_soon(server.sweep)
                 background.start_soon(server.long_answers.run)
@@ -342,7 +341,6 @@ async def _close(store: Store) -> StoreError | None:
 def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalogue) -> None:
     nursery.start_soon(keep_flushing, catalogue.writers[Level.WEAK], config.weak_flush_seconds)
     nursery.start_soon(keep_flushing, catalogue.writers[Level.ASYNC], config.async_flush_seconds)
-    nursery.start_soon(watch_disk, catalogue, config)
     nursery.start_soon(keep_deleting, catalogue)
     for level in Level:
         nursery.start_soon(keep_tidy, catalogue, level)

@@ -5,6 +5,8 @@ import os
 from functools import partial
 from pathlib import Path
 
+import trio
+
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
@@ -39,9 +41,22 @@ async def keep_flushing(writer: Writer, seconds: float) -> None:
     await repeat(log, what, seconds, writer.checkpoint)
 
 
-async def watch_disk(catalogue: Catalogue, config: Config) -> None:
-    """Check the free disk space every two seconds."""
-    await repeat(log, "the disk's free room", TIDY_SECONDS, partial(look_at_disk, catalogue, config))
+async def watch_disk(
+    catalogue: Catalogue, config: Config, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Check the free disk space before this has started, and then every two seconds."""
+    what = "the free disk space cannot be determined"
+    problems = LogThrottle.of_problem(log, what)
+
+    async def look() -> None:
+        try:
+            await look_at_disk(catalogue, config)
+        except OSError as problem:  # it may happen at the start, too, and does not prevent it
+            problems.add(problem)
+
+    await look()
+    task_status.started()
+    await repeat(log, what, TIDY_SECONDS, look)
 
 
 async def keep_deleting(catalogue: Catalogue) -> None:
@@ -57,13 +72,12 @@ async def keep_deleting(catalogue: Catalogue) -> None:
 
 
 async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
-    """Make the writers refuse posts while the disk has less free space than the reserve."""
+    """Make the writers refuse posts while the disk has less free space than the reserve.
+
+    Raises OSError, and changes nothing, if the free space cannot be determined.
+    """
     reserve = config.disk_reserve_bytes
-    try:
-        catalogue.disk = await in_thread(partial(_disk, Path(config.store)))
-    except OSError as problem:
-        log.error("the free disk space cannot be determined: %s", problem)
-        return
+    catalogue.disk = await in_thread(partial(_disk, Path(config.store)))
     free = catalogue.disk.free
     refusal = None
     if free < reserve:

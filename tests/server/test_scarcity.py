@@ -15,6 +15,10 @@ from scarcity import no_descriptors
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli.allocator import LOOK_SECONDS, Glibc, give_back_much
+from omq.config import Config
+from omq.drivers import housekeeping
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.housekeeping import TIDY_SECONDS
 from omq.drivers.rounds import repeat
 from omq.logs import PROBLEM_SECONDS
 from omq.protocol.omq.types import Confirmed
@@ -153,6 +157,33 @@ async def test_no_round_ends_the_ones_after_it(clock: MockClock, caplog: pytest.
     assert "ValueError: a mistake" in caplog.messages[1]
     assert "RuntimeError: no threads" in caplog.messages[2]
     assert len(caplog.messages) == 3
+
+
+async def test_the_log_reports_every_five_seconds_that_nothing_can_be_opened(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    real = housekeeping.look_at_disk
+
+    async def counted(catalogue: Catalogue, config: Config) -> None:
+        nonlocal looked
+        try:
+            await real(catalogue, config)
+        finally:
+            looked += 1
+
+    monkeypatch.setattr(housekeeping, "look_at_disk", counted)
+    async with serving(store):
+        await wait_all_tasks_blocked()
+        with no_descriptors():
+            before = looked
+            for round in range(1, 11):
+                clock.jump(TIDY_SECONDS)
+                await eventually(lambda: looked >= before + round)  # noqa: B023
+                await wait_all_tasks_blocked()
+    told = [line for line in caplog.messages if line.startswith("the free disk space cannot be determined: ")]
+    assert "Errno 24" in told[0]
+    assert 2 <= sum("Errno 24" in line for line in told) <= 1 + 10 * TIDY_SECONDS / PROBLEM_SECONDS
 
 
 @pytest.mark.parametrize("failing", ["checkpoint", "reader_check", "set_positions", "merge_small"])
