@@ -1,5 +1,7 @@
 """What a consumer of AMQP 1.0 sees of messages of other protocols."""
 
+from dataclasses import replace
+
 import pytest
 
 from omq.drivers.reasons import Failure, Reason
@@ -127,6 +129,37 @@ def test_a_long_head_is_not_kept() -> None:
     headers = Table(((b"long", fields.LongString(b"x" * 5000)),))
     octets = head.encode(head.Head(properties=Properties(headers=headers)))
     assert found(octets) == {Section.APPLICATION_PROPERTIES: Map((("long", "x" * 5000),))}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_many_headers_are_not_translated(nested: bool) -> None:
+    """They come as they were published: to translate all that a head can have takes 50 ms."""
+    for count in (fields.VALUES_A_STEP - 2, fields.VALUES_A_STEP + 1):
+        voids = fields.Array((fields.Void(),) * count)
+        entries = [(b"array", voids)] if nested else [(b"v", fields.Void())] * count
+        headers = Table(tuple(entries))
+        seen = found(head.encode(head.Head(properties=Properties(message_id=b"id", headers=headers))))
+        annotations = seen.get(Section.MESSAGE_ANNOTATIONS)
+        if count < fields.VALUES_A_STEP:
+            lists = Map((("array", List((None,) * count)),))
+            assert annotations == (Map(((Symbol("x-opt-headers"), lists),)) if nested else None)
+            assert (Section.APPLICATION_PROPERTIES in seen) is not nested
+        else:
+            table = Binary(fields.table_octets(headers))
+            assert annotations == Map(((Symbol("x-opt-headers"), table),))
+            assert Section.APPLICATION_PROPERTIES not in seen
+        assert seen[Section.PROPERTIES] == List(("id",))
+
+
+def test_a_dead_letter_with_many_headers_has_its_sections() -> None:
+    once = head.decode(dead_letter(HEADER + TEXT))
+    assert once.properties.headers is not None
+    own, *_ = once.properties.headers.entries
+    deaths = ((b"x-death", fields.Array((Table(),) * fields.VALUES_A_STEP)),)
+    many = replace(once, properties=Properties(headers=Table((own, *deaths))))
+    around = transfers.head_around(head.encode(many), Portion())
+    added = (*ADDED[:2], (Symbol("x-opt-headers"), Binary(fields.table_octets(Table(deaths)))))
+    assert stored.message(around, b"body") == HEADER + section(Section.MESSAGE_ANNOTATIONS, Map(added)) + TEXT
 
 
 def dead_letter(message: bytes, **properties: bytes) -> bytes:

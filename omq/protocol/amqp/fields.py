@@ -168,8 +168,23 @@ def check_small_table(data: bytes, at: int, end: int, what: str = "the table") -
     """Check a table as `checking` does, which must have fewer than VALUES_A_STEP values: others must not wait
     until the values of a larger one are made. Raises `FieldError`.
     """
-    for _ in checking(data, at, end, what):  # which pauses after so many
+    if not is_small_table(data, at, end, what):
         raise FieldError(f"{what} has {VALUES_A_STEP} values or more")
+
+
+def is_small_table(data: bytes, at: int, end: int, what: str = "the table") -> bool:
+    """Whether the table at `data[at]` has fewer than VALUES_A_STEP values.
+
+    Raises `FieldError` as `read_table` does, if it finds an error among so many values.
+    """
+    for _ in checking(data, at, end, what):  # which pauses after so many
+        return False
+    return True
+
+
+def part(data: bytes, begin: int, end: int) -> bytes:
+    """Return the table of the entries at `data[begin:end]`."""
+    return _with_length(data[begin:end])
 
 
 _SIZES = {kind: shape.size for kind, (_, shape) in _NUMBERS.items()} | {

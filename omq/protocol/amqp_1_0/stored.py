@@ -17,6 +17,7 @@ from enum import IntEnum
 from struct import Struct
 
 from omq.protocol.amqp.fields import ByteArray, Table
+from omq.protocol.amqp.fields import bounds as table_bounds
 from omq.protocol.amqp.head import Head, bounds, names_end
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
@@ -178,6 +179,14 @@ def around_in(head: Head) -> Around | None:
             return _around(value, 0)
         case _:
             return None
+
+
+def own_entry_end(head: bytes, table: int) -> int:
+    """Return where the entry `amqp-1.0` ends with which the table at `head[table]` begins; where the entries
+    begin if it does not. Raises `FieldError` if the entry is truncated.
+    """
+    at = table + _U32.size
+    return table_bounds(head, at + len(_NAME), len(head))[1] if head.startswith(_NAME, at) else at
 
 
 def _around(octets: bytes, at: int) -> Around | None:

@@ -11,9 +11,13 @@ delivery-mode 2, priority                           durable, priority
 type, app-id, sender-id          the annotations x-basic-type, x-opt-app-id and x-opt-sender-id
 headers with simple values                          application-properties
 headers with tables or arrays                       the annotation x-opt-headers, a map
+all headers, if they have VALUES_A_STEP values      the annotation x-opt-headers, binary: a field table
+or more
 
 A dead letter that came by AMQP 1.0 has its own sections. Only annotations are added: x-routing-key,
 x-exchange, and x-opt-headers with the headers of its deaths.
+
+More values are not translated because other connections would wait for that.
 """
 
 from typing import assert_never
@@ -53,6 +57,7 @@ def from_head(octets: bytes, portion: Portion) -> Around:
 
 def _from_head(octets: bytes) -> Around:
     try:
+        octets, beyond = _split(octets)
         decoded = head.decode(octets)
     except FieldError:
         return PLAIN  # the store does not look into heads; nothing can be told of this one
@@ -82,7 +87,9 @@ def _from_head(octets: bytes) -> Around:
         found = _value(value)
         is_annotation = own is not None or isinstance(found, Map | List)
         (nested if is_annotation else simple).append((_string(name), found))
-    if nested:
+    if beyond:
+        annotations.append((Symbol("x-opt-headers"), Binary(beyond)))
+    elif nested:
         annotations.append((Symbol("x-opt-headers"), Map(tuple(nested))))
     if own is not None:
         return stored.annotated(own, annotations)
@@ -108,6 +115,19 @@ def _from_head(octets: bytes) -> Around:
         )
     )
     return Around(Form.DATA, before, b"")
+
+
+def _split(octets: bytes) -> tuple[bytes, bytes]:
+    """Split a head with more headers than are translated: return it without them, and their table. What
+    belongs to a message of AMQP 1.0 stays. Raises `FieldError`.
+    """
+    after, table = head.bounds(octets, 0, len(octets))
+    if table is None or fields.is_small_table(octets, table, after):
+        return octets, b""
+    own_end = stored.own_entry_end(octets, table)
+    begin, end = fields.bounds(octets, table, after)
+    kept = octets[:table] + fields.part(octets, begin, own_end) + octets[end:]
+    return kept, fields.part(octets, own_end, end)
 
 
 _translation = Translation(_from_head)
