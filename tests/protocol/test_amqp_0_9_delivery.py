@@ -171,6 +171,19 @@ def test_openamq_gets_its_own_tables_back() -> None:
     assert b"T\xff\xff\xff\xff\xce" in get_ok(consumer, 1, 0, b"\0\x01q" + late, b"x")
 
 
+@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.parametrize("has_times", [False, True])
+def test_heads_with_times_count_in_the_portion_of_openamq(has_times: bool) -> None:
+    value = b"T\0\0\0\0\0\0\0\x05" if has_times else b"l\0\0\0\0\0\0\0\x05"
+    heads = [b"\0\x01%c\x20\0\0\0\0\x0b\x01t%s" % (number, value) for number in range(100)]
+    block = encode(7, 1, [b"x"] * 100, 0, heads)
+    consumer = Consumer(1, b"c", 131072, DEFAULT, is_openamq=True)
+    _, count = delivery.deliveries(consumer, 1, block, range(1, 101), Portion())
+    assert 0 < count < 100 if has_times else count == 100
+    _, count = delivery.deliveries(CONSUMER, 1, block, range(1, 101), Portion())
+    assert count == 100
+
+
 def test_messages_in_pieces() -> None:
     consumer = Consumer(1, b"c", 4096, DEFAULT)
     body = bytes(range(256)) * 100

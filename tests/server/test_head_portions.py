@@ -7,11 +7,15 @@ import pytest
 import trio
 from amqp_0_9 import wire
 
+from omq.drivers.seam import Cut
+from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import frames, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List
+from omq.terminals.dmp.forms import Envelopes
+from omq_storage.blocks import encode
 
 from .amqp_1_0_peer import Peer, data, opened
 from .conversation import InProcess, serving
@@ -71,6 +75,16 @@ async def test_feeds_of_messages_of_amqp_1_0(store: Path, steps: Steps) -> None:
         assert [envelope.body for envelope in envelopes] == BODIES
         ids = [envelope.head.properties.message_id for envelope in envelopes]
         assert ids == [b"feed-%d" % number for number in range(COUNT)]
+
+
+@pytest.mark.parametrize("to_openamq", [False, True])
+def test_feeds_of_openamq_of_messages_with_times(to_openamq: bool) -> None:
+    time = b"T\0\0\0\0\0\0\0\x05"
+    heads = [b"\0\x01%c\x20\0\0\0\0\x0b\x01t%s" % (number, time) for number in range(COUNT)]
+    form = Envelopes(PLAIN_HEAD, to_openamq=to_openamq)
+    framed = form.whole([Cut(encode(7, 1, BODIES, 0, heads), range(1, COUNT + 1))])
+    assert form.unframed == (COUNT - A_STEP + 1 if to_openamq else 0)
+    assert (time in framed[0]) is not to_openamq
 
 
 def connected(host: InProcess) -> wire.Client:

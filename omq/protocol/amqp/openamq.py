@@ -64,10 +64,17 @@ def widened_properties(octets: bytes) -> bytes:
     return finished(_translating(octets, 0, TIME, ORDINARY_TIME))
 
 
+def may_have_times(octets: bytes) -> bool:
+    """Whether checked properties, or a stored head, may differ in OpenAMQ's form: most do not."""
+    return _TIME in octets
+
+
 def narrowed_properties(octets: bytes) -> bytes:
     """Translate checked property flags and properties to OpenAMQ's form; times after 2106 become the last one
     of it.
     """
+    if not may_have_times(octets):
+        return octets
     return finished(_translating(octets, 0, ORDINARY_TIME, TIME))
 
 

@@ -128,6 +128,8 @@ def _shown(consumer: Consumer, head: bytes, portion: Portion) -> bytes:
 
 def _template(consumer: Consumer, head: bytes, deliveries: int, portion: Portion) -> _Template:
     head = _shown(consumer, head, portion)
+    if consumer.is_openamq and openamq.may_have_times(head):
+        portion.spend(head)
     # Long heads are rarely alike, and would fill the memory.
     made = _cached if len(head) <= _LONGEST_CACHED else _made
     return made(consumer, head, deliveries)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
 from omq.protocol.amqp.head import PLAIN_HEAD, decode
-from omq.protocol.amqp.openamq import narrowed_head
+from omq.protocol.amqp.openamq import may_have_times, narrowed_head
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.dmp import writer as dmp_writer
@@ -60,7 +60,10 @@ class Envelopes:
         if not head:
             return self._head
         head = expanded(head, self._routing_key, portion)
-        return narrowed_head(head) if self._to_openamq else head
+        if not self._to_openamq or not may_have_times(head):
+            return head
+        portion.spend(head)
+        return narrowed_head(head)
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = begin = 0
