@@ -15,6 +15,7 @@ from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
 from omq.drivers.statistics import NodeStatistics
+from omq_storage.batches import Bodies
 
 DYNAMIC = b"amqp:/_omq/temp."
 """How the names begin that the server makes."""
@@ -112,7 +113,7 @@ class Direct:
         self.check(name)
         node = self._nodes.get(name)
         if node is not None:
-            node.offer(body, head, done, settled=settled)
+            node.offer(Bodies([body]), head, done, settled=settled)
         elif name.startswith(DYNAMIC):
             raise Refused(Reason.NOT_FOUND, "there is no such node")
         else:

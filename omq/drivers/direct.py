@@ -33,8 +33,8 @@ from omq.drivers.seam import (
     Taken,
 )
 from omq.drivers.statistics import ChannelStatistics, NodeStatistics, Traffic
-from omq_storage.batches import Bodies
-from omq_storage.blocks import Block
+from omq_storage.batches import Batch
+from omq_storage.blocks import FRAME_HEADER, Block
 
 TAKE_OCTETS = 256 << 10
 """The octets that one take returns; then the connection's other links have their turn."""
@@ -176,20 +176,20 @@ class DirectNode:
         """What the consumers take has changed."""
         self._room = None
 
-    def offer(self, body: bytes, head: bytes, done: Done, *, settled: bool = False) -> None:
-        """Give a message to a consumer. `done` is called once, with its outcome, now or later. A `settled`
-        message came as such: it is passed on so, and done when it is written.
+    def offer(self, one: Batch, head: bytes, done: Done, *, settled: bool = False) -> None:
+        """Give the message of a batch to a consumer. `done` is called once, with its outcome, now or later.
+        A `settled` message came as such: it is passed on so, and done when it is written.
 
         Raises Refused when there is no memory for it.
         """
-        block = Bodies([body]).encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
+        block = one.encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
         if not self._memory.take(block.held):
             self._count_undelivered()
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
         message = _Message(self._next, block, done, settled)
         self._next += 1
         self.traffic.messages_in += 1
-        self.traffic.octets_in += len(body)
+        self.traffic.octets_in += one.octets - FRAME_HEADER
         self.place(message)
 
     def place(self, message: _Message, *, first: bool = False) -> bool:

@@ -127,6 +127,9 @@ def deliveries(
 def take_transfers(
     data: bytes, position: int, max_frame: int, most: int
 ) -> tuple[int, int, int, int, bool, int, Spans, list[bytes] | None] | None: ...
+def take_disposition(
+    octets: bytes, position: int, stop: int
+) -> tuple[bool, int, int | None, bool, bytes, bool, int] | None: ...
 def transfers(
     frames: Octets,
     offsets: Octets,

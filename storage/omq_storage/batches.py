@@ -112,6 +112,8 @@ class Framed(Batch):
         return self.frames.stamped(topic, first) or codec.frames_of(topic, first, self.bodies())
 
     def part(self, begin: int, end: int) -> Batch:
+        if begin == 0 and end == self.count:
+            return self
         return Framed(self.frames.part(begin, end), self.longest)
 
     def bodies(self) -> Sequence[bytes]:

@@ -18,6 +18,7 @@ from omq.drivers.seam import (
     Modified,
     Outcome,
 )
+from omq_storage.batches import Bodies
 
 
 class Consumer:
@@ -71,7 +72,7 @@ class Scene:
         return self.node.room(Producer(), 1000)
 
     def send(self, body: bytes) -> None:
-        self.node.offer(body, b"", lambda outcome, _: self.told.append((body, outcome)))
+        self.node.offer(Bodies([body]), b"", lambda outcome, _: self.told.append((body, outcome)))
 
 
 async def taken(channel: DirectChannel) -> list[bytes]:

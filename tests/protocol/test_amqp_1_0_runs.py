@@ -1,4 +1,4 @@
-"""Runs of transfers: the compiled codec and plain Python agree, and both agree with the frames one by one."""
+"""Runs of transfers, and dispositions: the compiled codec and plain Python agree, and so do single frames."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp.portions import Portion
@@ -187,6 +187,71 @@ def test_twins_write_the_same_transfers(
         whole, within = framing.messages_within(octets, cut)
         assert within <= cut
         assert whole == sum(frame.end <= cut for frame in said)
+
+
+booleans = st.sampled_from([b"\x40", b"\x41", b"\x42", b"\x56\x01"])
+uints = st.integers(0, 2**32 - 1).map(types.uint) | st.integers(0, 300).map(types.uint) | st.just(b"\x40")
+states = st.sampled_from(
+    [
+        b"\x40", b"\x00\x53\x24\x45", b"\x00\x53\x26\xc0\x01\x00",
+        b"\x00\x53\x24\xd0\x00\x00\x00\x04\x00\x00\x00\x00",
+        b"\x00\x53\x24\xd0\x00\x00\x00\x05\x00\x00\x00\x00",
+        b"\x00\x53\x27\xc0\x02\x01\x41", b"\x00\xa3\x13amqp:accepted:list\x45", b"\x00\x53\x24", b"\x00\x53",
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def dispositions(draw: st.DrawFn) -> bytes:
+    """Dispositions, most of them as clients send them."""
+    fields = [draw(kind) for kind in (booleans, uints, uints, booleans, states, booleans)]
+    fields = fields[: draw(st.sampled_from([6, 5, 5, 4]))]
+    body, count = b"".join(fields), len(fields) + draw(st.sampled_from([0, 0, 0, -1, 1]))
+    if draw(st.booleans()):
+        size = len(body) + 1 + draw(st.sampled_from([0, 0, 0, -1, 1]))
+        octets = b"\x00\x53\x15\xc0%c%c%s" % (size, count, body)
+    else:
+        octets = b"\x00\x53\x15\xd0%s%s%s" % ((len(body) + 4).to_bytes(4), count.to_bytes(4), body)
+    if draw(st.integers(0, 3)):
+        return octets
+    at = draw(st.integers(0, len(octets) - 1))
+    return octets[:at] + draw(st.binary(max_size=2)) + octets[at + draw(st.integers(0, 2)) :]
+
+
+@given(dispositions(), st.binary(max_size=3), st.integers(0, 3))
+@example(performatives.write_outcome(1, 1, b"\x00\x53\x24\x45"), b"", 0)
+def test_twins_read_the_same_dispositions(octets: bytes, around: bytes, short: int) -> None:
+    data, at = around + octets + around, len(around)
+    end = len(data) - min(short, len(octets))
+    found: list[object] = []
+    for read in (performatives.read, performatives.read_plain):
+        try:
+            found.append(read(data, at, end))
+        except types.DecodeError as problem:
+            found.append(str(problem))
+    assert found[0] == found[1]
+
+
+def test_the_common_disposition_is_read_by_the_compiled_codec() -> None:
+    native: Any = codec.native
+    accepted = b"\x00\x53\x24\x45"
+    octets = performatives.write_outcome(3, 700, accepted)
+    assert native.take_disposition(octets, 0, len(octets)) == (
+        True,
+        3,
+        700,
+        True,
+        accepted,
+        False,
+        len(octets),
+    )
+    octets = performatives.write_outcome(3, 3, accepted)
+    assert native.take_disposition(octets, 0, len(octets)) == (
+        True, 3, None, True, accepted, False, len(octets),
+    )  # fmt: skip
+    for at, end in ((-1, 1), (2, 1), (0, len(octets) + 1)):
+        with pytest.raises(ValueError, match="is not within"):
+            native.take_disposition(octets, at, end)
 
 
 def test_blocks_that_lead_outside_are_not_written() -> None:

@@ -1,7 +1,7 @@
 """The types and performatives of AMQP 1.0."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp_1_0 import performatives as p
@@ -217,6 +217,19 @@ def test_performatives_come_back(performative: p.Performative) -> None:
     octets = p.write(performative)
     assert p.read_all(octets) == performative
     assert p.read(octets + b"payload", 0, len(octets) + 7) == (performative, len(octets))
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([p.Accepted(), p.Modified(True, True)])
+    | st.integers(0, 300).map(lambda size: p.Rejected(p.write(p.Error("amqp:x", "y" * size)))),
+)
+@example(7, 7, p.Released())
+def test_outcomes_are_written_as_other_dispositions(first: int, last: int, state: p.State) -> None:
+    told = p.write(state)
+    until = None if last == first else last
+    assert p.write_outcome(first, last, told) == p.write(p.Disposition(True, first, until, True, told))
 
 
 def test_a_performative_may_be_named_by_its_symbol() -> None:

@@ -73,6 +73,8 @@ class Outcome:
     sent: tuple[Sent[SendingLink], ...]
     state: State | None
     """None where it settled them without a state: it does not say what became of them."""
+    told: bytes
+    """The octets of the state; empty for None."""
 
 
 @dataclass(frozen=True, slots=True)

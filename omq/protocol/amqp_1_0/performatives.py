@@ -21,6 +21,7 @@ from omq.protocol.amqp_1_0.types import (
     Symbol,
     Value,
 )
+from omq_storage import codec
 
 MOST_UINT = 2**32 - 1
 
@@ -449,6 +450,14 @@ def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
     Raises `DecodeError` for anything else, for a field of another type, and for a field that is missing.
     Fields beyond those of this version of the protocol are an error: there is no later version.
     """
+    if codec.COMPILED and (told := codec.native.take_disposition(octets, at, end)) is not None:
+        role, first, last, settled, state, batchable, after = told
+        return Disposition(role, first, last, settled, state, batchable), after
+    return read_plain(octets, at, end)
+
+
+def read_plain(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
+    """`read` in plain Python."""
     layout, at = _layout(octets, at, end)
     found, after = types.fields(octets, at, end)
     return _made(layout, found), after
@@ -480,6 +489,22 @@ def write(performative: Performative) -> bytes:
     layout = _BY_TYPE[type(performative)]
     encoded = [_written(field, performative) for field in layout.fields]
     return b"\x00\x53%c%s" % (layout.code, types.write_fields(encoded))
+
+
+def write_outcome(first: int, last: int, state: bytes) -> bytes:
+    """Encode the disposition with which a receiver settles the deliveries `first` to `last`, as `write` does.
+
+    Most of what the server says to a client that sends one message after another is this.
+    """
+    to = NULL if last == first else types.uint(last)
+    fields = b"\x41%s%s\x41%s" % (types.uint(first), to, state)
+    if len(fields) > _LONGEST_SHORT:
+        return write(Disposition(True, first, None if last == first else last, True, state))
+    return b"\x00\x53%c\xc0%c\x05%s" % (Disposition.CODE, len(fields) + 1, fields)
+
+
+_LONGEST_SHORT = 254
+"""The octets of the fields of a list whose size is one octet, which counts the octet of their number, too."""
 
 
 def _layout(octets: bytes, at: int, end: int) -> tuple[_Layout, int]:

@@ -268,7 +268,7 @@ class Session:
 
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
-        self.send(Disposition(True, first, last if last != first else None, True, state))
+        self._peer.put(frames.write(self.channel, performatives.write_outcome(first, last, state)))
 
     def end(self, problem: SessionProblem | None = None) -> Iterator[Event]:
         """End the session; yield what that means for its links."""
@@ -509,7 +509,7 @@ class Session:
         if not told.settled:
             # The client told the outcome and waits for the sender to settle (section 2.6.12).
             self.send(Disposition(False, told.first, told.last, True, told.state))
-        yield Outcome(tuple(sent), outcome)
+        yield Outcome(tuple(sent), outcome, b"" if outcome is None else told.state)
 
 
 def _error(octets: bytes) -> Error | None:

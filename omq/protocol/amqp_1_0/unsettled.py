@@ -71,7 +71,7 @@ class Unsettled(Generic[L]):
         """
         begin = self._next + serials.difference(first, self._next_id)
         end = self._next + serials.difference(last, self._next_id) + 1
-        if begin >= end:
+        if begin >= end or not self._places:
             return []
         at = max(bisect_right(self._places, begin) - 1, 0)
         stop = at

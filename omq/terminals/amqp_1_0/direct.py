@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import assert_never
 
 from omq.access.direct import Direct
 from omq.drivers.direct import DirectChannel, DirectNode, Done
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Accepted, Modified, Octets, Outcome, Rejected, Released
-from omq.protocol.amqp_1_0 import performatives, serials, stored
+from omq.protocol.amqp_1_0 import events, performatives, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.runs import TransferRun
@@ -18,6 +17,7 @@ from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
 from omq.terminals.amqp_1_0.posted import Told
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
+from omq_storage.batches import Batch, Bodies
 
 
 class DirectOutgoing(Outgoing):
@@ -61,10 +61,9 @@ class DirectOutgoing(Outgoing):
             self.send_soon()
         return parts
 
-    def settle(self, ids: range, state: performatives.State | None) -> None:
+    def settle(self, ids: range, told: events.Outcome) -> None:
         if self.channel is not None:
-            told = b"" if state is None else performatives.write(state)
-            self.direct.settle_as(ids, outcome_of(state), told)
+            self.direct.settle_as(ids, outcome_of(told.state), told.told)
 
     def close(self) -> None:
         super().close()
@@ -139,13 +138,14 @@ class DirectIncoming(Producing):
         except DecodeError as problem:
             self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
         else:
-            self._offer(made.body, made.head, wanted, self._refused())
+            self._offer(Bodies([made.body]), made.head, wanted, self._refused())
 
     def take_run(self, run: TransferRun) -> None:
-        heads = repeat(b"") if run.heads is None else run.heads
         refused = self._refused()
-        for number, (body, head) in enumerate(zip(run.batch.bodies(), heads, strict=False)):
-            self._offer(body, head, None if run.settled else serials.add(run.delivery, number), refused)
+        for number in range(run.batch.count):
+            one = run.batch.part(number, number + 1)
+            head = b"" if run.heads is None else run.heads[number]
+            self._offer(one, head, None if run.settled else serials.add(run.delivery, number), refused)
 
     def _refused(self) -> Refused | None:
         """Return why the client may not send to the node, if it may not any more."""
@@ -155,13 +155,13 @@ class DirectIncoming(Producing):
             return refused
         return None
 
-    def _offer(self, body: bytes, head: bytes, delivery: int | None, lost: Refused | None) -> None:
+    def _offer(self, one: Batch, head: bytes, delivery: int | None, lost: Refused | None) -> None:
         node, done = self._node, self._begun(delivery)
         if node is None:
             return  # its link is detached
         if lost is None:
             try:
-                node.offer(body, head, done, settled=delivery is None)
+                node.offer(one, head, done, settled=delivery is None)
             except Refused as refused:
                 lost = refused
         if lost is not None:

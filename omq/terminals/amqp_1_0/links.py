@@ -14,11 +14,10 @@ from omq.drivers.seam import Channel, Octets
 from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.events import Part, Run
+from omq.protocol.amqp_1_0.events import Outcome, Part, Run
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
-from omq.protocol.amqp_1_0.unsettled import Sent
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.finding import Finder
@@ -68,6 +67,8 @@ class Links:
         """Producers that may have something to be told."""
         self._woken: dict[DirectOutgoing, None] = {}
         """Consumers of nodes that may have messages."""
+        self._begun: set[Producing] = set()
+        """Producers of whose message a part is missing."""
         self.published = 0
         """How many messages producers have sent so far."""
 
@@ -82,6 +83,7 @@ class Links:
         self._unflushed.clear()
         self._news.clear()
         self._woken.clear()
+        self._begun.clear()
         self._wake = _ignore  # messages without an outcome keep these links, but not their connection
 
     @property
@@ -92,7 +94,7 @@ class Links:
     @property
     def held(self) -> int:
         """The octets of messages that are not complete."""
-        return sum(incoming.held for incoming in self._incoming.values())
+        return sum([incoming.held for incoming in self._begun])
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return the statistics of the links on which the server sends."""
@@ -128,7 +130,11 @@ class Links:
         if incoming is None:
             return
         self._unflushed[incoming] = None
-        self.published += part.ends
+        if part.ends:
+            self.published += 1
+            self._begun.discard(incoming)
+        else:
+            self._begun.add(incoming)
         try:
             incoming.add(part)
         except LinkProblem as problem:
@@ -147,6 +153,7 @@ class Links:
         """A producer gives up the message that is not complete."""
         if (incoming := self._incoming.get(link)) is not None:
             incoming.abort()
+            self._begun.discard(incoming)
             incoming.renew()
 
     async def flush(self) -> None:
@@ -196,11 +203,11 @@ class Links:
             octets -= sum(map(len, frames))
         return parts
 
-    def settle(self, sent: Sequence[Sent[SendingLink]], state: performatives.State | None) -> None:
+    def settle(self, told: Outcome) -> None:
         """A consumer told the outcome of messages."""
-        for each in sent:
+        for each in told.sent:
             if (outgoing := self._outgoing.get(each.link)) is not None:
-                outgoing.settle(each.ids, state)
+                outgoing.settle(each.ids, told)
 
     def credited(self, link: SendingLink) -> None:
         """A consumer stated its credit."""
@@ -225,6 +232,7 @@ class Links:
                 if incoming is not None:
                     incoming.close()
                     self._unflushed.pop(incoming, None)
+                    self._begun.discard(incoming)
             case _:
                 assert_never(link)
 

@@ -19,7 +19,7 @@ from omq.drivers.seam import (
     Outcome,
 )
 from omq.logs import quoted
-from omq.protocol.amqp_1_0 import performatives
+from omq.protocol.amqp_1_0 import events, performatives
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.terminals.amqp_1_0.forms import Transfers
 from omq.terminals.connection.sender import Sender
@@ -89,10 +89,10 @@ class Outgoing:
             self.link.drained()
             self._sender.signal.set()
 
-    def settle(self, ids: range, state: performatives.State | None) -> None:
+    def settle(self, ids: range, told: events.Outcome) -> None:
         """Settle messages as the client says."""
         if self.channel is not None:
-            self.channel.settle(ids, outcome_of(state))
+            self.channel.settle(ids, outcome_of(told.state))
 
     def close(self) -> None:
         """End it: what is not settled returns to the topic, after the send that is under way."""

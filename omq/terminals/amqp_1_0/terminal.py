@@ -298,8 +298,7 @@ class Amqp1Terminal:
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and outcomes that are ready."""
         self._frames.look(self._protocol.waiting)  # before `flush`: what it takes waits until it has left
-        now = trio.current_time()
-        if now >= self._heartbeat_due:
+        if self._heartbeat_due < math.inf and (now := trio.current_time()) >= self._heartbeat_due:
             self._protocol.heartbeat()
             self._heartbeat_due = now + (self._protocol.heartbeat_seconds or math.inf)
         if not may_answer and isinstance(self._state, Serving):
@@ -397,8 +396,8 @@ class Amqp1Terminal:
                 links.take_run(event)
             case Aborted(link):
                 links.abort(link)
-            case Outcome(sent, state):
-                links.settle(sent, state)
+            case Outcome():
+                links.settle(event)
             case Credit(link):
                 links.credited(link)
             case WindowOpened(opened):

@@ -1,4 +1,4 @@
-# Runs of transfers of AMQP 1.0, and blocks as transfers.
+# Runs of transfers of AMQP 1.0, blocks as transfers, and the dispositions that settle them.
 
 cdef enum:
     TRANSFER_HEAD = 8  # of a frame: size, data offset, type, channel
@@ -410,3 +410,67 @@ def transfers(
     return (
         written.octets if written.size == PyBytes_GET_SIZE(written.octets) else written.octets[: written.size], count
     )
+
+
+def take_disposition(bytes octets not None, Py_ssize_t position, Py_ssize_t stop):
+    """Read the disposition at `position` in the common form: with a state without fields, such as `accepted`.
+
+    Return role, first, last or None, settled, the octets of the state, batchable, and the position after it.  None for
+    everything else, whether it is a disposition or not.
+    """
+    cdef const uint8_t* data = octets_of(octets)
+    cdef int64_t at = position, end = stop, after, state_at
+    cdef uint32_t count, first, last = 0
+    cdef bint has_last = False, settled = False, batchable = False
+    if not 0 <= at <= end <= PyBytes_GET_SIZE(octets):
+        raise ValueError(f"{position} to {stop} is not within 0 to {PyBytes_GET_SIZE(octets)}.")
+    if end - at < 6 or data[at] != 0 or data[at + 1] != 0x53 or data[at + 2] != 0x15:
+        return None
+    if data[at + 3] == 0xC0:
+        after = at + 5 + data[at + 4]
+        count = data[at + 5]
+        at += 6
+    elif data[at + 3] == 0xD0 and end - at >= 12:
+        after = at + 8 + <int64_t>get_u32(data + at + 4)
+        count = get_u32(data + at + 8)
+        at += 12
+    else:
+        return None
+    # Without a state there is a form of its own for settling, which is rare.
+    if after > end or after - at < 8 or not 5 <= count <= 6 or not 0x41 <= data[at] <= 0x42:
+        return None
+    role = data[at] == 0x41
+    at = after_uint(data, at + 1, after, &first)
+    if at < 0 or at >= after:
+        return None
+    if data[at] == 0x40:
+        at += 1
+    else:
+        has_last = True
+        at = after_uint(data, at, after, &last)
+    if at < 0 or after - at < 5 or not 0x40 <= data[at] <= 0x42:
+        return None
+    settled = data[at] == 0x41
+    state_at = at + 1
+    if data[state_at] != 0 or data[state_at + 1] != 0x53:
+        return None
+    if data[state_at + 3] == 0x45:
+        at = state_at + 4
+    elif data[state_at + 3] == 0xC0 and after - state_at >= 6 and get_u16(data + state_at + 4) == 0x0100:
+        at = state_at + 6
+    elif (
+        data[state_at + 3] == 0xD0 and after - state_at >= 12
+        and get_u32(data + state_at + 4) == 4 and get_u32(data + state_at + 8) == 0
+    ):
+        at = state_at + 12
+    else:
+        return None
+    state = octets[state_at:at]
+    if count == 6:
+        if at >= after or not 0x40 <= data[at] <= 0x42:
+            return None
+        batchable = data[at] == 0x41
+        at += 1
+    if at != after:
+        return None
+    return role, first, last if has_last else None, bool(settled), state, bool(batchable), after
