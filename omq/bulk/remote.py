@@ -56,6 +56,12 @@ IDLE_SECONDS = 30.0
 
 _HEADER = Struct(">IB")
 _LONGEST = 1 << 31
+
+_KEPT_OCTETS = 4 << 20
+"""A connection keeps a buffer of at most this size for blocks. The server's blocks are smaller, except those
+of large messages.
+"""
+
 _PASSING = ("Ping: ", "Line: ", "Connect: this client has its ", "Connect: the client did not ")
 """The beginnings of Errors that are temporary: a retry on another connection may succeed."""
 
@@ -236,6 +242,8 @@ class Connection:
         self._broke = f"The connection to {address} broke"
         self.security = Security(credentials.context(), address.host) if address.tls else None
         """The TLS settings, which its sinks use too."""
+        self._room = bytearray()
+        """The buffer for blocks."""
         self._session: ClientSession[None] = ClientSession(credentials.read_id())
         with in_our_words(f"The server {address} cannot be reached{' with TLS' if address.tls else ''}"):
             self._wire = open_wire(address.host, address.port, self.security)
@@ -312,7 +320,8 @@ class Connection:
 
     def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
         """Yield all messages from `start` to before `end`, as blocks and gaps: the first block may begin
-        before the range, and the last may end behind it. If you stop iterating early, close the connection.
+        before the range, and the last may end behind it. A block is valid until the next one is requested. If
+        you stop iterating early, close the connection.
         """
         self._session.ask(Fetch(topic.name.encode(), start, end - start), None)
         self._flush()
@@ -388,12 +397,12 @@ class Connection:
         length, kind = _HEADER.unpack(header)
         if not 1 <= length < _LONGEST:
             raise ConnectionLost(f"{self.address} sent a frame of {length} octets")
-        payload = self._receive(length - 1)
         frame: StoredBlock | Frame | MessageRun
         if kind == FrameType.BLOCK:
             # Do not copy a block, which may be large: use the receive buffer.
-            frame = StoredBlock(memoryview(payload).toreadonly())
+            frame = StoredBlock(self._receive_block(length - 1))
         else:
+            payload = self._receive(length - 1)
             try:
                 (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
             except FrameError as error:
@@ -417,15 +426,35 @@ class Connection:
     def _receive(self, count: int) -> bytearray:
         """Receive exactly `count` octets."""
         received = bytearray(count)
-        with memoryview(received) as rest, in_our_words(self._broke):
-            at = 0
-            while at < count:
-                read = self._wire.receive(rest[at:])
+        with memoryview(received) as room:
+            self._fill(room)
+        return received
+
+    def _receive_block(self, count: int) -> memoryview:
+        """Receive exactly `count` octets into the buffer that the next block overwrites.
+
+        A new buffer for each block would cost about as much as the copy from the socket: Python sets it to
+        zero, in pages that the system has set to zero before.
+        """
+        room = self._room
+        if len(room) < count:
+            room = bytearray(count)
+            if count <= _KEPT_OCTETS:
+                self._room = room
+        received = memoryview(room)[:count]
+        self._fill(received)
+        return received.toreadonly()
+
+    def _fill(self, room: memoryview) -> None:
+        """Receive octets until the buffer is full."""
+        at = 0
+        with in_our_words(self._broke):
+            while at < len(room):
+                read = self._wire.receive(room[at:])
                 if not read:
                     raise ConnectionLost(f"The server {self.address} closed the connection")
                 at += read
         self._heard = time.monotonic()
-        return received
 
     def _unexpected(self, answer: Answer | Event[None]) -> ConnectionLost:
         return ConnectionLost(f"{self.address} sent a {type(answer).__name__} that was not asked for")
