@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from omq.bulk.headers import Header, headers_of
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.shortstr import FieldError
+from omq_storage import codec, numbers
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.numbers import OFFSETS_LIMIT
 
@@ -17,6 +18,9 @@ LOG_APPEND_TIME = 1
 
 LIST_OF_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """The type of the column `headers`."""
+
+_ID_OCTETS = 8
+"""Octets of one offset in Arrow."""
 
 _counts = pa.array([], pa.int64())
 
@@ -75,12 +79,30 @@ class Columns:
 
 
 def _values(block: Block, begin: int, count: int) -> Any:
+    made = _copied(block, begin, count) if codec.COMPILED else None
+    if made is not None:
+        return made
     frames = _strings(block.offsets, block.frames, block.count).slice(begin, count)
     return pc.binary_slice(frames, FRAME_HEADER, OFFSETS_LIMIT)
 
 
+def _copied(block: Block, begin: int, count: int) -> Any | None:
+    """Copy the bodies into memory of their size: `binary_slice` takes memory for the frames first."""
+    end = begin + count
+    size = numbers.number(block.offsets, end) - numbers.number(block.offsets, begin) - FRAME_HEADER * count
+    bodies, bounds = pa.allocate_buffer(size), pa.allocate_buffer(numbers.SIZE * (count + 1))
+    if not codec.native.copy_bodies(block.frames, block.offsets, begin, end, bodies, bounds):
+        return None
+    return pa.Array.from_buffers(pa.binary(), count, [None, bounds, bodies])
+
+
 def _offsets(block: Block, begin: int, count: int) -> Any:
-    return pc.add(_counting(count), pa.scalar(block.first + begin, pa.int64()))
+    first = block.first + begin
+    if codec.COMPILED:
+        ids = pa.allocate_buffer(_ID_OCTETS * count)
+        codec.native.count_up(first, ids)
+        return pa.Array.from_buffers(pa.int64(), count, [None, ids])
+    return pc.add(_counting(count), pa.scalar(first, pa.int64()))
 
 
 def _timestamps(block: Block, begin: int, count: int) -> Any:

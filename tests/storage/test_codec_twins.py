@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,59 @@ def test_slices_of_anything(frames: bytes, bounds: bytes, index: int) -> None:
 def test_gathering_anything(frames: bytes, bounds: bytes, begin: int, end: int, step: int) -> None:
     expected = outcome(lambda: plain.gathered(frames, bounds, begin, end, step))
     assert outcome(lambda: codec.gathered(memoryview(frames), bounds, begin, end, step)) == expected
+
+
+@needs_codec
+@given(
+    st.binary(max_size=120),
+    offsets.map(numbers.pack),
+    st.integers(-2, 9),
+    st.integers(-2, 9),
+    st.sampled_from([0, 0, 0, -1, 1]),
+    st.sampled_from([0, 0, 0, -1, 1]),
+)
+@example(bytes(range(60)), numbers.pack([0, 17, 40, 60]), 1, 3, 0, 0)
+@example(bytes(range(60)), numbers.pack([0, 16, 40, 60]), 0, 3, 0, 0)
+@example(bytes(range(60)), numbers.pack([0, 17, 40, 61]), 0, 3, 0, 0)
+def test_copying_bodies_of_anything(
+    frames: bytes, bounds: bytes, begin: int, end: int, more: int, longer: int
+) -> None:
+    edges = numbers.unpack(bounds)
+    pairs = list(pairwise(edges))[max(begin, 0) : max(end, 0)]
+    valid = 0 <= begin <= end < len(edges) and all(
+        start + FRAME_HEADER <= stop <= len(frames) for start, stop in pairs
+    )
+    expected = [frames[start + FRAME_HEADER : stop] for start, stop in pairs]
+    into = bytearray(max(0, sum(map(len, expected)) + more))
+    ends = bytearray(max(0, numbers.SIZE * (len(pairs) + 1) + longer))
+    sizes_are_right = (len(into), len(ends)) == (
+        sum(map(len, expected)),
+        numbers.SIZE * (len(pairs) + 1),
+    )
+    copied = native().copy_bodies(memoryview(frames), bounds, begin, end, into, ends)
+    if valid and sizes_are_right:
+        assert copied
+        assert into == b"".join(expected)
+        assert ends == numbers.pack(accumulate(map(len, expected), initial=0))
+    else:
+        assert copied is None
+
+
+@needs_codec
+def test_bodies_are_not_copied_into_what_is_only_read() -> None:
+    frames, bounds = plain.frames_of(1, 1, [b"body"])
+    with pytest.raises(BufferError):
+        native().copy_bodies(frames, bounds, 0, 1, bytes(4), bytearray(8))
+    with pytest.raises(BufferError):
+        native().count_up(1, bytes(8))
+
+
+@needs_codec
+@given(st.integers(0, (1 << 64) - 9) | st.just((1 << 32) - 3), st.integers(0, 8))
+def test_counting_up(first: int, count: int) -> None:
+    room = bytearray(8 * count)
+    native().count_up(first, room)
+    assert room == b"".join(number.to_bytes(8, "little") for number in range(first, first + count))
 
 
 @needs_codec

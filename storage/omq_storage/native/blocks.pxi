@@ -66,6 +66,76 @@ def gathered(frames, offsets, begin, end, step):
     return made if done == size else None
 
 
+@cython.final
+cdef class Room:
+    """Holds a buffer that is written to."""
+
+    cdef Py_buffer _buffer
+    cdef bint _has_buffer
+    cdef uint8_t* octets
+    cdef int64_t size
+
+    def __cinit__(self, buffer):
+        PyObject_GetBuffer(buffer, &self._buffer, PyBUF_WRITABLE)
+        self._has_buffer = True
+        self.octets = <uint8_t*>self._buffer.buf
+        self.size = self._buffer.len
+
+    def __dealloc__(self):
+        if self._has_buffer:
+            PyBuffer_Release(&self._buffer)
+
+
+def copy_bodies(frames, offsets, begin, end, bodies, bounds):
+    """Copy the bodies of the frames from index `begin` to before `end` into the buffer `bodies`, one after another.
+    Write where each begins there, and where the last one ends, into the buffer `bounds`, as little-endian u32.
+
+    Return True; None unless both buffers have exactly the size for this, and for indexes or offsets outside the block.
+    """
+    cdef Views views = Views(frames, offsets)
+    if not 0 <= begin <= end <= views.count:
+        return None
+    cdef Room to = Room(bodies)
+    cdef Room numbers = Room(bounds)
+    cdef int64_t start = begin
+    cdef int64_t stop = end
+    cdef bint written
+    if to.size >= LARGE:
+        with nogil:
+            written = write_bodies(views, start, stop, to, numbers)
+    else:
+        written = write_bodies(views, start, stop, to, numbers)
+    return True if written else None
+
+
+cdef bint write_bodies(Views views, int64_t start, int64_t stop, Room to, Room numbers) noexcept nogil:
+    """Do the work of `copy_bodies`; return False where that returns None."""
+    cdef int64_t done = 0
+    cdef int64_t i, frame, after, length
+    if numbers.size != NUMBER * (stop - start + 1) or to.size > LONGEST_SIZE:
+        return False
+    for i in range(start, stop):
+        if not views.bounds(i, &frame, &after):
+            return False
+        length = after - frame - HEADER
+        if not 0 <= length <= to.size - done:
+            return False
+        put_little(numbers.octets + NUMBER * (i - start), <uint32_t>done)
+        memcpy(to.octets + done, views.frames + frame + HEADER, length)
+        done += length
+    put_little(numbers.octets + NUMBER * (stop - start), <uint32_t>done)
+    return done == to.size
+
+
+def count_up(uint64_t first, numbers):
+    """Fill the buffer `numbers` with the little-endian u64 from `first` on."""
+    cdef Room room = Room(numbers)
+    cdef int64_t i
+    for i in range(room.size // 8):
+        put_little(room.octets + 8 * i, <uint32_t>(first + i))
+        put_little(room.octets + 8 * i + NUMBER, <uint32_t>((first + i) >> 32))
+
+
 def slices(frames, offsets, index):
     """Return views of the frames from an index on; None for an index or offsets outside the block."""
     cdef Views views = Views(frames, offsets)
