@@ -339,6 +339,40 @@ def test_terminals_reach_drivers_through_sessions_only(name: str) -> None:
         assert not f"{other}.".startswith(tuple(f"{each}." for each in BEHIND_SESSIONS)), other
 
 
+CHANNELS = {
+    node.name
+    for name, path in MODULES.items()
+    if name.startswith("omq.drivers.")
+    for node in ast.walk(ast.parse(path.read_bytes()))
+    if isinstance(node, ast.ClassDef) and node.name.endswith("Channel")
+}
+"""The protocol `omq.drivers.seam.Channel`, and the classes that implement it."""
+
+
+def distinguished(tree: ast.AST) -> Iterator[str]:
+    """Return the names of the classes that `isinstance` and class patterns of a module look for."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Name("isinstance"), [_, classes]) | ast.MatchClass(classes):
+                for each in ast.walk(classes):
+                    match each:
+                        case ast.Name(name) | ast.Attribute(attr=name):
+                            yield name
+                        case _:
+                            pass
+            case _:
+                pass
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(name for name in MODULES if name.startswith(("omq.access", "omq.drivers", "omq.terminals"))),
+)
+def test_no_module_distinguishes_the_channels_of_the_seam(name: str) -> None:
+    assert {"BroadcastChannel", "Channel", "DirectChannel", "RoundRobinChannel"} <= CHANNELS
+    assert CHANNELS.isdisjoint(distinguished(ast.parse(MODULES[name].read_bytes())))
+
+
 def test_no_package_is_imported_by_one_below_it() -> None:
     """The table itself has no cycle: each package can be placed above its imports."""
     left = dict(FLOORS)

@@ -7,15 +7,18 @@ Only the connection for which it was made consumes it.
 
 import secrets
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from omq.access.rights import Right
-from omq.access.session import Release, S, Session
-from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Done, Producer
+from omq.access.session import Release, Session
+from omq.drivers.direct import Consumer, DirectChannel, DirectNode, DirectTotals, Done, Producer
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
 from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Bodies
+
+C = TypeVar("C", bound=Consumer)
 
 DYNAMIC = b"amqp:/_omq/temp."
 """How the names begin that the server makes."""
@@ -121,8 +124,8 @@ class Direct:
             done(RELEASED, b"")
 
     def consume(
-        self, name: bytes | None, make: Callable[[DirectNode, Release], S]
-    ) -> tuple[S, DirectNode, DirectChannel]:
+        self, name: bytes | None, make: Callable[[DirectNode, Release], C]
+    ) -> tuple[C, DirectNode, DirectChannel]:
         """Attach a consumer to the node of this name, or to a new one with a name of its own. The caller ends
         that one (`end`). `make` returns the subscriber, as for `Session.open`. Raises Refused.
         """

@@ -29,7 +29,6 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, Private, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes, send_passed
-from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
@@ -527,14 +526,12 @@ class Session:
         priority: int = 0,
     ) -> tuple[S, Channel]:
         """See `open`. The caller has checked the rights. `priority` is for a queue, see
-        `QueueDriver.open`."""
+        `Driver.open`."""
         check_user(driver.lifetime, self.owner)
         release = self.hold_subscription() if held is None else held
         try:
             subscriber = make(driver.topic, release)
-            if isinstance(driver, QueueDriver):
-                return subscriber, driver.open(subscriber, replay, exclusive=exclusive, priority=priority)
-            return subscriber, driver.open(subscriber, replay, exclusive=exclusive)
+            return subscriber, driver.open(subscriber, replay, exclusive=exclusive, priority=priority)
         except Refused:
             if held is None:
                 release()

@@ -25,7 +25,6 @@ from functools import partial
 from omq.access.leases import LeasedExchange, Principal, Returned
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
-from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
@@ -36,7 +35,6 @@ from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Credit, Subscriber
-from omq.drivers.shared_window import SharedWindow
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import MARK, copies_of
@@ -374,7 +372,7 @@ class Topology:
         else:
             begin = replay
         opened = self._session.open_driver(driver, begin, make, exclusive=exclusive, priority=priority)
-        if isinstance(replay, FromMessage) and isinstance(opened[1], BroadcastChannel):
+        if isinstance(replay, FromMessage):
             opened[1].wait_for(replay.id)
         return opened
 
@@ -424,13 +422,6 @@ class Topology:
             return feed
 
         return self._session.lease_driver(driver, principal, make)
-
-    def share(self, channel: Channel, window: SharedWindow | None) -> None:
-        """Let a window that other consumers share limit the channel of a queue; None: no longer. A stream
-        has its own window only.
-        """
-        if isinstance(channel, RoundRobinChannel):
-            channel.share(window)
 
     def window(self, wanted: int) -> int:
         """Return how many unsettled messages a channel may have; 0 is for as many as possible."""

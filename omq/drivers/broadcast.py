@@ -35,7 +35,7 @@ class BroadcastDriver(CursorDriver):
         self.route.owner = self
         self._aim()
 
-    def _open(self, subscriber: Subscriber, replay: Replay) -> BroadcastChannel:
+    def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> BroadcastChannel:
         """Raises Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None

@@ -27,6 +27,7 @@ from omq.drivers.seam import (
     Taken,
     Torn,
 )
+from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics
 from omq_storage.blocks import Block
 from omq_storage.lookup import LargeBlock, StoredBlock
@@ -381,7 +382,6 @@ class BroadcastChannel:
         self._look_drained(limit)
 
     def wait_for(self, message: int) -> None:
-        """Begin with this message, which there is not yet. Call it before anything else."""
         self._position = self._unwritten = self._start = max(self._position, message)
 
     # -- credit --------------------------------------------------------------------------------------------
@@ -393,6 +393,9 @@ class BroadcastChannel:
         self._bind(limit)
         self._wake()
         self._look_drained(limit)  # with a small window there may be nothing left that it may give
+
+    def share(self, window: SharedWindow | None) -> None:
+        """Ignore the window: each subscriber gets all messages, and has its own window only."""
 
     def granted(self) -> Granted:
         return Granted() if self._limit is None else self._limit.credit.granted()

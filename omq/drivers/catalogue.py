@@ -563,7 +563,7 @@ class Catalogue:
         if driver.writer is not None:
             # The record is deleted: blocks that cannot be deleted now are tried again until they are.
             self._leftovers.add(driver.environment.level, driver.topic.id)
-        elif isinstance(driver, QueueDriver) and driver.has_spilled:
+        elif driver.has_spilled:
             self._leftovers.add(Level.ASYNC, driver.topic.id)
 
     async def drop_leftovers(self) -> None:

@@ -29,9 +29,9 @@ from omq.drivers.seam import (
     Rejected,
     Released,
     Rest,
-    Subscriber,
     Taken,
 )
+from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, NodeStatistics, Traffic
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -61,6 +61,18 @@ class Producer(Protocol):
 
     def node_ended(self) -> None:
         """The node is gone with the link that made it."""
+
+
+class Consumer(Protocol):
+    """A link that a node sends to: a `Subscriber` whose channel is never replaced, because a node has no
+    types.
+    """
+
+    def wake(self) -> None:
+        """Called when there is something to take."""
+
+    def ended(self, end: End) -> None:
+        """The node was ended, and the channel with it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -234,7 +246,7 @@ class DirectNode:
 
     # -- consumers -----------------------------------------------------------------------------------------
 
-    def open(self, subscriber: Subscriber) -> "DirectChannel":
+    def open(self, subscriber: Consumer) -> "DirectChannel":
         """Add a consumer, which has no credit yet."""
         channel = DirectChannel(self, subscriber)
         self._channels.append(channel)
@@ -324,7 +336,7 @@ class DirectChannel:
     flow = None
     rest = Rest.COUNTED
 
-    def __init__(self, node: DirectNode, subscriber: Subscriber) -> None:
+    def __init__(self, node: DirectNode, subscriber: Consumer) -> None:
         self.subscriber = subscriber
         self.traffic: Traffic = node.traffic
         self._node = node
@@ -401,6 +413,12 @@ class DirectChannel:
         for message in back:
             self._node.place(message, first=True)
         self._node.freed()
+
+    def share(self, window: SharedWindow | None) -> None:
+        """Ignore the window: see `grant`."""
+
+    def wait_for(self, message: int) -> None:
+        """Ignore the message: a node keeps none for later."""
 
     def granted(self) -> Granted:
         return Granted(count=self._credit)

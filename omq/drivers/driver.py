@@ -181,6 +181,11 @@ class Driver(ABC):
         return self.writer is not None
 
     @property
+    def has_spilled(self) -> bool:
+        """Whether the topic is transient, and messages of it were written to the store."""
+        return False
+
+    @property
     def is_empty(self) -> bool:
         """Whether the topic never had a message: only then may it still get other types."""
         return self.next_id == 1 and not self._used
@@ -360,23 +365,26 @@ class Driver(ABC):
 
     # -- out: channels -------------------------------------------------------------------------------------
 
-    def open(self, subscriber: Subscriber, replay: Replay, *, exclusive: bool = False) -> Channel:
+    def open(
+        self, subscriber: Subscriber, replay: Replay, *, exclusive: bool = False, priority: int = 0
+    ) -> Channel:
         """Open a channel for a subscriber. Raises Refused.
 
         With `exclusive` the subscriber is the only one: it is refused while there are others, and others are
-        refused until its channel is cancelled or closed.
+        refused until its channel is cancelled or closed. A consumer of a queue gets messages only while none
+        with a higher `priority` has room for them; other topics ignore the priority.
         """
         if self._exclusive is not None:
             raise Refused(Reason.IN_USE, "the topic has a subscriber that has it alone")
         if exclusive and self.has_consumers():
             raise Refused(Reason.IN_USE, "the topic has other subscribers")
-        channel = self._open(subscriber, replay)
+        channel = self._open(subscriber, replay, priority)
         if exclusive:
             self._exclusive = channel
         return channel
 
     @abstractmethod
-    def _open(self, subscriber: Subscriber, replay: Replay) -> Channel:
+    def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> Channel:
         """Open a channel. Raises Refused."""
 
     def is_exclusive(self, channel: Channel) -> bool:

@@ -100,15 +100,8 @@ class QueueDriver(LimitedDriver):
 
     # -- channels ------------------------------------------------------------------------------------------
 
-    def open(
-        self, subscriber: Subscriber, replay: Replay, *, exclusive: bool = False, priority: int = 0
-    ) -> Channel:
-        """Open a channel for a consumer, as `Driver.open` does. Raises Refused.
-
-        A consumer gets messages only while none with a higher priority has room for them.
-        """
-        channel = super().open(subscriber, replay, exclusive=exclusive)
-        assert isinstance(channel, RoundRobinChannel)
+    def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> RoundRobinChannel:
+        channel = super()._open(subscriber, replay, priority)
         self._consumers.add(channel, priority)
         return channel
 

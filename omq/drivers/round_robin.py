@@ -90,7 +90,7 @@ class RoundRobinDriver(Driver):
 
     # -- channels ------------------------------------------------------------------------------------------
 
-    def _open(self, subscriber: Subscriber, replay: Replay) -> RoundRobinChannel:
+    def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> RoundRobinChannel:
         """Open a channel. Raises Refused for any replay: messages that are done are gone."""
         match replay:
             case FromBeginning() | FromMessage():

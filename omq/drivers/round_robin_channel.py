@@ -382,7 +382,6 @@ class RoundRobinChannel:
         self._dealer.can_take()
 
     def share(self, window: SharedWindow | None) -> None:
-        """Let a window that other channels share limit this one, too, once it settles; None: no longer."""
         if self._shared is not None:
             self._shared.leave(self)
         self._shared = window
@@ -390,6 +389,9 @@ class RoundRobinChannel:
             window.join(self, partial(len, self._unsettled), self._dealer.can_take)
         self._dealer.shares(self)
         self._dealer.can_take()
+
+    def wait_for(self, message: int) -> None:
+        """Ignore the message: the driver chooses the messages of each subscriber."""
 
     @property
     def is_sharing(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
 
@@ -321,6 +322,18 @@ class Channel(Protocol):
 
     def granted(self) -> Granted:
         """Return the current credit."""
+
+    def share(self, window: SharedWindow | None) -> None:
+        """Let a window that other channels share limit this one, too, once it settles; None: no longer.
+
+        It has an effect only where subscribers compete for the messages of a topic.
+        """
+
+    def wait_for(self, message: int) -> None:
+        """Begin with a message of a broadcast topic that is not there yet. Call it before anything else.
+
+        It has no effect where subscribers compete: they cannot choose their messages.
+        """
 
     def drain(self, drained: Callable[[int], None]) -> None:
         """Return the messages that there are now, up to the count, and then set the count to 0.

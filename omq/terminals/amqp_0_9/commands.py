@@ -275,7 +275,7 @@ class Commands:
 
     def _share(self, channel: AmqpChannel, consumer: Consumer) -> None:
         if consumer.channel is not None and not consumer.no_ack:
-            self._topology.share(consumer.channel, channel.shared)
+            consumer.channel.share(channel.shared)
 
     async def _consume(self, channel: AmqpChannel, method: methods.BasicConsume) -> None:
         tag = method.consumer_tag or b"amq.ctag-" + secrets.token_urlsafe(TAG_OCTETS).encode()

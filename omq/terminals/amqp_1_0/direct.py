@@ -20,19 +20,13 @@ from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 from omq_storage.batches import Batch, Bodies
 
 
-class DirectOutgoing(Outgoing):
+class DirectOutgoing(Outgoing[DirectChannel]):
     """A consumer of a node."""
 
     end_node: Callable[[], None] | None = None
     """Ends the node, if it was made for this link."""
     woken: Callable[["DirectOutgoing"], None]
     """Called when there may be messages: `send_soon` or `frames_at_once` follows."""
-
-    @property
-    def direct(self) -> DirectChannel:
-        """Its channel, while it has one."""
-        assert isinstance(self.channel, DirectChannel), "a consumer of a node has no other channel"
-        return self.channel
 
     def wake(self) -> None:
         if not self._is_closed:
@@ -46,10 +40,10 @@ class DirectOutgoing(Outgoing):
         """Return the frames of messages with at most about so many octets. They count as sent. Other messages
         wait for the sending task.
         """
-        if not self._may_send():
+        channel = self.channel
+        if channel is None or not self._may_send():
             return ()
         parts: Sequence[Octets] = ()
-        channel = self.direct
         if cuts := channel.take_at_once(octets):
             parts = self._form.whole(cuts)
             count = len(cuts) - self._form.unframed
@@ -63,7 +57,7 @@ class DirectOutgoing(Outgoing):
 
     def settle(self, ids: range, told: events.Outcome) -> None:
         if self.channel is not None:
-            self.direct.settle_as(ids, outcome_of(told.state), told.told)
+            self.channel.settle_as(ids, outcome_of(told.state), told.told)
 
     def close(self) -> None:
         super().close()

@@ -59,7 +59,7 @@ class Links:
         self._sender = sender
         self._wake = wake
         self._excused = excused
-        self._outgoing: dict[SendingLink, Outgoing] = {}
+        self._outgoing: dict[SendingLink, Outgoing[Channel] | DirectOutgoing] = {}
         self._incoming: dict[ReceivingLink, Producing] = {}
         self._unflushed: dict[Producing, None] = {}
         """Producers whose messages of this read are not posted yet."""
@@ -242,9 +242,9 @@ class Links:
         self.opened(link.session.unblocked())
         self._sender.signal.set()
 
-    def _failed(self, outgoing: Outgoing, failure: Failure) -> None:
+    def _failed(self, link: SendingLink, failure: Failure) -> None:
         """A link cannot go on: its topic was deleted, or cannot be read."""
-        self._detach(outgoing.link, problem_of(failure))
+        self._detach(link, problem_of(failure))
 
     def _node_ended(self, incoming: DirectIncoming) -> None:
         """The node of a producer is gone with the link that made it."""
@@ -282,7 +282,7 @@ class Links:
         if replay is not None and is_queue:
             raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
 
-        def make(topic: Topic, place: Release) -> Outgoing:
+        def make(topic: Topic, place: Release) -> Outgoing[Channel]:
             return Outgoing(link, topic, self._sender, place, self._failed, self.opened)
 
         outgoing, channel = await self._session.open(address.name, replay or FromCurrent(), make)

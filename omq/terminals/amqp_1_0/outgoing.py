@@ -1,7 +1,7 @@
 """A link on which the server sends: the terminal's side of a channel of the seam, and its turns to send."""
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Generic, TypeVar, assert_never
 
 from omq import model
 from omq.drivers.problems import for_clients
@@ -25,10 +25,12 @@ from omq.terminals.amqp_1_0.forms import Transfers
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 
-Failed = Callable[["Outgoing", Failure], None]
+C = TypeVar("C", bound=Channel)
+
+Failed = Callable[[SendingLink, Failure], None]
 
 
-class Outgoing:
+class Outgoing(Generic[C]):
     """One link (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
 
     is_exempt = False
@@ -48,7 +50,7 @@ class Outgoing:
         """
         self.link = link
         self.topic = topic
-        self.channel: Channel | None = None
+        self.channel: C | None = None
         self.is_replay = False
         """Whether a gap in the messages must be told: the client asked for them by their ids."""
         self._form = Transfers(link)
@@ -65,7 +67,7 @@ class Outgoing:
     def flow(self) -> Flow | None:
         return None
 
-    def open(self, channel: Channel) -> None:
+    def open(self, channel: C) -> None:
         """Give it its channel. It gets nothing before the client gives credit."""
         self.channel = channel
         channel.grant(0, Credit.COUNT)
@@ -78,7 +80,7 @@ class Outgoing:
         elif self.channel is not None:
             self._grant(self.channel)
 
-    def _grant(self, channel: Channel) -> None:
+    def _grant(self, channel: C) -> None:
         channel.grant(self.link.credit, Credit.COUNT)
         if self.link.drain:
             channel.drain(self._drained)
@@ -128,7 +130,7 @@ class Outgoing:
             )
         except StoreError as problem:
             failure = for_clients(problem)
-            self._failed(self, Failure(failure.reason, f"{quoted(self.topic.topic)}: {failure.text}"))
+            self._failed(self.link, Failure(failure.reason, f"{quoted(self.topic.topic)}: {failure.text}"))
             return False
         finally:
             self._is_sending = False
@@ -136,10 +138,10 @@ class Outgoing:
             self._sent(channel)
         if gone is not None and self.is_replay:
             text = f"the messages {gone.first} to {gone.last} are not available: {gone.reason}"
-            self._failed(self, Failure(Reason.NO_REPLAY, text))
+            self._failed(self.link, Failure(Reason.NO_REPLAY, text))
         return self._may_send() and channel.ready()
 
-    def _sent(self, channel: Channel) -> None:
+    def _sent(self, channel: C) -> None:
         """A send is over, whatever became of it."""
         for ids in self._form.take_sent():
             channel.settle(ids, ACCEPTED)
@@ -151,7 +153,7 @@ class Outgoing:
 
     # -- the driver's side ---------------------------------------------------------------------------------
 
-    def replaced(self, channel: Channel) -> None:
+    def replaced(self, channel: C) -> None:
         self.open(channel)
         self.credited()
 
@@ -160,7 +162,7 @@ class Outgoing:
         self._place()
         if not self._is_closed:
             self._is_closed = True
-            self._failed(self, Failure(Reason.DELETED, "the topic was deleted"))
+            self._failed(self.link, Failure(Reason.DELETED, "the topic was deleted"))
 
 
 def outcome_of(state: performatives.State | None) -> Outcome:
