@@ -47,7 +47,7 @@ from omq.protocol.silence import SILENCE_SECONDS
 from omq_storage.blocks import Block, unpack_sent
 from omq_storage.errors import DamagedBlock
 
-log = logging.getLogger("omq.spark")
+log = logging.getLogger("omq.bulk")
 
 DEFAULT_PORT = 7730
 

@@ -27,7 +27,7 @@ from omq.protocol.dmp.client import (
     Received,
 )
 
-log = logging.getLogger("omq.spark")
+log = logging.getLogger("omq.bulk")
 
 _READ_OCTETS = 4096
 _STORED = re.compile(rb"\b([0-9]+) messages stored\b")

@@ -229,7 +229,7 @@ class OmqTerminal:
         match self._state:
             case Greeting(by):
                 if now > by:
-                    self.fail(b"Connect: the client did not make itself known in time")
+                    self.fail(sentence("Connect", None, "the client did not make itself known in time"))
                 else:
                     self._look_for_life(now)
             case Serving():
@@ -255,7 +255,9 @@ class OmqTerminal:
                 self._sender.signal.set()
             case Tick.DEAD:
                 missed = self._context.config.missed_pings
-                self.fail(b"Ping: %d in a row were not answered, the connection is closed" % missed)
+                self.fail(
+                    sentence("Ping", None, f"{missed} in a row were not answered, the connection is closed")
+                )
             case other:
                 assert_never(other)
 
@@ -270,7 +272,7 @@ class OmqTerminal:
 
     def disconnect(self, why: str) -> None:
         """End the connection with an Error that says why."""
-        self.fail(b"Connect: " + why.encode())
+        self.fail(sentence("Connect", None, why))
 
     def fail(self, text: bytes) -> None:
         """End the connection with an Error after the answers that are ready."""
@@ -387,7 +389,7 @@ class OmqTerminal:
         self._admission.close()
         if self._admission.gave_way:
             self._tell_gave_way("to complete a line")
-            self.fail(b"Line: it took too long to complete while others wait for its memory")
+            self.fail(sentence("Line", None, "it took too long to complete while others wait for its memory"))
         self._watching.close()
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
         self._sender.signal.set()
@@ -495,7 +497,8 @@ class OmqTerminal:
             case TooLong(error):
                 self._replies.add(types.Error(error))
             case _:
-                self._replies.add(types.Error(b"Connect: it must be the first command of a connection"))
+                text = sentence("Connect", None, "it must be the first command of a connection")
+                self._replies.add(types.Error(text))
         return False
 
     async def _identify(self, id: bytes) -> bool:
