@@ -4,7 +4,7 @@ A collection keeps everybody waiting, and until it comes what is held stays held
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from omq.drivers.broadcast_channel import BroadcastChannel
@@ -49,16 +49,19 @@ KINDS = (
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Nothing is collected meanwhile."""
+def uncollected() -> Iterator[Callable[[], list[object]]]:
+    """Collect nothing meanwhile. Yield a function that returns what is left of connections since.
+
+    Other tests of this process may keep connections, for example in the traceback of a failure.
+    """
     gc.collect()
     gc.disable()
+    before = {id(each): each for each in _kinds()}
     try:
-        yield
+        yield lambda: [each for each in _kinds() if id(each) not in before]
     finally:
         gc.enable()
 
 
-def left() -> list[object]:
-    """What is left of the connections of a server in this process."""
+def _kinds() -> list[object]:
     return [found for found in gc.get_objects() if isinstance(found, KINDS)]

@@ -14,7 +14,7 @@ from omq.access.hashes import hash_of
 from omq.client import connect
 from omq.client.connecting import Connecting
 
-PATIENCE = 90
+PATIENCE = 240
 """The time limit for an expected event in seconds: Java may have to start first."""
 
 

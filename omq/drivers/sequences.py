@@ -18,9 +18,9 @@ Posted = TypeVar("Posted", Batch, Batch | Uploaded)
 Origin = tuple[bytes, int]
 """The producer of a message, 0 to 255 octets, and its sequence number, 0 to 2^64-1."""
 
-Origins = Sequence[Origin | None]
-
 _PRODUCER = itemgetter(0)
+
+Origins = Sequence[Origin | None]
 """The origins of a run of messages: empty, or one for each message, None for a message without one."""
 
 

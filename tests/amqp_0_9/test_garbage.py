@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from garbage import left, uncollected
+from garbage import uncollected
 from server.conversation import eventually, serving
 
 from .wire import (
@@ -68,7 +68,7 @@ def reset(client: Client) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "ended", "reset", "stopped"])
 async def test_connections_leave_nothing_behind(tmp_path: Path, how: str) -> None:
-    with uncollected():
+    with uncollected() as left:
         async with serving(tmp_path / "store") as host:
             with Client(("127.0.0.1", host.port)) as client:
                 await trio.to_thread.run_sync(use_channels, client)

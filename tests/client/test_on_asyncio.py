@@ -58,7 +58,7 @@ def cases_of(module: ModuleType) -> Iterator[Any]:
     for name, test in vars(module).items():
         if not (name.startswith("test_") and inspect.iscoroutinefunction(test)):
             continue
-        if "trio" in names_in(test.__code__):
+        if {"trio", "quiet"} & names_in(test.__code__):
             continue
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
         for chosen in itertools.product(*(mark.args[1] for mark in marks)):

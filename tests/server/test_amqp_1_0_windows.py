@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from garbage import left, uncollected
+from garbage import uncollected
 from quietness import quiet
 
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
@@ -205,7 +205,7 @@ async def test_frames_keep_their_share_until_they_have_left(store: Path) -> None
 
 async def test_a_connection_that_is_cut_off_leaves_nothing_behind(store: Path) -> None:
     """The frames that waited are free at once."""
-    with uncollected():
+    with uncollected() as left:
         async with serving(store, memory_bytes=4 << 20) as host:
             async with opened(host.port) as other, narrow(host) as first, narrow(host) as second:
                 for handle, (queue, client) in enumerate((("first", first), ("second", second))):

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-import trio.testing
-from garbage import left, uncollected
+from garbage import uncollected
+from quietness import quiet
 
 from omq.protocol.amqp_1_0.performatives import Attach, Close, Flow, Transfer
 
@@ -34,10 +34,10 @@ async def leave_omq(host: InProcess, how: str) -> None:
     await stuck.say(b"(Publish t x)")
     while not stuck_answers(host):  # the kernel decides how much it takes for a client that does not read
         await stuck.say(*[b"(Declare t Broadcast (Persistent Weak))"] * 500)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await quiet()
     await stuck.say(b"(Fetch t 1 5)", b"(Confirm 1)", b"Topics", b"(Nonsense)", b"(Subscribe t From_current)")
     await stuck.send(b"(Publish t " + b"x" * 1000)
-    await trio.testing.wait_all_tasks_blocked(0.01)
+    await quiet()
     assert stuck_answers(host) > 0
     for each in (client, stuck, *others):
         if how == "reset":
@@ -48,7 +48,7 @@ async def leave_omq(host: InProcess, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
 async def test_connections_leave_nothing_behind(store: Path, how: str) -> None:
-    with uncollected():
+    with uncollected() as left:
         async with serving(store) as host:
             await leave_omq(host, how)
             await eventually(lambda: host.server.connections == 0)
@@ -81,7 +81,7 @@ async def use_links(peer: Peer) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "ended", "reset", "stopped"])
 async def test_connections_of_amqp_1_0_leave_nothing_behind(store: Path, how: str) -> None:
-    with uncollected():
+    with uncollected() as left:
         async with serving(store) as host:
             connection = await host.open()
             peer = Peer(connection.stream)
