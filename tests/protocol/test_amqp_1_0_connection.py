@@ -573,6 +573,17 @@ def test_what_was_not_sent_is_taken_back(peer: Peer) -> None:
     assert [said.delivery_id for said in peer.heard() if isinstance(said, Transfer)] == [0, 1]
 
 
+def test_messages_are_taken_back_after_the_client_lowers_its_credit(peer: Peer) -> None:
+    link = peer.attach_receiver()
+    give(peer, 5)
+    session = link.session
+    session.begin(link, range(1, 6), settled=False)
+    give(peer, 2, count=1)  # three messages in all: two of these five are too many
+    assert link.credit == 0
+    session.take_back(link, 4)
+    assert (link.credit, link.delivery_count) == (2, 1)
+
+
 def test_frames_wait_for_the_window(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5, window=1)

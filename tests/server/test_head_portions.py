@@ -1,6 +1,6 @@
 """Messages whose heads are translated for another protocol: one step translates only some of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from omq.drivers.seam import Cut
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import frames, performatives, types
-from omq.protocol.amqp_1_0.performatives import Detach, Transfer
+from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List
 from omq.terminals.dmp.forms import Envelopes
@@ -117,25 +117,26 @@ async def test_consumers_of_amqp_0_9_of_messages_of_amqp_1_0(store: Path, steps:
         await trio.to_thread.run_sync(consume)
 
 
+def fill(host: InProcess, name: str, bodies: Sequence[bytes] = BODIES) -> None:
+    """Publish messages of AMQP 0-9-1 with ids of their own."""
+    with connected(host) as publisher:
+        publisher.call(wire.select_confirms(1))
+        publisher.send(
+            *[
+                wire.publish(1, "", "q", body, wire.properties(message_id=f"{name}-{number}"))
+                for number, body in enumerate(bodies)
+            ]
+        )
+        while publisher.wait().tag < len(bodies):
+            pass
+
+
 @pytest.mark.parametrize("settled", [False, True])
 async def test_consumers_of_amqp_1_0_of_messages_of_amqp_0_9(
     store: Path, steps: Steps, settled: bool
 ) -> None:
     async with serving(store) as host, opened(host.port) as client:
-
-        def fill() -> None:
-            with connected(host) as publisher:
-                publisher.call(wire.select_confirms(1))
-                publisher.send(
-                    *[
-                        wire.publish(1, "", "q", body, wire.properties(message_id=f"{settled}-{number}"))
-                        for number, body in enumerate(BODIES)
-                    ]
-                )
-                while publisher.wait().tag < COUNT:
-                    pass
-
-        await trio.to_thread.run_sync(fill)
+        await trio.to_thread.run_sync(fill, host, f"{settled}")
         trio.lowlevel.add_instrument(steps)
         await client.receiver("q", credit=COUNT, snd=int(settled))
         for number, body in enumerate(BODIES):
@@ -149,3 +150,28 @@ async def test_consumers_of_amqp_1_0_of_messages_of_amqp_0_9(
         with await trio.to_thread.run_sync(connected, host) as other:
             told = await trio.to_thread.run_sync(other.call, wire.declare_queue(1, "q", passive=1))
         assert f"messages={0 if settled else COUNT} " in told.told()
+
+
+async def drained(client: Peer) -> tuple[int, Flow]:
+    """Return how many messages come before the server states the credit of the link, and what it states."""
+    count = 0
+    while True:
+        said, _ = await client.next()
+        if isinstance(said, Flow):
+            return count, said
+        count += isinstance(said, Transfer)
+
+
+@pytest.mark.parametrize("snd", [0, 1])
+async def test_a_client_of_amqp_1_0_lowers_its_credit_between_portions(store: Path, snd: int) -> None:
+    bodies = BODIES * 10
+    async with serving(store) as host, opened(host.port) as client:
+        await trio.to_thread.run_sync(fill, host, "credit", bodies)
+        await client.receiver("q", credit=len(bodies), snd=snd)
+        await client.message()
+        await client.credit(100, count=1, drain=True)
+        count, flow = await drained(client)
+        assert 100 <= count < len(bodies) - 1
+        assert (flow.delivery_count, flow.link_credit) == (1 + count, 0)
+        await client.credit(10, count=1 + count, drain=True)
+        assert (await drained(client))[0] == 10

@@ -188,12 +188,17 @@ class SendingLink(Link):
     def __init__(self, session: LinkSession, handle: int, attach: Attach) -> None:
         super().__init__(session, handle, attach)
         self.delivery_count = 0
-        self.credit = 0
-        """How many more messages the client takes."""
+        self._credit = 0
+        """Below 0 if the client lowered it below what was sent meanwhile, of which some may be taken back."""
         self.drain = False
         """Whether the client wants what there is now, and its credit back."""
         self.settles = attach.snd_settle_mode == 1
         """Whether messages are settled when they are sent (snd-settle-mode `settled`)."""
+
+    @property
+    def credit(self) -> int:
+        """How many more messages the client takes."""
+        return max(self._credit, 0)
 
     def accept(self, source: bytes, *, settles: bool) -> None:
         """Accept the attach with this source, which may differ from what the client asked for."""
@@ -209,22 +214,20 @@ class SendingLink(Link):
     def flowed(self, flow: Flow) -> None:
         """Take the credit that the client states (section 2.6.7, "Flow Control")."""
         told = flow.delivery_count if flow.delivery_count is not None else 0
-        credit = serials.difference(serials.add(told, flow.link_credit or 0), self.delivery_count)
-        self.credit = max(credit, 0)
+        self._credit = serials.difference(serials.add(told, flow.link_credit or 0), self.delivery_count)
         self.drain = flow.drain
 
     def _detached(self) -> None:
         self.session.detached(self)
 
     def sent(self, count: int) -> None:
-        """Count messages that are sent; no more than the credit."""
+        """Count messages that are sent, no more than the credit; a negative number for some that were not."""
         self.delivery_count = serials.add(self.delivery_count, count)
-        self.credit -= count
+        self._credit -= count
 
     def drained(self) -> None:
         """Give the rest of the credit back: there is nothing more to send now."""
-        self.delivery_count = serials.add(self.delivery_count, self.credit)
-        self.credit = 0
+        self.sent(self.credit)
         self.session.tell(self)
 
     def tell(self) -> None:

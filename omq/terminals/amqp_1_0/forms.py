@@ -76,7 +76,8 @@ class Transfers:
         self.unframed = sum([len(cut.ids) for cut in cuts])
         for cut in cuts:
             settled = self._is_settled(cut)
-            ids, delivery = cut.ids, self.start(cut.ids, settled=settled)
+            allowed = cut.ids[: self.link.credit]  # the client may have lowered it since the take
+            ids, delivery = allowed, self.start(allowed, settled=settled)
             while ids:
                 octets, count = self._run(cut, ids, delivery, portion, settled=settled)
                 if not count:
@@ -88,12 +89,12 @@ class Transfers:
                     octets, count = one, 1
                 parts.append(octets)
                 ids, delivery = ids[count:], serials.add(delivery, count)
-            framed = len(cut.ids) - len(ids)
+            framed = len(allowed) - len(ids)
             self.unframed -= framed
             if settled:
                 self._left.append(cut.ids[:framed])
-            if ids:
-                self._session.take_back(self.link, len(ids))
+            self._session.take_back(self.link, len(ids))
+            if framed < len(cut.ids):
                 break
         return parts
 

@@ -45,9 +45,9 @@ class Form(Protocol):
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         """Frame these messages, one after another: at most 1,024 parts for 512 cuts. A protocol with windows
-        for what it sends leaves out those that do not fit. A form that translates heads leaves out messages
-        when the portion of a step is spent (`omq.protocol.amqp.portions`): another call frames them, unless
-        this one framed none.
+        for what it sends leaves out those that do not fit, and those whose credit the client has withdrawn. A
+        form that translates heads leaves out messages when the portion of a step is spent
+        (`omq.protocol.amqp.portions`): another call frames them, unless this one framed none.
         """
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
