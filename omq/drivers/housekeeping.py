@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import trio
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
+from omq.drivers.posts import Stored
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
@@ -144,28 +146,34 @@ async def keep_positions(catalogue: Catalogue, level: Level) -> None:
 
 
 async def save_positions(writer: Writer) -> None:
-    """Store the changed positions of the round-robin topics of a writer.
+    """Store the changed positions of the round-robin topics of a writer. If they are being stored already,
+    wait for that, and store those that have changed meanwhile.
 
     Raises StoreError; then the next call stores them.
     """
+    async with writer.saving:
+        moved = writer.take_moved()
+        try:
+            await _save_positions(writer, moved)
+        except BaseException:  # cancelled, too: the next call tries again, even if nothing changes meanwhile
+            for driver in moved:
+                writer.moved(driver)
+            raise
+
+
+async def _save_positions(writer: Writer, moved: Iterable[Stored]) -> None:
     changed: dict[RoundRobinDriver, Position] = {}
-    moved = writer.take_moved()
     slices = Slices()
-    try:
-        for driver in moved:
-            await slices.step()
-            if isinstance(driver, RoundRobinDriver) and not driver.deleted:
-                position = driver.position()
-                if position != driver.saved_position:
-                    changed[driver] = position
-        positions = {driver.topic.id: position for driver, position in changed.items() if not driver.deleted}
-        if not positions:
-            return
-        await writer.call(partial(writer.environment.set_positions, positions))
-    except BaseException:  # cancelled, too: the next call tries again, even if nothing changes meanwhile
-        for driver in moved:
-            writer.moved(driver)
-        raise
+    for driver in moved:
+        await slices.step()
+        if isinstance(driver, RoundRobinDriver) and not driver.deleted:
+            position = driver.position()
+            if position != driver.saved_position:
+                changed[driver] = position
+    positions = {driver.topic.id: position for driver, position in changed.items() if not driver.deleted}
+    if not positions:
+        return
+    await writer.call(partial(writer.environment.set_positions, positions))
     for driver, position in changed.items():
         driver.saved_position = position
 

@@ -124,6 +124,10 @@ class Writer:
         """Octets of free disk that parts of large messages leave."""
         self.was_full = False
         """Whether a commit found no room since the last round of housekeeping."""
+        self.saving = trio.Lock()
+        """Held from `take_moved` until the positions are stored. The next call waits for that, and also takes
+        the drivers whose positions could not be stored.
+        """
         self._moved: set[Stored] = set()
         self._has_moved = Signal()
         self._budget = budget

@@ -10,7 +10,7 @@ from served_drivers import KIB, WEAK, Client, opened, post, quiet
 from trio.testing import MockClock
 
 from omq.drivers import slices
-from omq.drivers.housekeeping import keep_tidy
+from omq.drivers.housekeeping import POSITION_SECONDS, keep_positions, keep_tidy
 from omq.model import Delivery
 from omq_storage.levels import Level
 
@@ -100,3 +100,42 @@ async def test_the_topics_are_looked_at_in_slices(
             # None of these topics has this level.
             assert counted.count >= 20
             nursery.cancel_scope.cancel()
+
+
+async def test_a_stop_stores_the_positions_that_housekeeping_is_saving(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop saves the positions, and then cancels housekeeping."""
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+    names = [b"t%d" % number for number in range(20)]
+    tasks: list[trio.lowlevel.Task] = []
+    async with opened(tmp_path / "store", killed=True) as drivers:
+
+        async def keeping() -> None:
+            tasks.append(trio.lowlevel.current_task())
+            await keep_positions(drivers.catalogue, Level.WEAK)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeping)
+            workers = []
+            for name in names:
+                driver = await drivers.declare(WEAK, Delivery.ROUND_ROBIN, name)
+                await post(driver, b"x")
+                workers.append(Client(driver))
+                workers[-1].request(1)
+                await workers[-1].read()
+            await drivers.save_positions()
+            await quiet()
+            for worker in workers:
+                worker.settle(1)
+            mock_clock.jump(POSITION_SECONDS)
+            counted = Steps(tasks[0])
+            trio.lowlevel.add_instrument(counted)
+            while counted.count < len(names) // 2:  # one step for each topic
+                await trio.lowlevel.checkpoint()
+            await drivers.save_positions()
+            nursery.cancel_scope.cancel()
+    async with opened(tmp_path / "store") as drivers:
+        for name in names:
+            driver = await drivers.declare(WEAK, Delivery.ROUND_ROBIN, name)
+            assert driver.info().messages == 0
