@@ -67,12 +67,14 @@ class Bodies(Batch):
 
     __slots__ = ("_bodies", "count", "longest", "octets")
 
-    def __init__(self, bodies: Sequence[bytes]) -> None:
-        lengths = list(map(len, bodies))
+    def __init__(self, bodies: Sequence[bytes], sizes: tuple[int, int] | None = None) -> None:
+        """`sizes`: `octets` and `longest`, if the caller has determined them."""
         self._bodies = bodies
-        self.count = len(lengths)
-        self.octets = sum(lengths) + FRAME_HEADER * self.count
-        self.longest = max(lengths, default=0)
+        self.count = len(bodies)
+        if sizes is None:
+            lengths = list(map(len, bodies))
+            sizes = sum(lengths) + FRAME_HEADER * self.count, max(lengths, default=0)
+        self.octets, self.longest = sizes
 
     def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
         return encode(topic, first, self._bodies, time, heads)

@@ -126,7 +126,7 @@ def test_envelopes_are_read_in_steps(compiled: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
         tables = dmp_writer.for_sink([b""], [stored_head.encode(large)]) * 8
-        for octets, fewest, fewest_plain in ((many, 4, 60), (nulls, 12, 200), (odd, 1, 150), (tables, 0, 30)):
+        for octets, fewest, fewest_plain in ((many, 4, 80), (nulls, 12, 200), (odd, 1, 150), (tables, 0, 30)):
             reader = EnvelopeReader()
             steps = sum(1 for _ in reader.reading(octets))
             assert steps >= (fewest if compiled else fewest_plain)

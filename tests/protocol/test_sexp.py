@@ -405,3 +405,12 @@ def test_a_long_quoted_atom_takes_no_longer_than_its_length(piece: bytes) -> Non
 def test_a_number_of_many_digits_takes_no_longer_than_its_length() -> None:
     for digits in (b"0" * MIB + b"7", b"7" * MIB, b"0x" + b"f" * MIB, b"0b" + b"0_" * (MIB // 2) + b"1"):
         assert seconds(lambda digits=digits: parse_anything(b"(Confirm " + digits + b")")) < MIB_SECONDS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"(Confirm 1" + b"_" * MIB + b")", b"(Ack 2013-08-07T10:01:02." + b"_" * MIB + b"Z)"],
+    ids=["integer", "time"],
+)
+def test_underscores_are_not_removed_one_by_one(line: bytes) -> None:
+    assert seconds(lambda: parse(line), 3) < seconds(lambda: line.replace(b"_", b""), 3)

@@ -55,6 +55,12 @@ def test_every_month_by_its_name(number: int) -> None:
         ('"2013-08-07 10:01:02.123456"', AUGUST),
         ('"2013-08-07 06:01:02.123456 nyc"', AUGUST),
         ("2013-08-07T10:01:02.123456Z", AUGUST),
+        pytest.param(
+            "2013-08-07T10:01:02." + "_" * 9_000 + "1_2_3456" + "_0" * 9_000 + "Z", AUGUST, id="_ and 0"
+        ),
+        pytest.param("(2013-08-07 15:31:02." + "0" * 9_000 + "_5+05:30)", SECOND, id="zeros"),
+        pytest.param("(2013-08-07 06:01:02.123456" + "_" * 9_000 + " nyc)", AUGUST, id="underscores"),
+        pytest.param('"' + "0" * 9_000 + "8/7/2013 10:01:02.123456" + '"', AUGUST, id="zeros of a month"),
         ("2013-08-07T06:01:02.123456-04:00", AUGUST),
         ('"07 Aug 2013 10:01:02"', SECOND),
         ('"2013 Aug 07 10:01:02"', SECOND),

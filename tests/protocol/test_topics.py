@@ -61,6 +61,16 @@ def test_a_topic_is_read_or_refused_as_a_client_of_63_bits_does(row: dict[str, A
         (b"-4611686018427387905", None),
         (b"0x8000000000000000", None),
         (b"", None),
+        pytest.param(b"0" * 9000 + b"7_" + b"_" * 9000, 7, id="zeros"),
+        pytest.param(b"-" + b"0_" * 9000 + b"4_611_686_018_427_387_904", -(2**62), id="least"),
+        pytest.param(b"0x" + b"0_" * 9000 + b"7fffffffffffffff", -1, id="hexadecimal"),
+        pytest.param(b"0b" + b"0" * 9000 + b"1_" * 63, -1, id="bits"),
+        pytest.param(b"1" + b"0" * 9000, None, id="many zeros"),
+        pytest.param(b"0" * 9000 + b"1" + b"0" * 200, None, id="zeros after a digit"),
+        pytest.param(b"0" + b"_" * 9000 + b"x1", None, id="prefix in parts"),
+        pytest.param(b"0" * 9000 + b"x1", None, id="prefix after zeros"),
+        pytest.param(b"0x" + b"_" * 9000 + b"1", None, id="no first digit"),
+        pytest.param(b"_" * 9000 + b"1", None, id="underscores"),
     ],
 )
 def test_an_id_has_63_bits(number: bytes, id: int | None) -> None:

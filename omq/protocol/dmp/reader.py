@@ -161,13 +161,12 @@ class EnvelopeReader:
             try:
                 run = yield from self._reading_run(data)
             except EnvelopeError as error:
-                raise EnvelopeError(
-                    str(error), EnvelopeRun([], [], []), _batch(error.before)
-                ) from error.__cause__
-            return _batch(run)
+                before = yield from _batching(error.before)
+                raise EnvelopeError(str(error), EnvelopeRun([], [], []), before) from error.__cause__
+            return (yield from _batching(run))
         whole = self._completed(data)
         if whole is None:
-            return _batch(EnvelopeRun([], [], []))
+            return EnvelopeBatch(Bodies([]), [], [])
         spans = codec.native.Spans(whole)
         try:
             done, needed = yield from _finding(spans, whole, self._max_message, self._from_openamq)
@@ -199,8 +198,15 @@ class EnvelopeReader:
         return f"envelope {self._read + before + 1}: {error}"
 
 
-def _batch(run: EnvelopeRun) -> EnvelopeBatch:
-    return EnvelopeBatch(Bodies(run.bodies), run.heads, run.options)
+def _batching(run: EnvelopeRun) -> Steps[EnvelopeBatch]:
+    octets = longest = 0
+    for begin in range(0, len(run), ENVELOPES_A_STEP):
+        if begin:
+            yield
+        part = Bodies(run.bodies[begin : begin + ENVELOPES_A_STEP])
+        octets += part.octets
+        longest = max(longest, part.longest)
+    return EnvelopeBatch(Bodies(run.bodies, (octets, longest)), run.heads, run.options)
 
 
 def _spanned(spans: "Spans") -> EnvelopeBatch:

@@ -38,6 +38,9 @@ __all__ = [
 MAX_TOKENS = 100
 """No command has as many atoms and parentheses: a line with more is refused before its tree is built."""
 
+LONG_LINE = 64 << 10
+"""A line with more octets is converted in another step than its sexp is parsed."""
+
 
 class CommandError(ValueError):
     """A line is not a command.
@@ -119,6 +122,8 @@ def parsing(line: bytes) -> Steps[Command | None]:
         sexp = yield from steps(line, max_tokens=MAX_TOKENS)
     except SexpError as error:
         raise CommandError(f"Bad sexp: {error}".encode()) from error
+    if len(line) > LONG_LINE:
+        yield  # a long integer takes most of a step
     return None if sexp is None else command_of_sexp(sexp)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omq.protocol.omq.commands import CommandError, parsing
+from omq.protocol.omq.commands import LONG_LINE, CommandError, parsing
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.sexp import BARE, QUOTED, unescape, unquote
 from omq.protocol.omq.types import Command, Publish, Received
@@ -129,8 +129,11 @@ class LineReader:
         if not end:
             self._held += data
         else:
-            lines = b"".join((self._held, memoryview(data)[:end])) if self._held else data[:end]
+            held = len(self._held)
+            lines = b"".join((self._held, memoryview(data)[:end])) if held else data[:end]
             self._held = bytearray(data[end:])
+            if held > LONG_LINE:
+                yield []  # to copy it takes most of a step
             start = _find_longer(lines, self._max_line) if len(lines) > self._max_line else None
             if start is not None:
                 self._held = bytearray(lines[start:])

@@ -61,7 +61,7 @@ _CARRIAGE, _LINE_FEED, _SEMICOLON, _QUOTE, _OPEN, _CLOSE, _NUMBER_SIGN = b'\r\n;
 _WINDOW = 4 << 10
 """How many octets of a string, an atom or a comment are read in one step in plain Python."""
 
-_TOKENS_WINDOW = 1 << 9
+_TOKENS_WINDOW = 1 << 8
 """How many octets are, where each may be a token."""
 
 _STEP = 32 << 10
