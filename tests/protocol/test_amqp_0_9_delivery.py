@@ -102,7 +102,7 @@ def test_deliveries() -> None:
     found = read(deliveries(CONSUMER, 41, block, range(10, 15)))
     assert [body for *_, body in found] == bodies
     for number, (channel, method, own, _) in enumerate(found):
-        exchange, key = delivery.names(HEADS[number] or DEFAULT)
+        exchange, key = stored_head.names(HEADS[number] or DEFAULT)
         assert channel == 3
         assert isinstance(method, commands.Basic.Deliver)
         assert (method.consumer_tag, method.delivery_tag, method.redelivered) == ("ctag", 41 + number, False)

@@ -425,7 +425,7 @@ def wire_of_amqp(random: Random) -> bytes:
             continue
         head, body = random.choice(HEADS), octets(random)
         size = len(body) if random.random() < 0.9 else random.choice(NUMBERS) & 0xFFFFFFFFFFFFFFFF
-        names = delivery.names(head)
+        names = stored_head.names(head)
         parts += (
             amqp_frames.method_frame(channel, BasicPublish(*names, random.random() < 0.2)),
             amqp_frames.header_frame(channel, delivery.properties(head), size),

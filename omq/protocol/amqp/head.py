@@ -69,6 +69,21 @@ def names_end(octets: bytes) -> int:
     return key_at + 1 + octets[key_at]
 
 
+def names(octets: bytes) -> tuple[bytes, bytes]:
+    """Return the exchange and the routing key of a checked head."""
+    key_at = 1 + octets[0]
+    return octets[1:key_at], octets[key_at + 1 : names_end(octets)]
+
+
+def joined(exchange: bytes, routing_key: bytes, encoded: bytes) -> bytes:
+    """Return the head with these names and encoded properties. Raises `FieldError` for a name longer than
+    255 octets.
+    """
+    return b"".join(
+        (shortstr.write(exchange, "the exchange"), shortstr.write(routing_key, "the routing key"), encoded)
+    )
+
+
 def decode(octets: bytes) -> Head:
     """Parse a head. Raises `FieldError` for octets that are not exactly one head."""
     end = len(octets)
@@ -79,13 +94,7 @@ def decode(octets: bytes) -> Head:
 
 def encode(head: Head) -> bytes:
     """Encode a head. Raises `FieldError` for a name longer than 255 octets or a property out of range."""
-    return b"".join(
-        (
-            shortstr.write(head.exchange, "the exchange"),
-            shortstr.write(head.routing_key, "the routing key"),
-            properties.encode(head.properties),
-        )
-    )
+    return joined(head.exchange, head.routing_key, properties.encode(head.properties))
 
 
 def with_headers(octets: bytes) -> bytes:

@@ -30,8 +30,6 @@ _SIZES = {
 }
 _TIME = ord("T")
 _LATEST = 2**32 - 1
-_HEADERS = 0x2000
-_BEFORE_HEADERS = (0x8000, 0x4000)
 
 _HEADS_A_STEP = 64
 
@@ -105,15 +103,9 @@ def widening_heads(heads: Sequence[bytes]) -> Steps[list[bytes]]:
 
 def _translating(octets: bytes, at: int, before: int, after: int) -> Steps[bytes]:
     """Translate octets with property flags at `at`, and properties."""
-    flags = int.from_bytes(octets[at : at + len(stored_properties.NO_PROPERTIES)], "big")
-    if not flags & _HEADERS:
+    if not stored_properties.flags_of(octets, at) & stored_properties.HEADERS:
         return octets
-    at += len(stored_properties.NO_PROPERTIES)
-    for flag in _BEFORE_HEADERS:
-        if flags & flag:
-            if at >= len(octets):
-                raise FieldError("a property before the headers is missing")
-            at += 1 + octets[at]
+    at = stored_properties.headers_at(octets, at)
     table, end = yield from _translating_table(octets, at, len(octets), before, after)
     return octets[:at] + table + octets[end:]
 

@@ -5,15 +5,12 @@ because it does not know the outcome, the server does not store the message agai
 """
 
 from collections.abc import Sequence
-from struct import Struct
 
 from omq.protocol.amqp import properties
+from omq.protocol.amqp.head import names_end
 from omq_storage import codec
 
-_FLAGS = Struct(">H")
-_MESSAGE_ID = 1 << 7
-_APP_ID = 1 << 3
-_BOTH = _MESSAGE_ID | _APP_ID
+_BOTH = properties.MESSAGE_ID | properties.APP_ID
 _MOST_DIGITS = 20
 _SEQUENCES = 1 << 64
 
@@ -23,14 +20,13 @@ def origin(head: bytes) -> tuple[bytes, int] | None:
 
     A message-id is a sequence number if it is decimal and below 2^64.
     """
-    flags_at = 1 + head[0]
-    flags_at += 1 + head[flags_at]
-    (flags,) = _FLAGS.unpack_from(head, flags_at)
+    flags_at = names_end(head)
+    flags = properties.flags_of(head, flags_at)
     if flags & _BOTH != _BOTH:
         return None
     if flags == _BOTH:
         # The fast path: bulk producers send only these two properties, so nothing precedes them.
-        digits_at = flags_at + _FLAGS.size
+        digits_at = flags_at + len(properties.NO_PROPERTIES)
         name_at = digits_at + 1 + head[digits_at]
         digits, name = head[digits_at + 1 : name_at], head[name_at + 1 :]
     else:

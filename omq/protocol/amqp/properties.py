@@ -74,6 +74,19 @@ _FIELDS = tuple(
 )
 """In the order on the wire: flag, attribute name, name in errors, wire type."""
 
+_FLAG_OF = {name: flag for flag, name, *_ in _FIELDS}
+
+HEADERS = _FLAG_OF["headers"]
+REPLY_TO = _FLAG_OF["reply_to"]
+EXPIRATION = _FLAG_OF["expiration"]
+MESSAGE_ID = _FLAG_OF["message_id"]
+USER_ID = _FLAG_OF["user_id"]
+APP_ID = _FLAG_OF["app_id"]
+"""The flags of some properties."""
+
+_BEFORE_HEADERS = tuple(flag for flag, *_ in _FIELDS if flag > HEADERS)
+"""The flags of the properties that precede the headers: short strings."""
+
 _MEANINGLESS = 0xFFFF & ~sum(flag for flag, *_ in _FIELDS)
 
 
@@ -89,6 +102,26 @@ def _flagged(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, str, _Kin
     if end - at < _FLAGS.size:
         raise FieldError(f"the property flags have {max(end - at, 0)} of their {_FLAGS.size} octets")
     return _present(_FLAGS.unpack_from(data, at)[0]), at + _FLAGS.size
+
+
+def flags_of(octets: bytes, at: int = 0) -> int:
+    """Return the property flags at `octets[at]`."""
+    return int.from_bytes(octets[at : at + _FLAGS.size], "big")
+
+
+def headers_at(octets: bytes, at: int = 0) -> int:
+    """Return where the headers table begins, or would begin, if the property flags are at `octets[at]`.
+
+    Raises `FieldError` if a property before it is missing.
+    """
+    flags = flags_of(octets, at)
+    at += _FLAGS.size
+    for flag in _BEFORE_HEADERS:
+        if flags & flag:
+            if at >= len(octets):
+                raise FieldError("a property before the headers is missing")
+            at += 1 + octets[at]
+    return at
 
 
 def skip(data: bytes, at: int, end: int) -> int:

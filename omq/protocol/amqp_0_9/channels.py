@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
-from omq.protocol.amqp import openamq, shortstr
+from omq.protocol.amqp import openamq
 from omq.protocol.amqp import properties as stored_properties
-from omq.protocol.amqp.head import MAX_HEAD
-from omq.protocol.amqp.properties import NO_PROPERTIES
+from omq.protocol.amqp.head import MAX_HEAD, joined
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9.events import LongBegun, LongEnded, LongPart, PublishRun
 from omq.protocol.amqp_0_9.frames import BASIC, CONTENT
@@ -103,20 +102,14 @@ class Channel:
             raise self._unexpected("a header frame")
         method = self._content.method
         properties, size = self._properties(payload)
-        head = b"".join(
-            (
-                shortstr.write(method.exchange, "the exchange"),
-                shortstr.write(method.routing_key, "the routing key"),
-                properties,
-            )
-        )
+        head = joined(method.exchange, method.routing_key, properties)
         if len(head) > MAX_HEAD:
             text = f"names and properties take {len(head)} octets, more than {MAX_HEAD}"
             raise self._refused(ReplyCode.CONTENT_TOO_LARGE, text)
         if size > max_message:
             text = f"the message has {size} octets, and no message may have more than {max_message}"
             raise self._refused(ReplyCode.PRECONDITION_FAILED, text)
-        flags = int.from_bytes(properties[: len(NO_PROPERTIES)], "big")
+        flags = stored_properties.flags_of(properties)
         if not size:
             self._content = None
             return _run(self.number, method, head, flags, b"")

@@ -11,8 +11,9 @@ from functools import lru_cache
 from struct import Struct
 
 from omq.protocol.amqp import openamq, shortstr
-from omq.protocol.amqp.head import names_end
+from omq.protocol.amqp.head import names, names_end
 from omq.protocol.amqp.portions import Portion
+from omq.protocol.amqp.properties import HEADERS, flags_of, headers_at
 from omq.protocol.amqp_0_9.frames import (
     CONTENT,
     FRAME,
@@ -35,8 +36,6 @@ STREAM_OFFSET = b"x-stream-offset"
 DELIVERY_COUNT = b"x-delivery-count"
 
 _DELIVER = b"\x00\x3c\x00\x3c"
-_HEADERS = 0x2000
-_BEFORE_HEADERS = (0x8000, 0x4000)
 _FLAGS = Struct(">H")
 _LENGTH = Struct(">I")
 _ENTRY_VALUE = Struct(">cq")
@@ -60,12 +59,6 @@ class Consumer:
     is_openamq: bool = False
 
 
-def names(head: bytes) -> tuple[bytes, bytes]:
-    """The exchange and the routing key of a stored head."""
-    key_at = 1 + head[0]
-    return head[1:key_at], head[key_at + 1 : names_end(head)]
-
-
 def properties(head: bytes) -> bytes:
     """The property flags and the properties of a stored head."""
     return head[names_end(head) :]
@@ -78,11 +71,10 @@ def with_number(octets: bytes, name: bytes, number: int) -> bytes:
     """
     entry = shortstr.write(name, "a header") + _ENTRY_VALUE.pack(b"l", number)
     at, end = _headers(octets)
-    (flags,) = _FLAGS.unpack_from(octets)
     table = octets[at + _LENGTH.size : end] + entry
     return b"".join(
         (
-            _FLAGS.pack(flags | _HEADERS),
+            _FLAGS.pack(flags_of(octets) | HEADERS),
             octets[_FLAGS.size : at],
             _LENGTH.pack(len(table)),
             table,
@@ -92,13 +84,11 @@ def with_number(octets: bytes, name: bytes, number: int) -> bytes:
 
 
 def _headers(octets: bytes) -> tuple[int, int]:
-    """Where the headers table of these properties begins, or would begin, with its length; where it ends."""
-    (flags,) = _FLAGS.unpack_from(octets)
-    at = _FLAGS.size
-    for flag in _BEFORE_HEADERS:
-        if flags & flag:
-            at += 1 + octets[at]
-    return at, at + _LENGTH.size + _LENGTH.unpack_from(octets, at)[0] if flags & _HEADERS else at
+    """Return where the headers table of these properties begins, or would begin, and where it ends."""
+    at = headers_at(octets)
+    if not flags_of(octets) & HEADERS:
+        return at, at
+    return at, at + _LENGTH.size + _LENGTH.unpack_from(octets, at)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,11 @@ from omq.terminals.connection.liveness import Excuse
 from omq.threads import in_thread
 from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, joined
 
-REPLY_TO, EXPIRATION, USER_ID = 0x0200, 0x0100, 0x0010
-"""Property flags."""
+CHECKED = stored_properties.REPLY_TO | stored_properties.EXPIRATION | stored_properties.USER_ID
+"""The flags of the properties that concern the server."""
 
-CHECKED = REPLY_TO | EXPIRATION | USER_ID
-
-HEADERS = 0x2000
+LOOKED_AT = CHECKED | stored_properties.HEADERS
+"""And that of the headers, by which exchanges may route."""
 
 MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10
@@ -79,7 +78,7 @@ class Publishing:
         If the publisher ends meanwhile, the rest of them is not published. While the client does not read
         what is returned to it, those before are posted already, unless the run must be posted `whole`.
         """
-        if run.batch.count == 1 or not (run.mandatory or run.properties & (CHECKED | HEADERS)):
+        if run.batch.count == 1 or not (run.mandatory or run.properties & LOOKED_AT):
             await self._publish(publisher, run)
             return
         begin = 0

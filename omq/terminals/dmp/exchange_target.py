@@ -14,8 +14,7 @@ from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.uploads import Upload
 from omq.exchanges.routes import Part, TopicIsReplaced
 from omq.exchanges.types import DEFAULT
-from omq.protocol.amqp import shortstr
-from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.head import PLAIN_HEAD, names
 from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch
 from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch, Bodies, joined
@@ -113,7 +112,7 @@ async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
 
 
 def _key(head: bytes) -> bytes:
-    return shortstr.read(head, 1 + head[0], len(head), "the routing key")[0]
+    return names(head)[1]
 
 
 def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
