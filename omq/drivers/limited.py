@@ -232,9 +232,10 @@ class LimitedDriver(ExpiringDriver):
     def purge(self) -> int:
         """Delete the messages that are ready. Return how many there were."""
         count = self.ready
-        runs = [*self._returned.runs(), *self._aside.runs()]
+        if self._aside:
+            self._take_from_aside()
+        runs = list(self._returned.runs())
         self._returned.clear()
-        self._aside.clear()
         self._count()
         if runs:
             self.settled(runs)

@@ -209,6 +209,33 @@ async def test_messages_that_no_consumer_may_have_expire(
     other.close()
 
 
+async def test_a_purge_forgets_what_was_set_aside(drivers: Drivers) -> None:
+    queue = await queue_of(drivers)
+    not_here = Modified(undeliverable_here=True)
+    first = worker(queue, 1)
+    for message in (1, 2):
+        await post(queue, b"purged")
+        await first.read()
+        first.settle(message, outcome=not_here)
+        await quiet()
+    assert queue.ready == 2
+    assert queue.purge() == 2
+    await post(queue, b"kept")
+    assert (await first.read()).bodies[-1] == b"kept"
+    second = worker(queue, 1)
+    await post(queue, b"undeliverable to the second")
+    await second.read()
+    second.settle(4, outcome=not_here)
+    await quiet()
+    assert queue.ready == 1
+    first.settle(3)
+    await quiet()
+    assert queue.ready == 0
+    assert (await first.read()).bodies[-1] == b"undeliverable to the second"
+    first.close()
+    second.close()
+
+
 async def test_an_expiration_of_zero(drivers: Drivers, clock: trio.testing.MockClock) -> None:
     """Delivered at once or never."""
     queue = await queue_of(drivers)
