@@ -219,7 +219,9 @@ def dispositions(draw: st.DrawFn) -> bytes:
 
 
 @given(dispositions(), st.binary(max_size=3), st.integers(0, 3))
-@example(performatives.write_outcome(1, 1, b"\x00\x53\x24\x45"), b"", 0)
+@example(b"\x00\x53\x15\xc0\x09\x05\x41\x43\x40\x41\x00\x53\x24\x45", b"", 0)
+@example(b"\x00\x53\x15\xc0\x0a\x05\x41\x43\x40\x41\x00\x53\x24\x45", b"\x40", 0)  # a field too many
+@example(b"\x00\x53\x15\xc0\x09\x06\x41\x43\x40\x41\x00\x53\x24\x45", b"\x40", 0)  # one is missing
 def test_twins_read_the_same_dispositions(octets: bytes, around: bytes, short: int) -> None:
     data, at = around + octets + around, len(around)
     end = len(data) - min(short, len(octets))
