@@ -81,8 +81,11 @@ def project(tmp_path: Path) -> Path:
 
 
 @needs_cosmic_ray
-def test_a_detected_mutant_is_killed_and_an_undetected_one_is_reported(project: Path) -> None:
-    done = mutate(project, "--sample", "0", "--seed", "3")
+@pytest.mark.parametrize("how", [(), ("--nearest",)], ids=["survey", "nearest"])
+def test_a_detected_mutant_is_killed_and_an_undetected_one_is_reported(
+    project: Path, how: tuple[str, ...]
+) -> None:
+    done = mutate(project, "--sample", "0", "--seed", "3", *how)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     survived = [line for line in lines if line.startswith("survived ")]

@@ -34,6 +34,10 @@ class Area:
         """Whether the compiled codec does the work of this module."""
         return self._name(module) in self.twins
 
+    def nearest_to(self, module: str) -> tuple[str, ...]:
+        """The tests nearest to this module; all of the area where none are named."""
+        return self.nearest.get(self._name(module), self.tests)
+
     def tests_of(self, module: str) -> tuple[str, ...]:
         """All its tests, the nearest to this module first."""
         first = self.nearest.get(self._name(module), ())

@@ -87,6 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--surveys", type=Path, default=None, metavar="FOLDER",
         help="store in this file which test runs which line, and reuse it if it exists",
     )  # fmt: skip
+    parser.add_argument(
+        "--nearest", action="store_true",
+        help="run the test files nearest to each module, without an earlier run; a test that fails without a "
+        "mutant is not detected then",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="show the mutants of the sample, and run nothing")
     options = parser.parse_args(arguments)
     equivalents = _equivalents(EQUIVALENT)
@@ -161,6 +166,8 @@ def _outcomes(
             plain = area.is_twin(mutant.module)
             copy = free.get()  # waits until a worker is free
             try:
+                if options.nearest:
+                    return mutant, copy.try_files(mutant, area.nearest_to(mutant.module), plain)
                 tests = surveys[plain].chosen(mutant, area.tests_of(mutant.module), options.seconds)
                 limit = LIMIT_FACTOR * sum(map(surveys[plain].seconds.__getitem__, tests)) + LIMIT_SECONDS
                 return mutant, copy.try_mutant(mutant, tests, plain, limit)
@@ -168,7 +175,7 @@ def _outcomes(
                 free.put(copy)
 
         try:
-            surveys = _surveys(area, mutants, copies[0], options.surveys)
+            surveys = {} if options.nearest else _surveys(area, mutants, copies[0], options.surveys)
             for done in as_completed([threads.submit(try_one, mutant) for mutant in mutants]):
                 yield done.result()
         finally:

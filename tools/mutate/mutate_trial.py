@@ -134,14 +134,30 @@ class Copy:
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[str], plain: bool, seconds: float) -> Trial:
         """Put the mutant in the place of the module, and run the tests with these names in this order."""
+        with tempfile.NamedTemporaryFile("w") as chosen:
+            json.dump(tests, chosen)
+            chosen.flush()
+            files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+            return self._run_mutant(mutant, files, plain, seconds, {CHOSEN: chosen.name})
+
+    def try_files(self, mutant: Mutant, files: Sequence[str], plain: bool) -> Trial:
+        """Put the mutant in the place of the module, and run all tests in these files. Each test has a limit
+        of time, but not all of them together.
+        """
+        return self._run_mutant(mutant, files, plain, None, {})
+
+    def _run_mutant(
+        self,
+        mutant: Mutant,
+        files: Sequence[str],
+        plain: bool,
+        seconds: float | None,
+        spy: Mapping[str, str],
+    ) -> Trial:
         path = self.folder / mutant.module
         path.write_text(mutant.code)
         try:
-            with tempfile.NamedTemporaryFile("w") as chosen:
-                json.dump(tests, chosen)
-                chosen.flush()
-                files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-                return self._run(files, plain, seconds, {CHOSEN: chosen.name})
+            return self._run(files, plain, seconds, spy)
         finally:
             path.write_text(mutant.original)
 
