@@ -41,7 +41,8 @@ def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> MergePlan:
             begin = end
         else:
             begin += 1  # the first block may be too large for this run; the others may form a run without it
-    return MergePlan(runs, blocks[-1].first if growing is None else growing)
+    assert growing is not None  # the reach of the last block ends with it
+    return MergePlan(runs, growing)
 
 
 def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:

@@ -326,7 +326,7 @@ def _possible_nodes(page: bytes) -> list[int]:
         start = int.from_bytes(page[at : at + 2], "little")
         if PAGE_HEADER.size < start <= len(page) - _NODE.size:
             starts.add(start)
-            end = min(end, max(start, at + 2))
+            end = min(end, start)
         at += 2
     return sorted(starts)
 
