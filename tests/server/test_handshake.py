@@ -136,6 +136,7 @@ async def test_protocols_that_are_not_served_are_closed(store: Path, octets: byt
         (b"\x10\x10\x00\x04MQTT\x04\x02", "10 10 00 04 4d 51 54 54 (....MQTT), which is MQTT"),
         (b"*1\r\n$4\r\nPING\r\n", "2a 31 0d 0a 24 34 0d 0a (*1..$4..), which is Redis"),
         (bytes(7) + b"\2", "00 00 00 00 00 00 00 02 (........), which is omq of version 2"),
+        (bytes.fromhex("1f207e7f00000000"), "1f 20 7e 7f 00 00 00 00 (. ~.....)"),
         (bytes.fromhex("deadbeef00000000"), "de ad be ef 00 00 00 00 (........)"),
     ],
 )

@@ -101,7 +101,8 @@ async def test_the_metrics_tell_what_happens(store: Path) -> None:
         assert found['omq_writer_stored_messages_total{level="weak"}'] == 10
         assert found['omq_refused_commands_total{reason="not_found"}'] >= 1
         assert found['omq_store_used_bytes{level="strong"}'] > 0
-        assert found["omq_disk_free_bytes"] > 0
+        free = shutil.disk_usage(store).free  # others write to this disk, too
+        assert free / 2 < found["omq_disk_free_bytes"] < free * 2
         assert found['omq_memory_share_bytes{share="tails"}'] > 0
         connections = [each.statistics() for each in host.server.terminals()]
         received = sum(each.octets_in for each in connections if each.kind is Kind.OMQ)
