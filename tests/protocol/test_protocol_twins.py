@@ -321,6 +321,10 @@ def test_odd_lines_are_read_in_turns() -> None:
     assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
 
 
+def test_the_plain_reader_pauses_between_commands_of_several_kinds() -> None:
+    assert list(lines.reading_plain(b"(Topics)\n" * lines.SLOW_LINES, 0)) == [None]
+
+
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.binary(min_size=1, max_size=4))
 def test_every_escape_there_is(bodies: list[bytes], topic: bytes) -> None:
     whole = b"".join(
