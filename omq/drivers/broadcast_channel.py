@@ -172,6 +172,9 @@ class BroadcastChannel:
             self._give_back()
         return self._forward(_unbroken(blocks))
 
+    def take_at_once(self, octets: int) -> Sequence[Cut]:
+        return ()  # its flow and its pushes are the quick ways of a broadcast topic
+
     async def _begin(self) -> list[StoredBlock] | Piece | Gone:
         """Return the first piece of the message at the cursor, whose block is too large for the memory. If
         the message is gone meanwhile, return what is there instead.

@@ -266,9 +266,10 @@ class RoundRobinDriver(Driver):
         waiting = memory.waiting
         # Outstanding messages of busy workers do not keep new messages from idle workers.
         is_undealt = self._is_undealt() or self.entrance.admitted > 0
-        is_wanted = not is_undealt and self.has_taker()
+        is_little = not self._held and octets <= FREE_OCTETS
+        is_wanted = not is_little and not is_undealt and self.has_taker()
         too_much = not is_wanted and self._held + octets > self._most_held()
-        if not self._held and (octets <= FREE_OCTETS or (is_wanted and waiting.used < 2 * waiting.limit)):
+        if is_little or (not self._held and is_wanted and waiting.used < 2 * waiting.limit):
             # Every topic may have a few octets, however much others hold; and, within limits, a batch for a
             # worker.
             waiting.force(octets)
@@ -487,8 +488,9 @@ class RoundRobinDriver(Driver):
         end = stop - block.first
         octets = mean_octets(block)
         while index < end and (able := self._able()):
-            share = min(channel.room(octets) for channel in able)
-            count = min(end - index, share * len(able))
+            count = end - index
+            if count > len(able):  # otherwise one for each is enough, and all of these have room for one
+                count = min(count, len(able) * min(channel.room(octets) for channel in able))
             for turn, channel in enumerate(able[:count]):
                 first = block.first + index
                 self._deal_to(channel, block, range(first + turn, first + count, len(able)))

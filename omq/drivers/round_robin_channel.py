@@ -245,6 +245,16 @@ class RoundRobinChannel:
             octets += len(cut.ids) * mean_octets(cut.block)
         return Messages(tuple(self._taken)) if self._taken else None
 
+    def take_at_once(self, octets: int) -> Sequence[Cut]:
+        if self._begun is not None or self._news or self._octets > octets or len(self._queued) > MOST_CUTS:
+            return ()
+        cuts = [cut for cut in self._queued if isinstance(cut, Cut)]
+        if len(cuts) < len(self._queued):
+            return ()
+        self._queued.clear()
+        self._taken += cuts
+        return cuts
+
     async def _take_large(self, large: Large) -> Piece | Gone:
         assert self._pieces is not None
         self._queued.popleft()

@@ -303,6 +303,11 @@ class Channel(Protocol):
         and omq_storage.errors.StoreError.
         """
 
+    def take_at_once(self, octets: int) -> Sequence[Cut]:
+        """Take messages as `take` does, without waiting, and not more than so many octets. Nothing where
+        there are none, or where `take` must be used.
+        """
+
     def written(self, count: int, begun: int | None = None) -> None:
         """Report how many messages of the last take were sent: all, or fewer if the connection broke or
         stalled. The others are returned again, to this subscriber or to others.

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
-from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Flow, Octets, Outlet
+from omq.drivers.driver import READ_OCTETS
+from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Flow, Octets, Outlet, Piece
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
@@ -28,6 +29,7 @@ from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 
 from .conversation import PATIENCE, eventually, publish, serving
+from .dmp_conversation import envelopes, sink, stored
 
 
 @asynccontextmanager
@@ -512,6 +514,41 @@ async def test_a_channel_keeps_what_was_not_framed_yet(
         bodies = Bodies(stream)
         assert [await bodies.next() for _ in sent] == list(enumerate(sent, 1))
         assert forwarder.delivered == channel.traffic.messages_out == 3
+        channel.close()
+
+
+async def test_a_channel_gives_at_once_what_is_little_and_in_memory(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Round_robin Transient)")
+        driver = host.server.catalogue.lookup(b"t")
+        assert driver is not None
+        channel = driver.open(Taker(), FromCurrent())
+        await client.send(publish(b"t", [b"one", b"two", b"three"]))
+        await client.confirm()
+        await eventually(channel.ready)
+        assert not channel.take_at_once(10)
+        assert [*chain(*(cut.ids for cut in channel.take_at_once(1000)))] == [1, 2, 3]
+        channel.written(1)
+        assert [*chain(*(cut.ids for cut in channel.take_at_once(1000)))] == [2, 3]
+        channel.written(2)
+        assert not channel.ready()
+        channel.close()
+
+
+async def test_a_channel_does_not_give_a_message_of_the_store_at_once(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Round_robin (Persistent Weak))")
+        driver = host.server.catalogue.lookup(b"t")
+        assert driver is not None
+        producer = await sink(host, client)
+        await producer.send(envelopes([b"x" * (READ_OCTETS + 1)]))
+        assert await stored(producer) == 1
+        channel = driver.open(Taker(), FromCurrent())
+        await eventually(channel.ready)
+        assert not channel.take_at_once(1 << 30)
+        assert isinstance(await channel.take(), Piece)
         channel.close()
 
 

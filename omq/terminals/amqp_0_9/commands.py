@@ -62,12 +62,13 @@ class Commands:
         fail: Callable[[AmqpChannel, ChannelProblem], None],
         excused: Excuse,
         direct: Direct | None,
+        woken: Callable[[Consumer], None],
         *,
         tells_cancels: bool,
     ) -> None:
         """`fail` ends a channel. Within `excused` the silence of the client does not count. `direct` is None
-        if there is no direct mode. `tells_cancels`: whether the client wants to know that a queue of a
-        consumer was deleted.
+        if there is no direct mode. `woken` is called with a consumer that may have messages.
+        `tells_cancels`: whether the client wants to know that a queue of a consumer was deleted.
         """
         self._topology = topology
         self._publishing = publishing
@@ -77,6 +78,7 @@ class Commands:
         self._fail = fail
         self._excused = excused
         self._direct = direct
+        self._woken = woken
         self._tells_cancels = tells_cancels
         self._deferred: list[tuple[AmqpChannel, Method]] | None = None
         """While a queue is deleted, what its consumers are told after the answer."""
@@ -339,6 +341,7 @@ class Commands:
             self._sender,
             channel.contents,
             Deliveries(framing, channel.tags, no_ack=method.no_ack),
+            self._woken,
             place,
             partial(self._ended, channel),
             partial(self._unreadable, channel),

@@ -11,6 +11,7 @@ from omq.drivers.seam import Channel, Credit, End, Flow
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Deliveries
+from omq.terminals.connection.at_once import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 
@@ -22,7 +23,7 @@ class Consumer:
 
     __slots__ = (
         "_closed", "_contents", "_ended", "_in_turn", "_is_abandoned", "_place", "_sender", "_started",
-        "_unreadable", "channel", "form", "is_paused", "no_ack", "tag", "topic", "window",
+        "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "tag", "topic", "window",
     )  # fmt: skip
 
     is_exempt = False
@@ -34,14 +35,16 @@ class Consumer:
         sender: Sender,
         contents: Contents,
         form: Deliveries,
+        woken: Callable[["Consumer"], None],
         place: Callable[[], None],
         ended: Callable[["Consumer"], None],
         unreadable: Unreadable,
         *,
         no_ack: bool,
     ) -> None:
-        """`place` is called when it does not count as a subscription any more, `ended` when its queue was
-        deleted, and `unreadable` when its queue cannot be read from the store, with the reason.
+        """`woken` is called when there may be messages: `send_soon` or `send_at_once` follows. `place` is
+        called when it does not count as a subscription any more, `ended` when its queue was deleted, and
+        `unreadable` when its queue cannot be read from the store, with the reason.
         """
         self.tag = tag
         self.topic = topic
@@ -55,6 +58,7 @@ class Consumer:
         self._contents = contents
         self._in_turn = False
         self._is_abandoned = False
+        self._woken = woken
         self._place = place
         self._ended = ended
         self._unreadable = unreadable
@@ -138,7 +142,24 @@ class Consumer:
 
     def wake(self) -> None:
         if self._started and not self._closed:
-            self._sender.ready(self)
+            self._woken(self)
+
+    def send_soon(self) -> None:
+        """Let the sending task send what there is."""
+        self._sender.ready(self)
+
+    def send_at_once(self) -> None:
+        """Send what there is in this task, if it is little. The sending task sends the rest.
+
+        The sender may send at once, so no message is begun: a source that has begun one is ready.
+        """
+        channel = self.form.source
+        if channel is None or not self._may_send(channel):
+            return
+        if cuts := channel.take_at_once(AT_ONCE_OCTETS):
+            self._sender.forward_at_once(channel, self.form, cuts)
+        if self._may_send(channel):
+            self.send_soon()
 
     async def take_turn(self) -> bool:
         channel = self.form.source

@@ -25,6 +25,7 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import Group, Groups, Posted
 from omq.terminals.amqp_0_9.refusals import problem_of
+from omq.terminals.connection.at_once import AtOnce
 from omq.terminals.connection.liveness import Excuse
 from omq.threads import in_thread
 from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, joined
@@ -61,12 +62,15 @@ class Publisher(Protocol):
 class Publishing:
     """The publishing side of one connection."""
 
-    def __init__(self, topology: Topology, outbox: Outbox, user: bytes, excused: Excuse) -> None:
+    def __init__(
+        self, topology: Topology, outbox: Outbox, user: bytes, excused: Excuse, at_once: AtOnce
+    ) -> None:
         """`user` is the name with which the client logged in. Within `excused` its silence does not count."""
         self._topology = topology
         self._outbox = outbox
         self._user = user
         self._excused = excused
+        self._at_once = at_once
         self._groups: Groups = {}
         self._publishers: dict[Publisher, None] = {}
         self.frame_max = 0
@@ -134,15 +138,19 @@ class Publishing:
         self._publishers.clear()
 
     async def flush(self) -> None:
-        """Post what was published."""
+        """Post what was published. Consumers get it, and publishers their confirms, in this task if nothing
+        waits to be sent to them.
+        """
         if not self._publishers:
             return
         groups, self._groups = self._groups, {}
         publishers, self._publishers = self._publishers, {}
         for target, group in groups.items():
             try:
-                offered = self._topology.offer(target, joined(group.batches), group.heads)
+                with self._at_once:
+                    offered = self._topology.offer(target, joined(group.batches), group.heads)
                 if not isinstance(offered, Confirmation):
+                    self._at_once.send()
                     with self._excused:
                         offered = await offered.taken()
             except Refused as refused:
@@ -153,8 +161,10 @@ class Publishing:
                     for publisher in publishers:
                         offered.listen(publisher.look)
             group.offered()
-        for publisher in publishers:
-            publisher.look()
+        with self._at_once:
+            for publisher in publishers:
+                publisher.look()
+        self._at_once.send()
 
     # -- single messages -----------------------------------------------------------------------------------
 

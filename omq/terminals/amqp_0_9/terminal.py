@@ -1,7 +1,8 @@
 """The terminal of AMQP 0-9-1: one connection (docs/AMQP.md).
 
 One task reads methods and messages, and executes them in their order. Another one sends the answers,
-heartbeats and the messages of the consumers in turn.
+heartbeats and the messages of the consumers in turn. Confirms and a few messages leave in the task that reads
+what was published, if nothing waits to be sent (`omq.terminals.connection.at_once`).
 """
 
 import logging
@@ -43,6 +44,7 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, Re
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.commands import Commands
+from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import Direct
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
@@ -143,6 +145,8 @@ class AmqpTerminal:
         self._channels: dict[int, AmqpChannel] = {}
         self._changed: dict[AmqpChannel, None] = {}
         """The channels that may have confirms to send, or have failed."""
+        self._woken: dict[Consumer, None] = {}
+        """The consumers that may have messages, until `send_soon` or `send_at_once` is called."""
         self._long: LongPublishes | None = None
         self._published = 0
         """How many messages the client has published so far."""
@@ -330,6 +334,31 @@ class AmqpTerminal:
 
     def _has_changed(self, channel: AmqpChannel) -> None:
         self._changed[channel] = None
+        self._context.at_once.add(self)
+
+    def _has_messages(self, consumer: Consumer) -> None:
+        self._woken[consumer] = None
+        self._context.at_once.add(self)
+
+    def send_at_once(self) -> None:
+        """Send what is ready in this task (`omq.terminals.connection.at_once.Prompt`)."""
+        if not self._sender.may_send_at_once():
+            self.send_soon()
+            return
+        if answers := self.urgent(may_answer=True):
+            self._sender.send_at_once(answers, ())
+        woken, self._woken = self._woken, {}
+        for consumer in woken:
+            if self._sender.may_send_at_once():
+                consumer.send_at_once()
+            else:
+                consumer.send_soon()
+
+    def send_soon(self) -> None:
+        """Let the sending task send what is ready."""
+        woken, self._woken = self._woken, {}
+        for consumer in woken:
+            consumer.send_soon()
         self._sender.signal.set()
 
     def urgent_sent(self) -> None:
@@ -476,7 +505,9 @@ class AmqpTerminal:
         )
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
-        publishing = Publishing(self._topology, self._outbox, login.name, self._excused)
+        publishing = Publishing(
+            self._topology, self._outbox, login.name, self._excused, self._context.at_once
+        )
         publishing.is_openamq = self._protocol.is_openamq
         direct: Direct | None = None
         if self._context.config.amqp_direct:
@@ -491,6 +522,7 @@ class AmqpTerminal:
             self._fail_channel,
             self._excused,
             direct,
+            self._has_messages,
             tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
         )
         self._long = LongPublishes(self._topology, publishing)

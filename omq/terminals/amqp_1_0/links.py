@@ -27,12 +27,10 @@ from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.amqp_1_0.relay import Relay
+from omq.terminals.connection.at_once import AT_ONCE_OCTETS
 from omq.terminals.connection.liveness import Excuse
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
-
-AT_ONCE_OCTETS = 16 << 10
-"""About how many octets of messages a connection sends at once, in the task that reads them."""
 
 Link = SendingLink | ReceivingLink
 

@@ -1,9 +1,10 @@
 """Sends at once, in the task that reads a connection, what the input of this one means for it and for others.
 
-A message to a node without a queue goes to another connection, and its outcome comes back. If nothing waits
-to be sent there, both leave in the task that reads: to wake the sending task of each connection would take
-longer than all that is done for the message. While input is executed, the connections that have something to
-send are collected, so that each of them sends once.
+A message to a node without a queue goes to another connection, and its outcome comes back. A message to a
+queue of AMQP 0-9-1 goes to a consumer that has room for it, and its publisher gets a confirm. If nothing
+waits to be sent there, all of them leave in the task that reads: to wake the sending task of a connection
+takes another round of the scheduler. While input is executed, the connections that have something to send are
+collected, so that each of them sends once.
 """
 
 from types import TracebackType
@@ -11,6 +12,10 @@ from typing import Protocol
 
 MOST_CONNECTIONS = 16
 """How many connections the input of one sends to at once: the others have a task of their own for it."""
+
+
+AT_ONCE_OCTETS = 16 << 10
+"""About how many octets of messages a connection sends at once, in the task that reads them."""
 
 
 class Prompt(Protocol):

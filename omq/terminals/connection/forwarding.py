@@ -267,14 +267,8 @@ class Forwarder:
         if not octets:
             channel.written(earlier + count)
             return _Given(None)
-        cut, message = cut_at(cuts, count)
-        block = cut.block
-        body = block.frame(message)[FRAME_HEADER:]
-        begun = form.begin(block.topic, message, block.head(message), len(body), cut.deliveries)
-        begun.framed(body)
-        begun.sent(octets)
+        block, begun, body = begin_behind(form, cuts, count, octets)
         channel.written(earlier + count, begun.body)
-        body = body[begun.body :]
         if len(body) <= LITTLE_OCTETS:
             return _InHand(begun, bytes(body), None)
         match channel.rest:
@@ -361,3 +355,15 @@ class Forwarder:
         self._stalled.tell(line, peer=peer, topic=topic)
         self.torn = why
         self._scope.cancel()
+
+
+def begin_behind(form: Form, cuts: Sequence[Cut], count: int, octets: int) -> tuple[Block, Begun, Octets]:
+    """After `count` messages, so many octets of the next one were sent: return its block, the message that is
+    begun, and the rest of its body.
+    """
+    cut, message = cut_at(cuts, count)
+    body = cut.block.frame(message)[FRAME_HEADER:]
+    begun = form.begin(cut.block.topic, message, cut.block.head(message), len(body), cut.deliveries)
+    begun.framed(body)
+    begun.sent(octets)
+    return cut.block, begun, body[begun.body :]

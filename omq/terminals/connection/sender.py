@@ -20,11 +20,12 @@ import trio
 
 from omq.access.limits import RateLimit
 from omq.drivers.backlog import Backlog
-from omq.drivers.seam import Channel, Flow, Octets
+from omq.drivers.seam import Channel, Cut, Flow, Octets
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
-from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.forms import Form
+from omq.terminals.connection.forwarding import Forwarder, begin_behind
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import MOST_PARTS, Transport, behind
 from omq_storage.blocks import Block
@@ -222,6 +223,29 @@ class Sender:
             self._answers.spend(sum(map(len, answers)))
         if rest:
             self.complete(b"".join(rest))
+
+    def forward_at_once(self, channel: Channel, form: Form, cuts: Sequence[Cut]) -> None:
+        """Send messages that `Channel.take_at_once` gave, if `may_send_at_once`. What the socket does not
+        take now goes back to the channel, except for the rest of a message that is begun, which follows
+        before anything else.
+        """
+        parts = form.whole(cuts)
+        octets = sum(map(len, parts))
+        taken = self.try_send(parts)
+        if taken == octets:
+            count = sum([len(cut.ids) for cut in cuts]) - form.unframed
+        else:
+            count, begun_octets = form.sent(cuts, parts, taken)
+            octets = taken
+            if begun_octets:
+                _, begun, body = begin_behind(form, cuts, count, begun_octets)
+                rest = b"".join(begun.framed(body))
+                octets += len(rest)
+                count += 1
+                self.complete(rest)
+        self.delivered += count
+        channel.written(count)
+        channel.traffic.octets_out += octets
 
     # -- the task ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,181 @@
+"""Deliveries and confirms, which leave in the task that reads the publish: in order, and without losses."""
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from server.conversation import InProcess, eventually, serving
+from trio.testing import wait_all_tasks_blocked
+
+from omq.terminals.connection.at_once import AT_ONCE_OCTETS, MOST_CONNECTIONS
+
+from .broker import Broker
+from .wire import (
+    ack,
+    bind,
+    consume,
+    declare_exchange,
+    declare_queue,
+    publish,
+    qos,
+    select_confirms,
+)
+
+in_thread = trio.to_thread.run_sync
+
+
+@asynccontextmanager
+async def brokered(store: Path) -> AsyncIterator[tuple[InProcess, Broker]]:
+    """A server in this process. Calls of clients must run in threads."""
+    async with serving(store) as host:
+        broker = Broker(("127.0.0.1", host.port))
+        try:
+            yield host, broker
+        finally:
+            broker.close()
+
+
+class AfterSteps(trio.abc.Instrument):
+    """Collects what a function returns after each step of a task."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self.seen: set[object] = set()
+        self._look = look
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.seen.add(self._look())
+
+
+@pytest.mark.parametrize("no_ack", [0, 1])
+async def test_the_step_that_reads_a_message_delivers_and_confirms_it(tmp_path: Path, no_ack: int) -> None:
+    count = 10
+    async with brokered(tmp_path) as (host, broker):
+
+        def connect() -> None:
+            publisher, consumer = broker.channel(), broker.channel()
+            publisher.said(declare_queue(1, "q"), select_confirms(1))
+            consumer.call(consume(1, "q", no_ack=no_ack))
+
+        def exchange(first: int) -> None:
+            publisher, consumer = broker.clients
+            for number in range(first, first + count):
+                assert publisher.call(publish(1, "", "q", b"%d" % number)).name == "ack"
+                assert consumer.wait().body == b"%d" % number
+
+        await in_thread(connect)
+        await in_thread(exchange, 0)  # the first message reserves ids, which takes another task
+        await wait_all_tasks_blocked()
+        publishing, consuming = host.server.terminals()
+
+        def behind() -> tuple[int, int]:
+            publisher, consumer = publishing.statistics(), consuming.statistics()
+            return publisher.messages_in - consumer.messages_out, publisher.unconfirmed
+
+        steps = AfterSteps(behind)
+        trio.lowlevel.add_instrument(steps)
+        await in_thread(exchange, count)
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.seen == {(0, 0)}
+
+
+@pytest.mark.parametrize("no_ack", [0, 1])
+async def test_a_client_that_reads_late_gets_everything_in_order(tmp_path: Path, no_ack: int) -> None:
+    async with brokered(tmp_path) as (host, broker):
+
+        def connect() -> None:
+            publisher, consumer = broker.channel(), broker.channel()
+            publisher.said(declare_queue(1, "q"), select_confirms(1))
+            consumer.call(consume(1, "q", no_ack=no_ack))
+
+        await in_thread(connect)
+        publisher, consumer = broker.clients
+        _, consuming = host.server.terminals()
+        sizes = [10, 3_000, AT_ONCE_OCTETS - 1_000, AT_ONCE_OCTETS + 1_000, 100_000]
+        bodies: list[bytes] = []
+
+        def send() -> None:
+            bodies.append(b"%d " % len(bodies) + bytes(sizes[len(bodies) % len(sizes)]))
+            assert publisher.call(publish(1, "", "q", bodies[-1])).name == "ack"
+
+        while not consuming.statistics().is_sending:
+            await in_thread(send)
+        for _ in sizes:
+            await in_thread(send)
+        replies = await in_thread(consumer.deliveries, len(bodies), 0.0)
+        assert [reply.body for reply in replies] == bodies
+        if not no_ack:
+            consumer.send(ack(1, replies[-1].tag, 1))
+        await eventually(lambda: not host.memory_used)
+        told = await in_thread(publisher.call, declare_queue(1, "q", passive=1))
+        assert told.told() == "queue.declare-ok messages=0 consumers=1"
+
+
+async def test_what_a_client_that_is_gone_did_not_get_goes_to_others(tmp_path: Path) -> None:
+    count = 40
+    async with brokered(tmp_path) as (_, broker):
+
+        def connect() -> None:
+            publisher, gone, other = (broker.channel() for _ in range(3))
+            publisher.said(declare_queue(1, "q"), select_confirms(1))
+            for consumer in (gone, other):
+                consumer.call(consume(1, "q"))
+
+        await in_thread(connect)
+        publisher, gone, other = broker.clients
+        for number in range(count):
+            if number == count // 2:
+                # The server finds both at the same time: the reset, and the next message.
+                gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                gone.close()
+            publisher.send(publish(1, "", "q", b"%d" % number))
+            assert (await in_thread(publisher.wait)).name == "ack"
+        bodies = await in_thread(other.bodies, count, 0.0)
+        assert sorted(map(int, bodies)) == list(range(count))
+
+
+async def test_more_connections_than_are_sent_to_at_once(tmp_path: Path) -> None:
+    consumers, count = MOST_CONNECTIONS + 4, 5
+    async with brokered(tmp_path) as (_, broker):
+
+        def run() -> None:
+            publisher = broker.channel()
+            publisher.said(declare_exchange(1, "all", "fanout", auto_delete=1), select_confirms(1))
+            for number in range(consumers):
+                consumer = broker.channel()
+                consumer.said(
+                    declare_queue(1, f"q{number}", exclusive=1), bind(1, f"q{number}", "all"), qos(1, count)
+                )
+                consumer.call(consume(1, f"q{number}"))
+            for number in range(count):
+                assert publisher.call(publish(1, "all", "", b"%d" % number)).name == "ack"
+            for consumer in broker.clients[1:]:
+                assert [int(consumer.wait().body) for _ in range(count)] == list(range(count))
+
+        await in_thread(run)
+
+
+async def test_several_consumers_of_a_connection_share_what_its_window_allows(tmp_path: Path) -> None:
+    window, consumers = 3, 4
+    async with brokered(tmp_path) as (_, broker):
+
+        def run() -> None:
+            publisher, client = broker.channel(), broker.channel()
+            publisher.said(declare_queue(1, "q"), select_confirms(1))
+            client.call(qos(1, window))
+            for number in range(consumers):
+                client.call(consume(1, "q", f"c{number}"))
+            for number in range(window * consumers + 2):
+                assert publisher.call(publish(1, "", "q", b"%d" % number)).name == "ack"
+            replies = [client.wait() for _ in range(window * consumers)]
+            assert [int(reply.body) for reply in replies] == list(range(window * consumers))
+            assert [reply.tag for reply in replies] == list(range(1, window * consumers + 1))
+            for number in range(consumers):
+                assert [reply.text for reply in replies].count(f"c{number}") == window
+            client.send(ack(1, 1), ack(1, 2))
+            assert [int(client.wait().body) for _ in range(2)] == [12, 13]
+
+        await in_thread(run)
