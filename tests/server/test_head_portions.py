@@ -22,6 +22,7 @@ from .conversation import InProcess, serving
 from .dmp_conversation import feed
 
 COUNT = 100
+GOT = 3
 A_STEP = 24
 """The most short heads that a step translates."""
 BODIES = [b"%d" % number for number in range(COUNT)]
@@ -113,6 +114,26 @@ async def test_consumers_of_amqp_0_9_of_messages_of_amqp_1_0(store: Path, steps:
                 consumer.send(wire.ack(1, COUNT, 1))
                 told = consumer.call(wire.declare_queue(1, "q", passive=1)).told()
                 assert told.endswith("messages=0 consumers=1")
+
+        await trio.to_thread.run_sync(consume)
+
+
+async def test_a_get_of_amqp_0_9_beside_a_consumer_has_its_tag_in_order(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        consumer = await trio.to_thread.run_sync(connected, host)
+        await client.sender("q")
+        await publish(client, 1, "beside")
+        await client.accepted(COUNT - 1)
+
+        def consume() -> None:
+            with consumer:
+                consumer.said(wire.declare_queue(1, "got"))
+                consumer.send(*[wire.publish(1, "", "got", b"got")] * GOT)
+                consumer.send(wire.consume(1, "q", "tag"), *[wire.get(1, "got")] * GOT)
+                assert consumer.wait().name == "consume-ok"
+                replies = [consumer.wait() for _ in range(COUNT + GOT)]
+                assert [reply.tag for reply in replies] == list(range(1, COUNT + GOT + 1))
+                assert [reply.name for reply in replies].count("get-ok") == GOT
 
         await trio.to_thread.run_sync(consume)
 

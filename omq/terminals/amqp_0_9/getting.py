@@ -19,7 +19,9 @@ from omq_storage.blocks import FRAME_HEADER
 
 
 class GetForm:
-    """The form of one message that a client asked for."""
+    """The form of one message that a client asked for. It gets a new tag each time it is framed, because
+    consumers of its channel may have been sent messages in the meantime.
+    """
 
     unframed = 0
 
@@ -28,7 +30,10 @@ class GetForm:
         self._tags = tags
         self._getter = getter
         self._no_ack = no_ack
-        self._tag = tags.take(1)
+        self._tag = 0
+        """The tag with which the message was framed last."""
+        self._is_begun = False
+        """Whether `whole` framed more of the message than the socket took."""
 
     def _opening(self, head: bytes, size: int, deliveries: int) -> bytes:
         return get_opening(self._consumer, self._tag, self._getter.ready, head, size, deliveries)
@@ -37,6 +42,7 @@ class GetForm:
         parts: list[Octets] = []
         for cut in cuts:
             (message,) = cut.ids
+            self._tag = self._tags.take(1)
             self._remember(message)
             body = memoryview(cut.block.frame(message))[FRAME_HEADER:]
             parts.append(self._opening(cut.block.head(message), len(body), cut.deliveries))
@@ -44,16 +50,23 @@ class GetForm:
         return parts
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-        return complete(parts, octets)
+        count, begun = complete(parts, octets)
+        self._is_begun = begun > 0
+        if not count and not begun:
+            self._tags.unacknowledged.drop(self._tag, 1)
+        return count, begun
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Begun:
+        if self._is_begun:
+            self._is_begun = False
+            return Begun(self._consumer, self._opening(head, size, deliveries), size, None)
+        self._tag = self._tags.take(1)
         opening = self._opening(head, size, deliveries)
         return Begun(self._consumer, opening, size, lambda: self._remember(message))
 
     def _remember(self, message: int) -> None:
-        unacknowledged = self._tags.unacknowledged
-        unacknowledged.drop(self._tag, 1)  # if it is framed again
         if not self._no_ack:
+            unacknowledged = self._tags.unacknowledged
             unacknowledged.add(self._tag, range(message, message + 1), self._getter.channel)
 
 
