@@ -601,7 +601,8 @@ class RoundRobinDriver(Driver):
         if not self.is_persistent:
             held = self._holdings
             oldest = self.next_id if held.first is None else held.first
-            return held.messages, held.octets, oldest if last else 0, last
+            undone = 0 if self.deleted else held.messages - self._settling.messages
+            return undone, held.octets, oldest if last else 0, last
         undone = self.ready + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # what is left of done work is about to be deleted

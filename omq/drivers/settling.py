@@ -6,7 +6,7 @@ There may be a hundred thousand, each of which costs a microsecond or more.
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from omq.drivers.unsettled import ranges
+from omq.drivers.unsettled import number_of, ranges
 from omq_storage.runs import Run, united
 
 SETTLED_RUNS = 256
@@ -20,6 +20,8 @@ class Settling:
     """Runs of messages that are done."""
 
     def __init__(self) -> None:
+        self.messages = 0
+        """The number of messages that are done, and not settled yet."""
         self._runs: list[Run] = []
         self._ranges: Iterator[range] | None = None  # of runs that were taken out
 
@@ -28,7 +30,9 @@ class Settling:
 
     def add(self, runs: Iterable[Run]) -> None:
         """These messages are done. No message is added twice."""
+        known = len(self._runs)
         self._runs += runs
+        self.messages += number_of(self._runs[known:])
 
     def take(self) -> list[range]:
         """Remove and return the next few."""
@@ -37,6 +41,7 @@ class Settling:
         taken = list(islice(self._ranges, SETTLED_RANGES))
         if len(taken) < SETTLED_RANGES:
             self._ranges = None
+        self.messages -= sum(map(len, taken))
         return taken
 
     def drop(self) -> None:

@@ -24,6 +24,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Credit, Modified
+from omq.drivers.settling import SETTLED_RANGES
 from omq.model import FromCurrent, Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
@@ -345,6 +346,31 @@ async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str
     assert 0 < freed <= used // 2
     await post(queue, b"later")
     assert drivers.memory.waiting.used < 120
+    client.close()
+    assert await rest(queue) == [b"later"]
+
+
+@pytest.mark.parametrize("how", ["purge", "settle"])
+async def test_what_is_done_does_not_count_even_before_it_is_freed(drivers: Drivers, how: str) -> None:
+    queue = await queue_of(drivers)
+    count = 200 * SETTLED_RANGES
+    client = worker(queue, count)
+    await post(queue, *[b"x"] * count)
+    await client.read()
+    for message in range(1, count + 1, 2):
+        client.settle(message)
+    match how:
+        case "purge":
+            client.close()
+            assert queue.purge() == count // 2
+        case "settle":
+            assert client.channel.settle(range(1, count + 1), ACCEPTED) == count // 2
+        case _:
+            raise AssertionError(how)
+    assert queue.info().messages == 0
+    await post(queue, b"later")
+    await quiet()
+    assert queue.info().messages == 1
     client.close()
     assert await rest(queue) == [b"later"]
 
