@@ -13,7 +13,7 @@ from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kin
 from omq.terminals.connection.transport import BY_CLIENT
 
 MOST_ENDS, ENDS_SECONDS = 100, 10.0
-"""The log has a line for the end of each connection, but at most so many in so many seconds."""
+"""The log has a line for the end of each connection, but at most N in N seconds."""
 
 log = logging.getLogger("omq.connections")
 

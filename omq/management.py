@@ -299,7 +299,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request is done, for so many things."""
+    """The request is done, for N things."""
 
     count: int
 

@@ -2,7 +2,7 @@
 
 A limit on threads (a container's limit on pids, say) or a lack of memory can keep a thread from being
 started, which usually passes. Then the call waits until a thread can be started: nothing that was to be
-stored is lost, and whoever asked for it waits as for a slow disk.
+stored is lost, and the task that asked for it waits as for a slow disk.
 """
 
 import logging
@@ -53,4 +53,4 @@ def _tell(problem: RuntimeError) -> None:
     now = trio.current_time()
     if now >= _tell_at.get():
         _tell_at.set(now + TELL_SECONDS)
-        log.error("what needs a thread waits until one can be started: %s", problem)
+        log.error("work that needs a thread waits until one can be started: %s", problem)

@@ -13,7 +13,7 @@ from omq.model import Delivery, Persistence
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """Everything begins anew: forget the topics that were sent before."""
+    """Everything begins again: forget the topics that were sent before."""
 
     period: int
     """The period; 0 when nothing more follows."""
@@ -251,7 +251,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A topic keeps at most so many octets, and messages for so long; None: without a limit."""
+    """The retention of a topic: at most N octets, and messages for N seconds; None: without a limit."""
 
     octets: int | None
     ms: int | None

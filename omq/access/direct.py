@@ -1,7 +1,7 @@
 """The nodes without queues, as one connection may use them.
 
 A producer needs the right to publish to the name of a node, a consumer the right to subscribe to it. A node
-whose name the server made needs none: the name cannot be guessed, and whoever was told it may send to it.
+whose name the server made needs none: the name cannot be guessed, and a client that knows it may send.
 Only the connection for which it was made consumes it.
 """
 

@@ -403,7 +403,7 @@ def _option(name: str, value: bytes | None) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message that is to be moved."""
+    """A message to move."""
 
     id: int
     body: bytes

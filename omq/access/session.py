@@ -229,7 +229,7 @@ class Session:
         return driver.offer(batch, heads, origins)
 
     def check_offer(self, name: bytes, batch: Batch) -> None:
-        """Raises TooLarge and Refused as `offer` does, for messages that are to be offered later."""
+        """Raises TooLarge and Refused as `offer` does, for messages that are offered later."""
         if name not in self._may_publish:
             self._check_publish(name)
         if batch.longest > self.max_message_bytes:
@@ -443,7 +443,7 @@ class Session:
         )
 
     def admit(self, name: bytes, *, is_allowed: bool = False) -> Release:
-        """Count a topic that is to be made. It needs the right to declare it, unless it `is_allowed`. Raises
+        """Count a topic that will be made. It needs the right to declare it, unless it `is_allowed`. Raises
         Refused.
         """
         if not is_allowed and name not in self.rights.declare:

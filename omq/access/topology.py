@@ -54,7 +54,7 @@ GENERATED = b"amq.gen-"
 
 REPLIES = b"amq.rabbitmq.reply-to"
 """The name that stands for the queue of a client's replies; the names of these queues begin with it and a
-full stop. They cannot be guessed, so whoever knows one may publish to it.
+full stop. They cannot be guessed, so a client that knows one may publish to it.
 """
 
 NAME_OCTETS = 16
@@ -446,7 +446,7 @@ class Topology:
         return FromMessage(await first_since(driver, seconds * 1_000_000))
 
     async def from_ago(self, name: bytes, seconds: int) -> Replay:
-        """Where the first message is that is no older than so many seconds. Raises as `from_time`."""
+        """Return where the first message is that is at most N `seconds` old. Raises as `from_time`."""
         return await self.from_time(name, max(0, int(time.time()) - seconds))
 
     def check_get(self, name: bytes) -> None:

@@ -35,7 +35,7 @@ IDS_A_FRAME = 1000
 """How many deleted topics one Statistics.t has at most."""
 
 MOST_GONE = 10_000
-"""How many deleted topics are remembered. A watcher that has missed more begins anew."""
+"""How many deleted topics are remembered. A watcher that has missed more begins again."""
 
 CHANNELS_A_STEP = 64
 """How many subscribers of a topic are looked at between two looks at the clock."""
@@ -99,14 +99,14 @@ class Watcher:
         self.due = trio.current_time()
         self._watches.moved()
 
-    def begin(self, changed: list[_Seen], gone: list[int], *, anew: bool) -> None:
+    def begin(self, changed: list[_Seen], gone: list[int], *, again: bool) -> None:
         """Begin a round."""
         self.due = trio.current_time() + self._period
-        self._sends = self._round(changed, gone, anew=anew)
+        self._sends = self._round(changed, gone, again=again)
         self._wake()
 
     def take(self) -> watching.Statistics | None:
-        """Return what is to be sent next; None until the next round."""
+        """Return the frame to send next; None until the next round."""
         if self._sends is None:
             return None
         taken = next(self._sends, None)
@@ -120,8 +120,8 @@ class Watcher:
         self._sends = None
         self._watches.remove(self)
 
-    def _round(self, changed: list[_Seen], gone: list[int], *, anew: bool) -> Iterator[watching.Statistics]:
-        if anew:
+    def _round(self, changed: list[_Seen], gone: list[int], *, again: bool) -> Iterator[watching.Statistics]:
+        if again:
             yield watching.Began(round(self._period * 1000))
         if self.watch.are_all:
             yield self._watches.overseer.totals(self._watches.used)
@@ -223,9 +223,9 @@ class Watches:
         """Tell a watcher what has changed since its last round."""
         allowed = watcher.watch
         # A revision says nothing about topics that the client might not watch before, or may no longer watch.
-        anew = not watcher.revision or watcher.revision < self._forgotten or allowed != watcher.allowed
+        again = not watcher.revision or watcher.revision < self._forgotten or allowed != watcher.allowed
         watcher.allowed = allowed
-        since = 0 if anew else watcher.revision
+        since = 0 if again else watcher.revision
         changed: list[_Seen] = []
         slices = Slices()
         for seen in reversed(self._seen.values()):  # which changes in this task only
@@ -237,10 +237,10 @@ class Watches:
         gone = [
             topic.id
             for revision, topic in self._gone
-            if not anew and revision > since and topic.topic in allowed
+            if not again and revision > since and topic.topic in allowed
         ]
         if watcher in self._watchers:
-            watcher.begin(changed, gone, anew=anew and watcher.revision > 0)
+            watcher.begin(changed, gone, again=again and watcher.revision > 0)
             watcher.revision = self._revision
 
     async def _look_at_topics(self) -> None:

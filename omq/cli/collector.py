@@ -10,10 +10,10 @@ import gc
 import sys
 
 NEW_OBJECTS = 10_000
-"""Scan the youngest generation after so many more allocations than deallocations: Python's default is 700."""
+"""Scan the youngest generation when N more objects were allocated than freed: Python's default is 700."""
 
 YOUNG_LOOKS, OLD_LOOKS = 50, 100
-"""Scan the next older generation after so many scans of the younger one: Python's default is 10."""
+"""Scan the next older generation after N scans of the younger one: Python's default is 10."""
 
 
 def look_seldom() -> None:

@@ -23,7 +23,7 @@ SORTS = ("in", "out", "behind", "ready", "octets", "name")
 """By what `omq top` sorts topics."""
 
 MIN_NAME = 12
-"""At least so many characters of a name fit into a narrow terminal."""
+"""How many characters of a name fit into a narrow terminal, at least."""
 
 MOST_WARNINGS = 3
 """How many of the last warnings `omq top` shows."""

@@ -58,7 +58,7 @@ class Blocks:
         try:
             return unpack_sent(value)
         except DamagedBlock as error:
-            raise ProtocolError(f"the server sent what is no block: {error}") from error
+            raise ProtocolError(f"the server sent something that is no block: {error}") from error
 
 
 @asynccontextmanager

@@ -117,7 +117,7 @@ class Feed:
                 self._envelopes = iter(()) if run is None else run.envelopes()
 
     async def _more(self, octets: int) -> bytes:
-        """Receive at least one and at most so many octets of a body. Raises as iteration does."""
+        """Receive at least one and at most N `octets` of a body. Raises as iteration does."""
         received = await self._octets()
         if not received:
             raise self._failure or ConnectionLost("the server closed the feed in the middle of a message")

@@ -16,7 +16,7 @@ class OpenMessage:
     def __init__(
         self, head: Head, size: int, beginning: bytes, receive: Callable[[int], Awaitable[bytes]]
     ) -> None:
-        """`receive` returns the next octets, at most so many and at least one."""
+        """`receive(most)` returns the next octets, at least one and at most `most`."""
         self.head = head
         self.size = size
         """Octets of the body."""

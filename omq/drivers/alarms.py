@@ -10,7 +10,7 @@ import trio
 from omq.drivers.signal import Signal
 
 _MOST_CANCELLED = 1000
-"""So many cancelled calls stay until they are due; more do not if they are the greater part."""
+"""How many cancelled calls stay until they are due; more do not if they are the greater part."""
 
 
 class Alarm:

@@ -52,7 +52,7 @@ class Begun:
         return replace(piece, deliveries=self.deliveries) if self.deliveries else piece
 
     def written(self, octets: int) -> None:
-        """So many octets of its body are on the socket: free the memory of the last piece."""
+        """Note that N `octets` of its body are on the socket, and free the memory of the last piece."""
         if self.pieces is not None:
             self.pieces.give_back()
             self.slow = trio.current_time() - self._taken_at >= SLOW_SECONDS

@@ -43,7 +43,7 @@ class Loser(Protocol):
     """A driver whose messages are in a backlog."""
 
     def unsent(self, messages: int, octets: int) -> None:
-        """So many messages, with so many octets of frames, were counted as sent, and are not."""
+        """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
         """The subscriber on this connection has the messages below `position` only."""
@@ -158,7 +158,7 @@ class Backlog:
         self._tails.hold(self, entry.held)
 
     def parts(self, most: int, end: int) -> Sequence[Octets]:
-        """Return at most so many parts of it, from its beginning on, up to this `end` of an entry."""
+        """Return its first parts, at most `most`, up to this `end` of an entry."""
         parts: list[Octets] = []
         for entry in self.entries:
             if entry.end > end:
@@ -169,7 +169,7 @@ class Backlog:
         return parts
 
     def sent(self, octets: int) -> None:
-        """So many octets have left."""
+        """Count N `octets` that have left."""
         entries = self.entries
         self.unsent -= octets
         freed = 0
@@ -226,7 +226,7 @@ class Backlog:
         self._wake()
 
     def _wake(self, most: int | None = None) -> None:
-        """Wake those that have waited for the longest time, at most so many."""
+        """Wake those that have waited for the longest time, at most `most` of them."""
         woken, self._waiting[:most] = self._waiting[:most], []
         for event in woken:
             event.set()

@@ -133,7 +133,7 @@ class BroadcastDriver(CursorDriver):
         self.route.close()
 
     def _keep_large(self, message: Fragmented) -> None:
-        self.tail.clear()  # whoever has not got what is in it reads on in the store
+        self.tail.clear()  # a subscriber that has not got what is in it reads on in the store
         for channel in self._channels:
             if channel.follows:
                 channel.stop_following(message.first)

@@ -369,7 +369,7 @@ class Catalogue:
             if not isinstance(driver, QueueDriver):
                 raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
             if options.exclusive and not driver.options.exclusive:
-                raise Refused(Reason.LOCKED, "it exists, and belongs to nobody alone")
+                raise Refused(Reason.LOCKED, "it exists, and is not exclusive")
             differs = difference(name, options, driver.options)
             if differs is not None:
                 raise differs

@@ -374,7 +374,7 @@ class DirectChannel:
         return Messages(tuple(cuts)) if cuts else None
 
     def take_at_once(self, octets: int) -> Sequence[Cut]:
-        """Take messages as `take` does, without waiting and not more than so many octets of memory."""
+        """Take messages as `take` does, without waiting and not more than N `octets` of memory."""
         cuts: list[Cut] = []
         while self._queued and self._queued[0].block.held <= octets:
             message = self._queued.popleft()

@@ -72,7 +72,7 @@ class Resources:
     stall_seconds: float
     """How long publishers wait for the fastest subscriber while its connection takes nothing."""
     unused: Callable[["Driver", Callable[[], bool]], None]
-    """Called when a topic is to be deleted because nobody uses it, with a function that says whether this is
+    """Called when a topic must be deleted because nobody uses it, with a function that says whether this is
     still so.
     """
     dead_letters: Office

@@ -88,7 +88,7 @@ class Entrance:
     def __init__(
         self, take: Callable[[int, bool], Answer], give: Callable[[int], None], entrances: Entrances
     ) -> None:
-        """`take` counts so many octets if there is room; its second argument tells whether it is this topic's
+        """`take` counts N octets if there is room; its second argument tells whether it is this topic's
         turn to get shared memory. `give` takes back octets of a publisher that gave up.
         """
         self._take = take

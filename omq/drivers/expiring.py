@@ -53,7 +53,7 @@ class ExpiringDriver(DeadLetteringDriver):
         super()._keep_large(message)
 
     def _excess(self) -> int:
-        """Return how many of the first messages are to be dropped."""
+        """Return how many of the first messages must be dropped."""
         return 0
 
     def _flags(self, block: Block | Fragmented) -> int:
@@ -93,7 +93,7 @@ class ExpiringDriver(DeadLetteringDriver):
         self._dispose(Death.EXPIRED, messages)
 
     def _head(self) -> int | None:
-        """Return the id of the message that is to be dealt next."""
+        """Return the id of the message that is dealt next."""
         if self._returned:
             return self._returned.lowest
         return self._cursor if self._cursor < self.next_id else None

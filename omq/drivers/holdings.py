@@ -128,7 +128,7 @@ class Holdings:
         return block if isinstance(block, Block) and message < block.next else None
 
     def blocks_from(self, message: int, most: int) -> list[Block]:
-        """Return the first blocks in memory from the one with this message on, at most so many."""
+        """Return the first blocks in memory from the one with this message on, at most `most`."""
         found: list[Block] = []
         number = max(0, bisect_right(self._firsts, message) - 1)
         while number < len(self._chunks) and len(found) < most:
@@ -183,7 +183,7 @@ class Holdings:
         return freed
 
     def _release(self, ids: range, most: int) -> tuple[range, int, int]:
-        """Free blocks with the first of these messages, at most so many and of one chunk. Return the rest of
+        """Free blocks with the first of these messages, at most `most` and of one chunk. Return the rest of
         the messages, how many blocks were looked at, and the octets that became free.
 
         Blocks that are done leave the lists together: one by one, each would move all that came after it.
@@ -213,7 +213,7 @@ class Holdings:
         return ids, place - begin, freed
 
     def _shrank(self, number: int, octets: int) -> None:
-        """Blocks with so many octets have left a chunk."""
+        """Subtract blocks with N `octets` that have left a chunk."""
         self.octets -= octets
         if not self._chunks[number].blocks and number < len(self._chunks) - 1:
             del self._chunks[number], self._firsts[number]

@@ -23,7 +23,7 @@ class Leftovers:
         self._undropped = LogThrottle.of_problem(log, "not all of a deleted topic could be deleted yet")
 
     def add(self, level: Level, topic: int) -> None:
-        """The blocks of this topic are to be deleted. The next `drop` does so."""
+        """Let the next `drop` delete the blocks of this topic."""
         self._topics.add((level, topic))
 
     async def drop(self) -> None:

@@ -43,8 +43,8 @@ class Ownership:
         return release
 
     def end(self, most: int | None = None) -> bool:
-        """Delete the topics that are not held, at most so many of them; the owner gets no more. Return
-        whether some are left, for which this is to be called again.
+        """Delete the topics that are not held, at most `most` of them; the owner gets no more. Return
+        whether some are left, for which this must be called again.
         """
         self._is_over = True
         while self._delete and most != 0:

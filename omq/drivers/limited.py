@@ -72,7 +72,7 @@ class LimitedDriver(ExpiringDriver):
         room = self._room_for(batch)
         if room >= batch.count:
             return self._counting(super().offer(batch, heads, origins), batch.count)
-        full = Failure(Reason.OVERFLOW, "the queue has the length that it may have")
+        full = Failure(Reason.OVERFLOW, "the queue has its greatest length")
         if not room:
             raise Refused.of(full)
         part = super().offer(batch.part(0, room), heads[:room], origins[:room])
@@ -128,7 +128,7 @@ class LimitedDriver(ExpiringDriver):
         return max(0, excess)
 
     def _shorten(self) -> None:
-        """Drop the oldest messages that are ready until the queue has the length that it may have. If there
+        """Drop the oldest messages that are ready until the queue has its greatest length. If there
         is much to do, or some ids have no message, the dealer does the rest.
         """
         for _ in range(MOST_DROPPED):

@@ -96,7 +96,7 @@ class Making:
                 declared,
                 reserved=first_bound(persistence),
             )
-            # What is in the store gets its driver: whoever wants one of these topics waits for `_changing`.
+            # What is in the store gets its driver: who wants one of these topics waits for `_changing`.
             with trio.CancelScope(shield=True):
                 records = await self._calls.or_refused(create)
                 made = True

@@ -56,7 +56,7 @@ class Pusher(Protocol):
         """Keep messages in the tail, because a subscriber has not got all of them."""
 
     def unsent(self, messages: int, octets: int) -> None:
-        """So many messages, with so many octets of frames, were counted as sent, and are not."""
+        """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
 
 
 class Run:

@@ -419,7 +419,7 @@ class RoundRobinDriver(Driver):
         return False
 
     def _pop_returned(self) -> int:
-        """Remove the lowest returned message from those that are to be dealt, and return its id."""
+        """Remove the lowest returned message from those that wait to be dealt, and return its id."""
         message = self._returned.pop()
         self._count()
         self._note_move()
@@ -568,7 +568,7 @@ class RoundRobinDriver(Driver):
         return False
 
     def _expire(self, messages: Sequence[Run]) -> None:
-        """These messages are expired, and no longer among those that are to be dealt."""
+        """These messages are expired, and no longer among those that wait to be dealt."""
 
     # -- the rest ------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ MOST_CUTS = 512
 room."""
 
 MOST_UNDELIVERABLE = 1_000
-"""A channel on which so many waiting messages are undeliverable gets nothing more until others take some."""
+"""With this number of waiting undeliverable messages a channel gets nothing until others take some."""
 
 
 class Dealer(Protocol):

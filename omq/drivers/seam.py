@@ -246,12 +246,12 @@ class Flow(Protocol):
         """As `Channel.ready`."""
 
     def at_hand(self, octets: int) -> Sequence[Block]:
-        """Return blocks in memory from `position` on, about so many octets of them, without taking them.
+        """Return blocks in memory from `position` on, about N `octets` of them, without taking them.
         Nothing where there are none, or where `take` must be used.
         """
 
     def passed(self, position: int, octets: int) -> None:
-        """The messages below `position` are on their way, so many octets of them since the last call."""
+        """Note that the messages below `position` are on their way: N `octets` since the last call."""
 
 
 class Subscriber(Protocol):
@@ -304,7 +304,7 @@ class Channel(Protocol):
         """
 
     def take_at_once(self, octets: int) -> Sequence[Cut]:
-        """Take messages as `take` does, without waiting, and not more than so many octets. Nothing where
+        """Take messages as `take` does, without waiting, and not more than N `octets`. Nothing where
         there are none, or where `take` must be used.
         """
 

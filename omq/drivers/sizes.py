@@ -9,7 +9,7 @@ from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.runs import Run
 
 _LEAST_LOOKED_AT = 1024
-"""So many blocks are kept without a look at which of them are done."""
+"""How many blocks are kept without a look at which of them are done."""
 
 
 class Sizes:
@@ -60,7 +60,7 @@ class Sizes:
         self.octets -= self._octets_of(ids)
 
     def after(self, message: int, octets: int) -> int:
-        """Return the id behind the messages from this one on that have at least so many octets together, as
+        """Return the id behind the messages from this one on that have at least N `octets` together, as
         few as possible; or behind all that have arrived.
         """
         wanted = self._octets_below(message) + octets

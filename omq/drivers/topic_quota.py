@@ -34,7 +34,7 @@ class TopicQuota:
             )
 
     def has_room(self, count: int) -> bool:
-        """Return whether the quota allows so many more topics."""
+        """Return whether the quota allows `count` more topics."""
         return self._count() + self._awaited + count <= self.most
 
     def admit(self, admit: Admit | None) -> Release:

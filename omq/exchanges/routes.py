@@ -41,7 +41,7 @@ class Part(NamedTuple):
     indexes: Sequence[int] | None
     """The indexes of the messages within the run; None for all of them."""
     heads: Sequence[bytes]
-    """Their heads as they are to be stored."""
+    """Their heads, in the form in which they are stored."""
 
 
 class Declared:

@@ -238,7 +238,7 @@ def _store_families(stores: Stores, reserve: int) -> Iterator[Metric]:
     yield used
     yield GaugeMetricFamily("omq_disk_free_bytes", "Free octets of the stores' disk.", stores.disk_free)
     yield GaugeMetricFamily(
-        "omq_disk_reserve_bytes", "Below so many free octets nothing more is stored.", reserve
+        "omq_disk_reserve_bytes", "The server stores nothing while the disk has fewer free octets.", reserve
     )
 
 

@@ -127,7 +127,7 @@ def _speed(text: str) -> float:
     except ValueError:
         speed = 0.0
     if not 0 < speed < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no factor above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return speed
 
 

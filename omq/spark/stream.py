@@ -94,10 +94,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins[name] = topic.first
             if name in before:
                 begins[name] = before[name].next
-                anew = before[name].id != topic.id
-                if anew or topic.next < begins[name]:
+                is_new = before[name].id != topic.id
+                if is_new or topic.next < begins[name]:
                     what = (
-                        "it was deleted and created again, and has got to" if anew else "it has only got to"
+                        "it was deleted and created again, and has got to" if is_new else "it has only got to"
                     )
                     self._lost(
                         f"Topic {name!r}: message {begins[name]} was to be read next, but {what} {topic.next}"

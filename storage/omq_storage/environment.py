@@ -325,7 +325,7 @@ class Environment:
             return read_piece(self._database, message, begin, octets)
         except DamagedBlock:
             if isinstance(message.place, Fragmented):
-                self._intact.discard(message.place.body)  # whoever opens it next learns of it at once
+                self._intact.discard(message.place.body)  # the next task that opens it learns of it at once
             raise
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:

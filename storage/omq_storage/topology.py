@@ -87,7 +87,7 @@ def decode_binding(key: bytes, stored: bytes) -> tuple[int, BindingRecord]:
     found = verify_and_decode(BINDINGS, key, stored, _Stored, "a binding")
     destination = found.topic if found.exchange is None else found.exchange
     if destination is None or len(key) != _BINDING_KEY.size:
-        raise DamagedRecord("The record of a binding cannot be read: it leads nowhere.")
+        raise DamagedRecord("The record of a binding cannot be read: it has no destination.")
     record = BindingRecord(found.source, destination, found.key, found.arguments)
     return _BINDING_KEY.unpack(key)[0], record
 

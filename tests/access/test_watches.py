@@ -160,7 +160,7 @@ async def test_each_watcher_has_its_own_period_and_is_told_each_change_once(
         assert (often.woken, seldom.woken) == ([0, 1, 2, 3], [0, 3])
 
 
-async def test_a_watcher_with_other_rights_begins_anew(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_watcher_with_other_rights_begins_again(tmp_path: Path, mock_clock: MockClock) -> None:
     async with watched(tmp_path, Totals()) as access:
         client = await connected(access, b"all:s")
         for name in (b"t", b"u"):
@@ -224,7 +224,7 @@ async def test_deleted_topics_are_told_a_thousand_at_a_time(tmp_path: Path) -> N
         await terminal.watch(b"few:s", 1000)
         await terminal.round()
         for count, sizes in ((1000, [1000]), (2001, [1000, 1000, 1])):
-            terminal.watcher.begin([], list(range(count)), anew=False)
+            terminal.watcher.begin([], list(range(count)), again=False)
             round = await terminal.round()
             assert [len(part.ids) for part in round if isinstance(part, watching.Gone)] == sizes
             assert gone(round) == list(range(count))

@@ -33,7 +33,7 @@ class Page:
         self.origin = ""
 
     def open(self, origin: str, path: str = "") -> None:
-        """Open the console of a server anew, at a page."""
+        """Open the console of a server again, at a page."""
         self.origin = origin
         self.driver.get("about:blank")
         self.driver.get(f"{origin}/{path}")

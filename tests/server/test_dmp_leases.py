@@ -156,7 +156,7 @@ async def test_another_host_may_use_a_lease_where_the_configuration_says_so(stor
 
 
 @pytest.mark.parametrize("command", ENDS)
-@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew"])
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 async def test_the_topic_is_deleted_between_lease_and_use(store: Path, command: bytes, again: bool) -> None:
     async with serving(store) as host:
         client = await host.connect()

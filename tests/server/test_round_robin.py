@@ -368,7 +368,7 @@ async def test_publishers_of_a_full_transient_topic_may_leave(store: Path) -> No
         for publisher in publishers:
             publisher.reset()
         await eventually(lambda: host.connections == 1)
-        await observer.ask(b"(Delete t)")  # one of them may have made it anew
+        await observer.ask(b"(Delete t)")  # one of them may have made it again
         await eventually(lambda: host.memory_used == 0)
 
 

@@ -78,7 +78,7 @@ async def test_a_call_waits_until_a_thread_can_be_started(
                     clock.jump(RETRY_SECONDS)
                 assert results == []
             assert len(caplog.messages) == 2
-            assert "what needs a thread waits until one can be started" in caplog.messages[0]
+            assert "work that needs a thread waits until one can be started" in caplog.messages[0]
             clock.jump(RETRY_SECONDS)
             await eventually(lambda: results == [7])
 

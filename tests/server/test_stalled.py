@@ -310,7 +310,7 @@ async def test_who_reads_slowly_is_not_cut_off_for_those_who_read_nothing(
 async def test_a_worker_that_stalls_has_nothing_but_the_message_it_is_in(
     store: Path, clock: MockClock, persistence: bytes, credit: int | None, way: str
 ) -> None:
-    """What else it was dealt goes to others. When it reads again it is dealt anew."""
+    """What else it was dealt goes to others. When it reads again it is dealt again."""
     async with serving(store, memory_bytes=128 * MIB, ping_seconds=1000) as host:
         client = await declared(host, b"Round_robin " + persistence)
         reader = await Reader.open(host, client, way, b"From_current")

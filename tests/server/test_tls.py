@@ -454,7 +454,7 @@ async def test_clients_certificates(store: Path, authority: Authority, tmp_path:
             await answer(stranger)
 
 
-async def test_certificates_are_read_anew(store: Path, authority: Authority, tmp_path: Path) -> None:
+async def test_certificates_are_read_again(store: Path, authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     async with serving_tls(store, authority) as host:
         before = await host.connect()

@@ -243,7 +243,7 @@ def test_the_first_batch_of_a_stream_from_the_latest_is_empty(tmp_path: Path) ->
         assert stream.latestOffset(start, ReadAllAvailable()) == start
         end = stream.latestOffset(start, ReadAllAvailable())
         assert bounds(end) == {"prices": [11, 16]}
-        # Started again before the first batch was done, Spark asks for a beginning anew, behind the kept end.
+        # Started again before the first batch was done, Spark asks for a new beginning, behind the kept end.
         again = reader(server)
         later = again.initialOffset()
         assert bounds(later) == {"prices": [16]}

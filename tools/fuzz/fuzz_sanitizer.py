@@ -1,7 +1,7 @@
 """The compiled codec under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-It is built anew, into a directory of its own, and looked at in processes that load the sanitizers first. Two
-things are tried: the tests that hold the codec against its plain twin, and `fuzz_codec`.
+Each run builds the codec into a directory of its own and loads it in processes that load the sanitizers
+first. It runs the tests that compare the codec with its plain twin, and `fuzz_codec`.
 """
 
 import json

@@ -175,9 +175,9 @@ def check_small_table(data: bytes, at: int, end: int, what: str = "the table") -
 def is_small_table(data: bytes, at: int, end: int, what: str = "the table") -> bool:
     """Whether the table at `data[at]` has fewer than VALUES_A_STEP values.
 
-    Raises `FieldError` as `read_table` does, if it finds an error among so many values.
+    Raises `FieldError` as `read_table` does, if it finds an error among the first `VALUES_A_STEP` values.
     """
-    for _ in checking(data, at, end, what):  # which pauses after so many
+    for _ in checking(data, at, end, what):  # which pauses after VALUES_A_STEP
         return False
     return True
 
@@ -193,7 +193,7 @@ _SIZES = {kind: shape.size for kind, (_, shape) in _NUMBERS.items()} | {
 """The sizes of values of fixed size, by type octet."""
 
 VALUES_A_STEP = 512
-"""After so many values `checking` pauses."""
+"""The number of values after which `checking` pauses."""
 
 
 def bounds(data: bytes, at: int, end: int, what: str = "the table") -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Bounds how many stored heads one step translates into the form of another protocol, or writes anew.
+"""Bounds how many stored heads one step translates into the form of another protocol, or writes again.
 
 To translate a short head takes about 50 microseconds. A take may have thousands of messages, each with a
 head of its own, and all other connections wait while they are framed. So they are framed portion by portion,

@@ -86,7 +86,7 @@ handed on in parts, so that the terminal decides about the memory.
 """
 
 FRAMES_A_STEP = 64
-"""After so many frames without an event there is a pause."""
+"""The number of frames without an event after which there is a pause."""
 
 VIRTUAL_HOSTS = (b"/", b"")
 

@@ -40,7 +40,7 @@ LEAST_HEARTBEAT_SECONDS = 0.1
 """How often the server sends heartbeats at most, whatever the client wants."""
 
 FRAMES_IN_TURN = 256
-"""After so many frames the other connections have their turn, even if the frames mean nothing."""
+"""The number of frames after which the other connections have their turn, even if the frames mean nothing."""
 
 _TRANSFER = b"\x00\x53\x14"
 
@@ -107,11 +107,11 @@ class Connection:
     # -- out -----------------------------------------------------------------------------------------------
 
     def put(self, octets: bytes) -> None:
-        """Add octets to what is to be sent."""
+        """Add octets to those that `take` returns next."""
         self._out.append(octets)
 
     def take(self) -> bytes:
-        """Return what is to be sent since the last call."""
+        """Return the octets to send since the last call."""
         out, self._out = self._out, []
         return b"".join(out)
 

@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Whole messages, as they are to be stored."""
+    """Whole messages, in the form in which they are stored."""
 
     link: ReceivingLink
     run: TransferRun

@@ -71,7 +71,7 @@ def _expanded(octets: bytes, routing_key: bytes) -> bytes:
             return octets
         made = head.encode(_head(around.before, kept, routing_key))
     except (DecodeError, FieldError):
-        return octets  # whoever stores a message can write any octets there
+        return octets  # a publisher of any protocol can write any octets there
     return made if len(made) <= MAX_HEAD else octets
 
 

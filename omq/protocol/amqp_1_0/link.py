@@ -69,7 +69,7 @@ class LinkSession(Protocol):
         """Count transfer frames that are about to be sent; a negative number for some that were not."""
 
     def may_begin(self, frames: int) -> bool:
-        """Whether a message of so many transfers may begin; those that the window does not allow wait."""
+        """Return whether a message of N `frames` may begin; frames that the window does not allow wait."""
 
     def unblocked(self) -> "tuple[SendingLink, ...]":
         """Return the links of all sessions that may send now because nothing waits any more."""
@@ -294,7 +294,7 @@ class ReceivingLink(Link):
         )
 
     def takes(self, count: int, longest: int) -> bool:
-        """Return whether the client may send so many whole messages now, the longest with so many octets."""
+        """Return whether the client may send `count` whole messages now, of up to `longest` octets each."""
         return (
             self.is_attached
             and self.delivery is None

@@ -57,7 +57,7 @@ class Peer(Protocol):
     """What a session needs of its connection."""
 
     def put(self, octets: bytes) -> None:
-        """Add octets to what is to be sent."""
+        """Add octets that the connection sends."""
 
     def frame_room(self) -> int:
         """The longest frame that the client takes."""
@@ -211,7 +211,7 @@ class Session:
         return tuple(each for each in self._links.values() if isinstance(each, SendingLink))
 
     def may_begin(self, frames: int) -> bool:
-        """Whether a message of so many transfers may begin.
+        """Return whether a message of N `frames` may begin.
 
         The transfers that the window does not allow wait in memory. So a message that is longer than the
         window begins only while nothing waits on the whole connection.
@@ -320,7 +320,7 @@ class Session:
         if attach.handle in self._links:
             raise SessionProblem(Condition.HANDLE_IN_USE, f"the handle {attach.handle} is attached already")
         if attach.handle >= MOST_HANDLES:
-            # Whoever ignores the handle-max gets the error of the specification (section 2.7.2, handle-max).
+            # Clients that ignore the handle-max get this error (section 2.7.2, handle-max).
             raise SessionProblem(
                 Condition.NOT_ALLOWED, f"handles are at most {MOST_HANDLES - 1}, not {attach.handle}"
             )

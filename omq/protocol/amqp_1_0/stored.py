@@ -148,7 +148,7 @@ def is_head(head: bytes) -> bool:
         return False
     try:
         _, table = bounds(head, 0, len(head))
-    except FieldError:  # whoever stores a message can write any octets there
+    except FieldError:  # a publisher of any protocol can write any octets there
         return False
     return (
         table is not None
@@ -250,8 +250,8 @@ def annotated(around: Around, annotations: Sequence[tuple[Value, Value]]) -> Aro
 def redelivered(around: Around, deliveries: int) -> Around:
     """Return it with a header that says how often it was delivered before (part 3, section 3.2.1).
 
-    A message that is stored as a whole stays as it is, and so does one whose sections make no sense: whoever
-    stores a message can write any octets there.
+    A message that is stored as a whole stays as it is, and so does one whose sections make no sense: a
+    publisher of any protocol can write any octets there.
     """
     if around.form & ~WIDE == Form.MESSAGE:
         return around

@@ -115,7 +115,7 @@ class Framing:
 
     @staticmethod
     def messages_within(frames: bytes | memoryview, octets: int) -> tuple[int, int]:
-        """Return how many frames are whole within so many octets of frames, and how many octets they have."""
+        """Return how many frames are whole within the first N `octets`, and how many octets they have."""
         count = at = 0
         while at + _SIZE.size <= octets and (end := at + _SIZE.unpack_from(frames, at)[0]) <= octets:
             at = end

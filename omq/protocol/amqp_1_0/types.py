@@ -5,7 +5,7 @@ value is an octet 0, the descriptor, and the value that it describes. Numbers ar
 Source: AMQP 1.0, part 1, "Types".
 
 Values keep their type. They do not keep which of several forms a sender chose: `write` chooses the shortest.
-Whoever must pass a value on unchanged keeps its octets, which `skip` delimits without looking into them.
+Code that must pass a value on unchanged keeps its octets, which `skip` delimits without looking into them.
 """
 
 from collections.abc import Iterable, Sequence

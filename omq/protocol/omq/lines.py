@@ -197,7 +197,7 @@ DEALT_OCTETS = 512 << 10
 """How many octets of lines in the quick forms the compiled codec reads in one step: as a read has at most."""
 
 Deal = Callable[[bytes, int, int], "tuple[list[tuple[bytes, Spans]], int, bool] | None"]
-"""Takes the Publish lines from a position on, at most about so many octets. Returns the messages that it
+"""Takes the Publish lines from a position on, at most about N octets. Returns the messages that it
 leaves to the reader, by the topics as they are written, where it stopped, and whether the step should end
 there; or None, when the reader must parse all lines.
 """

@@ -77,7 +77,7 @@ class Consumer:
             channel.hold()
 
     def grant(self, window: int) -> None:
-        """Let so many messages be unacknowledged at a time."""
+        """Let at most `window` messages be unacknowledged at a time."""
         self.window = window
         if self.channel is not None and not self.no_ack:
             self.channel.grant(window, Credit.WINDOW)

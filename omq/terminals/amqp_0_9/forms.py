@@ -22,7 +22,7 @@ class Tags:
         self.unacknowledged = Unacknowledged()
 
     def take(self, count: int) -> int:
-        """Return the first of so many new tags."""
+        """Take `count` new tags and return the first."""
         tag = self.next
         self.next += count
         return tag

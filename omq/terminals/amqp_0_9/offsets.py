@@ -29,7 +29,7 @@ class FromTime:
 
 @dataclass(frozen=True, slots=True)
 class FromAgo:
-    """The first message that is no older than so many seconds."""
+    """The first message that is at most this old, in seconds."""
 
     seconds: int
 

@@ -81,7 +81,7 @@ class Outbox:
             self._wake()
 
     def collect(self) -> list[Octets]:
-        """Return what is to be sent next, in order."""
+        """Return what must be sent next, in order."""
         parts: list[Octets] = []
         collected = 0
         while self._queue and collected < COLLECTED_OCTETS:

@@ -38,7 +38,7 @@ LOOKED_AT = CHECKED | stored_properties.HEADERS
 
 MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10
-"""After so many messages that may need work one by one, or so many octets of their heads, the other
+"""The numbers of messages that may need work one by one, and of octets of their heads, after which the other
 connections have their turn.
 """
 
@@ -169,7 +169,7 @@ class Publishing:
     # -- single messages -----------------------------------------------------------------------------------
 
     def _checked(self, publisher: Publisher, run: PublishRun) -> list[bytes]:
-        """Check properties that concern the server; return the heads as they are to be stored.
+        """Check properties that concern the server; return the heads in the form in which they are stored.
 
         Raises ChannelProblem.
         """

@@ -75,7 +75,7 @@ LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
 EVENTS_IN_TURN = 64
-"""After so many events the other connections have their turn."""
+"""The number of events after which the other connections have their turn."""
 
 log = logging.getLogger("omq.terminal")
 
@@ -368,7 +368,7 @@ class AmqpTerminal:
         return isinstance(self._state, Serving)
 
     def has_ended(self) -> bool:
-        """Return whether nothing more is to be sent."""
+        """Return whether everything was sent."""
         return isinstance(self._state, Over) and not self._outbox
 
     def due(self) -> float:

@@ -34,7 +34,7 @@ class Transaction:
         return settled
 
     def take(self) -> tuple[list[PublishRun], list[tuple[Settled, Outcome]]]:
-        """Return what waits, in order, and begin anew."""
+        """Return what waits, in order, and begin again."""
         runs, self.runs = self.runs, []
         settled, self.settled = self.settled, []
         self.posted = []

@@ -60,7 +60,7 @@ class Unacknowledged:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        self._gone = 0  # so many runs at the beginning are used up
+        self._gone = 0  # the number of runs at the beginning that are used up
 
     def __len__(self) -> int:
         return sum(len(run.ids) for run in self._runs[self._gone :])

@@ -37,7 +37,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
         super().wake()
 
     def frames_at_once(self, octets: int) -> Sequence[Octets]:
-        """Return the frames of messages with at most about so many octets. They count as sent. Other messages
+        """Return the frames of messages with at most about N `octets`. They count as sent. Other messages
         wait for the sending task.
         """
         channel = self.channel

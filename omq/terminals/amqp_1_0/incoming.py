@@ -149,7 +149,7 @@ class Incoming(Producing):
         self.link.session.settle(delivery, delivery, rejection(condition, text))
 
     def close(self) -> None:
-        """Nothing is to be told any more."""
+        """Tell the link nothing more."""
         self._posted.clear()
         self.unconfirmed = 0
 

@@ -98,7 +98,7 @@ class Producing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The link is over: nothing is to be told any more."""
+        """The link is over: tell it nothing more."""
 
     def _settle(self, told: Iterable[Told]) -> None:
         """Tell outcomes, equal neighbours in one disposition."""

@@ -32,7 +32,7 @@ from omq.terminals.connection.liveness import Excuse
 from omq_storage.batches import Bodies
 
 ADDRESSES_IN_TURN = 16
-"""After so many addresses of one read the other connections have their turn."""
+"""The number of addresses of one read after which the other connections have their turn."""
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send its last frames, and to read the client's."""
 
 EVENTS_IN_TURN = 64
-"""After so many events the other connections have their turn."""
+"""The number of events after which the other connections have their turn."""
 
 IDLE_SECONDS = 60.0
 """The idle-time-out that the server states. A client is gone after twice as long without an octet."""
@@ -322,7 +322,7 @@ class Amqp1Terminal:
         return True
 
     def has_ended(self) -> bool:
-        """Return whether nothing more is to be sent."""
+        """Return whether everything was sent."""
         return isinstance(self._state, Over) and not self._waiting
 
     def due(self) -> float:

@@ -29,7 +29,7 @@ class WaitingFrames:
         self._octets = 0
 
     def look(self, octets: int) -> None:
-        """So many octets wait now."""
+        """Count that N `octets` wait now."""
         if octets == self._octets:
             return
         before, self._octets = self._octets, octets

@@ -135,7 +135,7 @@ class ReadAdmission:
         return octets > FREE_OCTETS or self._may_hold
 
     async def hold(self, octets: int) -> None:
-        """Hold the share for so many octets of something unfinished, or wait for a turn without one.
+        """Hold the share for N `octets` of something unfinished, or wait for a turn without one.
 
         If it is known how long the line or envelope will be, ask for all of it at once.
         """

@@ -32,7 +32,7 @@ class Begun(Protocol):
         """
 
     def sent(self, octets: int) -> None:
-        """Note that so many octets of what `framed` returned last have left."""
+        """Note that N `octets` of the last result of `framed` have left."""
 
 
 class Form(Protocol):

@@ -358,8 +358,8 @@ class Forwarder:
 
 
 def begin_behind(form: Form, cuts: Sequence[Cut], count: int, octets: int) -> tuple[Block, Begun, Octets]:
-    """After `count` messages, so many octets of the next one were sent: return its block, the message that is
-    begun, and the rest of its body.
+    """Begin the message behind the first `count` ones, of which N `octets` were sent. Return its block, the
+    begun message, and the rest of its body.
     """
     cut, message = cut_at(cuts, count)
     body = cut.block.frame(message)[FRAME_HEADER:]

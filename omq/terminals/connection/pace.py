@@ -14,7 +14,7 @@ import trio
 from omq.drivers.signal import Signal
 
 ROUND_OCTETS = 2 << 20
-"""After so many octets no further turn begins in a round. Their copying takes one or two milliseconds."""
+"""After this number of octets no turn begins in a round. To copy them takes one or two milliseconds."""
 
 ROUND_TURNS = 16
 """How many waiting turns a round continues with: each sends 256 KiB at most."""

@@ -386,7 +386,7 @@ class Sender:
                     return
 
     def _send_part(self, share: Share, octets: int) -> None:
-        """So many octets of a share were sent: the rest of the message that they end in must follow."""
+        """Note that N `octets` of a share were sent: the rest of the message they end in must follow."""
         if not octets:
             return
         position = share.position + share.block.messages_within(share.position, octets)

@@ -354,7 +354,7 @@ class SinkService:
         return self._problem is not None
 
     def posted(self, count: int, confirmation: Confirmation) -> None:
-        """So many messages were posted."""
+        """Count `count` posted messages, and listen to their confirmation."""
         self._posts.begin(count)
 
         def settle() -> None:

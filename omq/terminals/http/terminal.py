@@ -177,7 +177,7 @@ class HttpTerminal:
 
     @property
     def session(self) -> Session | None:
-        """None: each request proves anew whose it is."""
+        """None: each request proves by itself whose it is."""
         return None
 
     def disconnect(self, why: str) -> None:

@@ -82,7 +82,7 @@ class WebSocketTransport(Transport):
         self._has_more = True
 
     def _decoded(self, octets: int) -> bytes:
-        """Return at most so many octets of the stream; none if none are there yet, or none will come."""
+        """Return at most N `octets` of the stream; none if none are there yet, or none will come."""
         if not self._kept and self._has_more:
             read: Read = self._websocket.read()
             self._kept = read.octets

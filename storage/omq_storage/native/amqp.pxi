@@ -160,7 +160,7 @@ cdef class Written:
         self.size = 0
 
     cdef uint8_t* room(self, int64_t more) except NULL:
-        """Return where `more` octets are to be written, which then count."""
+        """Return where to write `more` octets, which then count."""
         cdef int64_t capacity = PyBytes_GET_SIZE(self.octets)
         cdef bytes larger
         if more > capacity - self.size:
