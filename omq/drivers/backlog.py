@@ -46,7 +46,7 @@ class Loser(Protocol):
         """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
-        """The subscriber on this connection has the messages below `position` only."""
+        """Move the subscriber on this connection back to `position`: it has the messages below that only."""
 
 
 class Entry:
@@ -219,7 +219,7 @@ class Backlog:
         return before > self.octets
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Drop the entries of a connection that has ended, and free their memory."""
         self.entries.clear()
         self.unsent = 0
         self._free(self.octets)
@@ -236,7 +236,7 @@ class Backlog:
         self._waiting.insert(0 if again else len(self._waiting), event)
 
     def leave(self, event: trio.Event) -> None:
-        """Its publisher waits no more: the next one may have its turn."""
+        """Remove a publisher that waits no more, and wake the next one if the backlog has room."""
         if event in self._waiting:
             self._waiting.remove(event)
         if self._waiting and not self.is_full():

@@ -23,7 +23,7 @@ class Backpressure:
     """Detects when the publishers of one topic must wait, and which of its subscribers stand still."""
 
     def __init__(self, driver: Driver, channels: Iterable[BroadcastChannel]) -> None:
-        """`channels` are the open channels of the topic."""
+        """Create the backpressure of a topic whose open channels are `channels`."""
         self._driver = driver
         self._channels = channels
         self.is_watching = False
@@ -47,7 +47,7 @@ class Backpressure:
         return fastest is not None and driver.tail.octets_after(fastest, most + 1) > most
 
     def moved(self, channel: BroadcastChannel) -> None:
-        """A channel has moved."""
+        """Record the progress of a channel that has moved."""
         self._watched[channel] = (channel.progress(), trio.current_time())
 
     def watch(self) -> None:

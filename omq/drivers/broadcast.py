@@ -36,7 +36,7 @@ class BroadcastDriver(CursorDriver):
         self._aim()
 
     def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> BroadcastChannel:
-        """Raises Refused when the topic cannot be replayed from there."""
+        """Open a channel for a subscriber. Raise Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
         self.fell_behind()
@@ -80,7 +80,9 @@ class BroadcastDriver(CursorDriver):
         return len(self._channels)
 
     def has_taker(self) -> bool:
-        """Somebody who follows what comes: at its end, or no further behind than memory reaches."""
+        """Return whether a subscriber follows: it is at the end of the topic, or no further behind than
+        memory reaches.
+        """
         return any(
             channel.can_have_more()
             and (channel.position >= self.next_id or self.tail.covers(channel.position))
@@ -216,8 +218,8 @@ class BroadcastDriver(CursorDriver):
         return min(self.resources.memory.tails.share(), FRAMES_LIMIT)
 
     def written(self) -> None:
-        """Messages are on their way. When a quarter of the memory of all tails is used, blocks that nobody
-        wants any more go at once: a little of it in each of many topics would push out what others wait for.
+        """Free blocks that no subscriber needs, once a quarter of the memory of all tails is used, as
+        messages are on their way. A little of it in each of many topics would push out what others wait for.
         """
         tails = self.resources.memory.tails
         if tails.used > tails.limit // 4:

@@ -41,27 +41,29 @@ class CursorDriver(Driver):
 
     @abstractmethod
     def caught_up(self) -> None:
-        """A channel follows now."""
+        """Count a channel that has caught up with the topic as a follower."""
 
     @abstractmethod
     def fell_behind(self) -> None:
-        """A channel does not follow any more."""
+        """Count a channel that has fallen behind as a follower no longer."""
 
     @abstractmethod
     def moved(self, channel: "BroadcastChannel | None" = None) -> None:
-        """A channel has moved: there may be room for a publisher that waits for the fastest subscriber."""
+        """Note that a channel has moved: there may be room for a publisher that waits for the fastest
+        subscriber.
+        """
 
     @abstractmethod
     def written(self) -> None:
-        """Messages are on their way to the subscriber of a channel."""
+        """Note that messages are on their way to the subscriber of a channel."""
 
     @abstractmethod
     def cancelled(self, channel: "BroadcastChannel") -> None:
-        """A channel delivers nothing more: nothing is kept for it."""
+        """Keep nothing for a channel that was cancelled and delivers nothing more."""
 
     @abstractmethod
     def closed(self, channel: "BroadcastChannel") -> None:
-        """A channel is closed."""
+        """Remove a channel that was closed."""
 
 
 class BroadcastChannel:
@@ -239,8 +241,8 @@ class BroadcastChannel:
         return gone
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """The cursor moved when the blocks were taken; move it to where the subscriber is, and free their
-        memory. A slow subscriber gets little at a time until it takes that in time.
+        """Move the cursor to where the subscriber is, and free the memory of the blocks that were taken:
+        `take` had moved it past them. A slow subscriber gets little at a time until it takes that in time.
         """
         given = self._given()
         self._unwritten += count
@@ -331,7 +333,9 @@ class BroadcastChannel:
             self.driver.fell_behind()
 
     def fall_behind(self, position: int) -> None:
-        """The subscriber has the messages below `position` only, although it was pushed others."""
+        """Move back to `position`: the subscriber has the messages below it only, although it was pushed
+        others.
+        """
         position = max(position, self._start)
         if position >= self.unwritten:
             return
@@ -344,18 +348,18 @@ class BroadcastChannel:
     # -- whether it sets the pace of publishers ------------------------------------------------------------
 
     def progress(self) -> int:
-        """A number that grows when its subscriber moves: in this topic, or on its connection at all."""
+        """Return a number that grows when its subscriber moves, in this topic or on its connection."""
         return self.position if self.outlet is None else self.outlet.sent
 
     def found_still(self) -> None:
-        """It has not moved for a while."""
+        """Note that the subscriber has not moved for a while."""
         if self.outlet is None:
             self._still_at = self.position
         else:
             self.outlet.still_at = self.outlet.sent
 
     def stands_still(self) -> bool:
-        """Whether it was found still, and has not moved since."""
+        """Return whether it was found still, and has not moved since."""
         outlet = self.outlet
         return self._still_at == self.position if outlet is None else outlet.still_at == outlet.sent
 

@@ -132,7 +132,7 @@ class Catalogue:
         return self._drivers.get(name)
 
     def is_replacing(self, name: bytes) -> bool:
-        """Whether the topic with this name is being given other types: await `settled`."""
+        """Return whether the topic with this name is being given other types: await `settled`."""
         driver = self._drivers.get(name)
         return driver is not None and driver.is_replaced
 
@@ -558,7 +558,7 @@ class Catalogue:
                 await self.drop_leftovers()
 
     def _gone(self, driver: Driver) -> None:
-        """The topic was deleted, but for its blocks."""
+        """Report a topic that was deleted, except for its blocks, and note to delete those."""
         self.deleted(driver)
         if driver.writer is not None:
             # The record is deleted: blocks that cannot be deleted now are tried again until they are.
@@ -647,8 +647,8 @@ class Catalogue:
 
 
 def _nothing() -> None:
-    """Nothing needs to know of the change."""
+    """Do nothing: nobody listens for changes."""
 
 
 def _ignore(driver: Driver) -> None:
-    """Nothing needs to know that a topic was deleted."""
+    """Do nothing: nobody listens for deleted topics."""

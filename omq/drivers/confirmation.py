@@ -23,7 +23,7 @@ class Confirmation:
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     def settle(self, failure: Failure | None = None) -> None:
-        """All messages of the post succeeded; or all of them failed."""
+        """Settle the post: all its messages succeeded, or all of them failed with `failure`."""
         assert not self.settled, "a post is settled once"
         self.settled = True
         self.failure = failure
@@ -32,7 +32,7 @@ class Confirmation:
             listener()
 
     def settle_each(self, outcomes: Outcomes) -> None:
-        """Each message of the post has its own outcome."""
+        """Settle the post with an outcome for each of its messages."""
         self._outcomes = outcomes
         self.settle(next((failure for _, failure in outcomes if failure is not None), None))
 

@@ -11,7 +11,9 @@ class Consumers:
     __slots__ = ("_active", "_in_line", "_priorities", "_sharing", "_single")
 
     def __init__(self, *, single_active: bool) -> None:
-        """With `single_active`, one consumer gets all messages until it has gone."""
+        """Create an empty set of consumers. With `single_active`, one of them gets all messages until it has
+        gone.
+        """
         self._single = single_active
         self._in_line: dict[RoundRobinChannel, None] = {}
         """With `single_active`: the consumers in the order of their arrival."""
@@ -34,7 +36,7 @@ class Consumers:
             self._active = self._active or channel
 
     def shares(self, channel: RoundRobinChannel) -> None:
-        """A channel has a window together with others, or not any more."""
+        """Note whether a channel has a window together with others."""
         if channel.is_sharing:
             self._sharing.add(channel)
         else:
@@ -56,7 +58,7 @@ class Consumers:
         return self._priorities.get(channel, 0)
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
-        """Whether this consumer may get messages now, if it has room and others have none."""
+        """Return whether this consumer may get messages now, if it has room and others have none."""
         return not self._single or channel is self._active
 
     def preferred(self, channels: Sequence[RoundRobinChannel]) -> list[RoundRobinChannel]:

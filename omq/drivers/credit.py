@@ -52,5 +52,5 @@ class ChannelCredit:
         return drained, unused
 
     def forget_drain(self) -> None:
-        """The channel is closed: nobody hears of the end of its drain."""
+        """Forget the drain of a channel that is closed: nobody hears of its end."""
         self._drained = None

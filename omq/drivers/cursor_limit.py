@@ -14,7 +14,7 @@ class CursorLimit:
     __slots__ = ("_share", "_unsettled", "bound", "credit", "end")
 
     def __init__(self, share: Unconfirmed) -> None:
-        """`share` counts the memory for unsettled messages."""
+        """Create a limit without credit, where `share` counts the memory for unsettled messages."""
         self.bound = 0
         """The id of the first message that the subscriber may not have yet."""
         self.credit = ChannelCredit()
@@ -37,12 +37,12 @@ class CursorLimit:
             self.give(outstanding)
 
     def give(self, ids: range) -> None:
-        """The subscriber gets these messages: with a window they are unsettled from now on."""
+        """Count messages that the subscriber gets: with a window they are unsettled from now on."""
         if self._unsettled is not None and ids:
             self._unsettled.add(ids)
 
     def take_back(self, ids: range) -> None:
-        """The subscriber did not get these messages, or gets them again."""
+        """Take back messages that the subscriber did not get, or gets again."""
         if self._unsettled is not None and ids:
             self._unsettled.take(ids)
 
@@ -62,7 +62,7 @@ class CursorLimit:
         self.bound = min(bounds)
 
     def close(self) -> None:
-        """The channel is closed: free the memory of its unsettled messages."""
+        """Free the memory of the unsettled messages of a channel that is closed."""
         self.credit.forget_drain()
         if self._unsettled is not None:
             self._unsettled.clear()

@@ -49,8 +49,8 @@ class DeadLetteringDriver(SpillingDriver):
         return kept
 
     def _pass_over(self, cursor: int, death: Death | None = None) -> None:
-        """The messages from the cursor to this id are done without having been assigned. They die, or are
-        deleted.
+        """Dispose of the messages from the cursor up to but without the new one, which were not assigned.
+        They become dead letters, or are deleted.
         """
         passed = range(self._cursor, cursor)
         if not passed:
@@ -68,7 +68,9 @@ class DeadLetteringDriver(SpillingDriver):
         self._dispose(death, ids.runs())
 
     def _dispose(self, death: Death, messages: Sequence[Run]) -> None:
-        """These messages are done without having been accepted."""
+        """Dispose of messages that are done without having been accepted: send them to the dead-letter
+        exchange if the queue has one, otherwise delete them.
+        """
         if self.options.dead_letter_exchange is None:
             self.settled(messages)
             return
@@ -101,7 +103,9 @@ class DeadLetteringDriver(SpillingDriver):
             return None
 
     async def _block_of(self, message: int) -> Block | None:
-        """Raises DamagedBlock, LargeBlock and StoreError."""
+        """Return the block with this message, or None if it is gone. Raise DamagedBlock, LargeBlock and
+        StoreError.
+        """
         if not self.is_persistent:
             held = self._holdings.find(message)
             if held is not None or self._spill is None:
@@ -113,7 +117,7 @@ class DeadLetteringDriver(SpillingDriver):
         return found if found is not None and found.first <= message else None
 
     def buried(self, messages: Sequence[Run]) -> None:
-        """These messages are in their new queues, and done."""
+        """Settle messages that have arrived in their new queues."""
         self.settled(messages)
         self._note_move()
 

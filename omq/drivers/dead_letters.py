@@ -69,7 +69,7 @@ class Office:
     """What the queues of a server need to send dead letters."""
 
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """`start` starts a task."""
+        """Create a closed office, which starts tasks with `start`."""
         self.start = start
         self._is_open = trio.Event()
         self._deliver: Deliver | None = None
@@ -101,7 +101,7 @@ class Source(Protocol):
         """Return the block with this message, or None if it is not kept any more. Raises StoreError."""
 
     def buried(self, messages: Sequence[Run]) -> None:
-        """These messages are done."""
+        """Settle messages that have arrived in their new queues."""
 
 
 class DeadLetters:
@@ -144,7 +144,7 @@ class DeadLetters:
             self._office.start(self._run)
 
     def clear(self) -> None:
-        """The queue is deleted."""
+        """Forget the messages of a queue that was deleted."""
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -215,7 +215,7 @@ class DeadLetters:
         return undelivered
 
     def _bury(self) -> None:
-        """Those that were sent are done."""
+        """Settle the messages that were sent."""
         done, self._sending = self._sending, Deliveries()
         if done and not self._source.deleted:
             self._source.buried(done.runs())

@@ -22,7 +22,7 @@ class DealtTimes:
         """When messages were assigned, and the id behind the last of those until the next time."""
 
     def note(self, cursor: int, now: float) -> None:
-        """The messages below this id have been assigned by now."""
+        """Note that the messages below `cursor` have been assigned by the time `now`."""
         marks = self._marks
         if marks and now - marks[-1][0] < SECONDS:
             marks[-1] = (marks[-1][0], cursor)

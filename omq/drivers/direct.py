@@ -57,10 +57,10 @@ class Producer(Protocol):
     """A link that sends to a node."""
 
     def credited(self) -> None:
-        """There is more room than `DirectNode.room` said last."""
+        """Send more: there is more room than `DirectNode.room` said last."""
 
     def node_ended(self) -> None:
-        """The node is gone with the link that made it."""
+        """End the link: its node is gone with the link that made it."""
 
 
 class Consumer(Protocol):
@@ -69,10 +69,10 @@ class Consumer(Protocol):
     """
 
     def wake(self) -> None:
-        """Called when there is something to take."""
+        """Wake the consumer: there is something to take."""
 
     def ended(self, end: End) -> None:
-        """The node was ended, and the channel with it."""
+        """End the link: its node has ended, and the channel with it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +117,7 @@ class DirectNode:
     def __init__(
         self, name: bytes, memory: DirectMemory, totals: DirectTotals, forget: Callable[["DirectNode"], None]
     ) -> None:
-        """`memory` counts the messages that are held."""
+        """Create a node without links, where `memory` counts the octets of the messages that it holds."""
         self.name = name
         self.traffic = DirectTraffic()
         self._memory = memory
@@ -148,8 +148,8 @@ class DirectNode:
         self._look_used()
 
     def room(self, producer: Producer, most: int) -> int:
-        """How many messages the consumers take now, at most this many. If these are not all, the producer is
-        told when there is room for more (`Producer.credited`).
+        """Return how many messages the consumers take now, at most `most`. If these are not all, tell the
+        producer when there is room for more (`Producer.credited`).
         """
         room = self._room_now()
         if room < most:
@@ -185,7 +185,7 @@ class DirectNode:
         return self._room
 
     def changed(self) -> None:
-        """What the consumers take has changed."""
+        """Forget how many messages the consumers take: that has changed."""
         self._room = None
 
     def offer(self, one: Batch, head: bytes, done: Done, *, settled: bool = False) -> None:
@@ -232,7 +232,7 @@ class DirectNode:
         return True
 
     def count_stall(self) -> None:
-        """A producer has used up its credit, and got none."""
+        """Count that a producer has used up its credit, and got none."""
         self._totals.stalls += 1
         self.traffic.stalls += 1
 
@@ -254,7 +254,9 @@ class DirectNode:
         return channel
 
     def freed(self) -> None:
-        """A consumer takes messages again: those that wait first, and then those of the producers."""
+        """Give messages to a consumer that takes some again: those that wait first, and then those of the
+        producers.
+        """
         self.changed()
         kept: list[_Message] = []
         while self._waiting:
@@ -268,7 +270,9 @@ class DirectNode:
         self.look()
 
     def settled(self, channel: "DirectChannel", message: _Message, outcome: Outcome, told: bytes) -> None:
-        """A consumer told the outcome of a message."""
+        """Settle a message with the outcome that its consumer told: finish it, or give it to another
+        consumer.
+        """
         match outcome:
             case Accepted() | Rejected():
                 self._finish(message, outcome, told)
@@ -278,7 +282,9 @@ class DirectNode:
                 self.place(message)
 
     def closed(self, channel: "DirectChannel", unsent: list[_Message], sent: list[_Message]) -> None:
-        """A consumer is gone."""
+        """Remove a consumer that is gone: place its unsent messages again, and finish the sent ones as in
+        doubt.
+        """
         if channel in self._channels:
             self._channels.remove(channel)
         for message in unsent:
@@ -354,7 +360,7 @@ class DirectChannel:
     # -- the node's side -----------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many more messages it takes now."""
+        """Return how many more messages the consumer takes now."""
         if self._is_held or self.is_cancelled:
             return 0
         return self._credit - len(self._queued) - len(self._taken)
@@ -438,7 +444,7 @@ class DirectChannel:
         return self.settle_as(ids, outcome, b"")
 
     def settle_as(self, ids: range, outcome: Outcome, told: bytes) -> int:
-        """As `settle`; `told` is what the consumer said, for the producer."""
+        """Settle messages as `settle` does; `told` is what the consumer said, for the producer."""
         count = 0
         for id in ids:
             message = self._sent.pop(id, None)

@@ -21,7 +21,9 @@ class DirectMemory:
     """The share of all nodes."""
 
     def __init__(self, shared: Budget, entrances: Entrances) -> None:
-        """`entrances` are the topics whose publishers wait for a part of `shared`."""
+        """Create the memory of direct nodes within `shared`; topics whose publishers wait for it are in
+        `entrances`.
+        """
         self._shared = shared
         self._entrances = entrances
         self._limit = shared.limit // 2
@@ -46,7 +48,7 @@ class DirectMemory:
         return True
 
     def give(self, octets: int) -> None:
-        """A message is not held any more."""
+        """Give back the octets of a message that is not held any more."""
         self._used -= octets
         self._shared.give(octets)
         self._entrances.look()

@@ -22,7 +22,7 @@ class Disuse:
         self._look()
 
     def used(self) -> None:
-        """The queue is used now, or was until now."""
+        """Note that the queue is used now, or was until now."""
         self._used_at = trio.current_time()
         if self._alarm is None:
             self._look()

@@ -318,8 +318,8 @@ class Driver(ABC):
         return self._time
 
     def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
-        """Called when the writer has stored blocks: make them available to subscribers. `extent` is what is
-        stored of the topic now.
+        """Make blocks that the writer has stored available to subscribers. `extent` is what is stored of the
+        topic now.
         """
         self.extent = extent
         for block in blocks:
@@ -388,15 +388,17 @@ class Driver(ABC):
         """Open a channel. Raises Refused."""
 
     def is_exclusive(self, channel: Channel) -> bool:
-        """Whether this channel has the topic alone."""
+        """Return whether this channel has the topic alone."""
         return channel is self._exclusive
 
     @abstractmethod
     def has_consumers(self) -> bool:
-        """Whether a channel is open that is not cancelled."""
+        """Return whether a channel is open that is not cancelled."""
 
     def _left(self, channel: Channel) -> None:
-        """A channel is cancelled or closed."""
+        """Note that a channel is cancelled or closed: it is not exclusive any more, and the topic may be
+        unused.
+        """
         if channel is self._exclusive:
             self._exclusive = None
         if self.lifetime.with_last_consumer and self._is_left():
@@ -578,11 +580,11 @@ class Driver(ABC):
         return 0
 
     def _unsettled(self) -> int:
-        """How many messages were dealt and are not done."""
+        """Return how many messages were dealt and are not done."""
         return 0
 
     def _kept(self) -> tuple[int, int, int, int]:
-        """Messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""
+        """Return messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""
         last = self.next_id - 1
         if self.is_persistent:
             first = self.extent.first if self.extent.messages else self.next_id
@@ -592,7 +594,7 @@ class Driver(ABC):
         return self.next_id - first, self.tail.octets, first if last else 0, last
 
     def end(self) -> None:
-        """The topic is deleted: end its channels."""
+        """End the channels of a topic that was deleted."""
         self.deleted = True
         self.route.close()
         self.route.owner = None

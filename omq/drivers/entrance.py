@@ -42,11 +42,11 @@ class Entrances:
         return bool(self._wanted or self._others)
 
     def is_empty(self) -> bool:
-        """Whether no topic waits for the shared memory."""
+        """Return whether no topic waits for the shared memory."""
         return not self
 
     def has(self, entrance: "Entrance") -> bool:
-        """Whether this topic waits for the shared memory."""
+        """Return whether this topic waits for the shared memory."""
         return entrance in self._wanted or entrance in self._others
 
     def wait(self, entrance: "Entrance", answer: Answer) -> None:
@@ -88,8 +88,9 @@ class Entrance:
     def __init__(
         self, take: Callable[[int, bool], Answer], give: Callable[[int], None], entrances: Entrances
     ) -> None:
-        """`take` counts N octets if there is room; its second argument tells whether it is this topic's
-        turn to get shared memory. `give` takes back octets of a publisher that gave up.
+        """Create an empty line of publishers. `take` counts N octets if there is room; its second argument
+        tells whether it is this topic's turn to get shared memory. `give` takes back octets of a publisher
+        that gave up.
         """
         self._take = take
         self._give = give
@@ -129,8 +130,8 @@ class Entrance:
         self.admitted -= 1
 
     def leave(self, entrant: Entrant) -> None:
-        """A publisher gives up, perhaps in the same moment in which it was admitted: those that waited behind
-        it may fit.
+        """Remove a publisher that gives up, perhaps in the moment in which it was admitted, and admit those
+        behind it that fit now.
         """
         if entrant.is_admitted:
             self.admitted -= 1
@@ -172,14 +173,14 @@ class Entrance:
         return False
 
     def freed(self) -> None:
-        """This topic holds less now: admit publishers of all topics as long as they fit, in turns."""
+        """Admit publishers of all topics as long as they fit, in turns, because this topic holds less now."""
         if self._entrants:
             self._entrances.join(self)
         self._entrances.look()
         self.look()
 
     def close(self) -> None:
-        """The topic is deleted: wake all waiting publishers, and admit none any more."""
+        """Wake all waiting publishers of a topic that was deleted, and admit none any more."""
         self._entrances.leave(self)
         entrants, self._entrants = self._entrants, OrderedDict()
         for entrant in entrants:
@@ -187,4 +188,6 @@ class Entrance:
 
 
 def _nothing() -> None:
-    """Stands for `admitted` until `line_up` returns: a publisher that is admitted at once is not called."""
+    """Do nothing: it stands for `admitted` until `line_up` returns, as a publisher that is admitted at once
+    is not called.
+    """

@@ -26,8 +26,8 @@ class EphemeralQueues:
         reserve: Callable[[int], Awaitable[range]],
         deleted: Callable[[Driver], None],
     ) -> None:
-        """`reserve(count)` returns `count` new topic ids, and may raise Refused. `deleted` is called when a
-        queue has been deleted.
+        """Create an empty set of queues. `reserve(count)` returns `count` new topic ids, and may raise
+        Refused. `deleted` is called when a queue has been deleted.
         """
         self._drivers = drivers
         self._factory = factory

@@ -59,7 +59,7 @@ class DriverFactory:
         return self.create(opening, delivery)
 
     def stop(self, driver: Driver) -> None:
-        """The driver's topic was deleted, or has another driver: end its dealer."""
+        """End the dealer of a driver whose topic was deleted, or has another driver."""
         driver.deleted = True
         driver.route.owner = None
         scope = self._dealers.pop(driver, None)

@@ -18,7 +18,9 @@ class LeasedFeed:
     __slots__ = ("_channel", "_closed", "_ended", "_is_paused", "_wake", "needs_right", "topic")
 
     def __init__(self, topic: Topic, closed: Callable[[], None], *, needs_right: bool = True) -> None:
-        """`closed` is called once, when no connection will take from it any more."""
+        """Create a feed that no connection uses. `closed` is called once, when no connection will take from
+        it any more.
+        """
         self.topic = topic
         self.needs_right = needs_right
         """Whether its client needs the right to subscribe to the topic, when it uses the lease, too. The

@@ -96,7 +96,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
 
 
 def _disk(store: Path) -> DiskStatistics:
-    """Raises OSError."""
+    """Return the octets that are free on the disk and those that the store takes. Raise OSError."""
     status = os.statvfs(store)
     stored = 0
     for path in store.rglob("*"):

@@ -36,8 +36,8 @@ class Making:
         changing: trio.Lock,
         add: Callable[[Loaded], Driver],
     ) -> None:
-        """`drivers` are those of the catalogue, and `changing` is its lock. `add` makes the driver of a topic
-        that the store has.
+        """Create a maker of topics. `drivers` are those of the catalogue, and `changing` is its lock. `add`
+        makes the driver of a topic that the store has.
         """
         self._drivers = drivers
         self._quota = quota

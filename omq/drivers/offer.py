@@ -41,7 +41,7 @@ class NoRoom(ABC):
             self._wake = wake
 
     def woken(self) -> None:
-        """Called by the driver: `again` can make progress."""
+        """Call the function of `call_when_free`. The driver calls this when `again` can make progress."""
         wake, self._wake = self._wake, None
         if wake is None:
             self._is_woken = True

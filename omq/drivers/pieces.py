@@ -34,7 +34,7 @@ class Pieces:
             raise
 
     async def _read(self) -> Piece:
-        """Raises Torn and StoreError."""
+        """Return the next piece of the message. Raise Torn and StoreError."""
         driver = self._driver
         while not driver.deleted:
             if self._looked_at is None:
@@ -50,7 +50,7 @@ class Pieces:
         raise Torn("the topic was deleted")
 
     async def _look(self) -> LargeMessage:
-        """Raises Torn."""
+        """Find the message in the store. Raise Torn if it is gone or damaged."""
         try:
             found = await self._driver.look_at(self.message)
         except DamagedBlock as damaged:

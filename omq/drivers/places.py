@@ -22,7 +22,7 @@ class StorePlace(NoRoom):
     __slots__ = ("_budget", "_post", "_submit", "_turn")
 
     def __init__(self, submit: Callable[[Post], None], budget: Budget, post: Post) -> None:
-        """`submit` queues the post when there is memory."""
+        """Line up for the memory of the post; `submit` queues the post when there is memory."""
         super().__init__()
         self._submit = submit
         self._budget = budget

@@ -23,10 +23,10 @@ class Stored(Numbered, Protocol):
     """The number of commits that failed to store posts of this topic."""
 
     def now(self) -> int:
-        """Microseconds since the epoch, never going back."""
+        """Return the time in microseconds since the epoch; it never goes back."""
 
     def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
-        """Called when these blocks have the persistence of the topic. `extent` is what is stored of it
+        """Handle blocks that now have the persistence of the topic. `extent` is what is stored of the topic
         now.
         """
 

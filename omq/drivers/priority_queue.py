@@ -27,13 +27,13 @@ class _Priorities:
         self._left: dict[int, int] = {}  # for each window, how many priorities it has
 
     def learn(self, ids: range, level: int) -> None:
-        """These messages have this priority."""
+        """Record the priority of these messages."""
         for window, places, count in _within_windows(ids):
             self._windows.setdefault(window, bytearray(_WINDOW_IDS))[places] = bytes([level]) * count
             self._left[window] = self._left.get(window, 0) + count
 
     def forget(self, ids: range) -> None:
-        """The priorities of these messages are not needed any more."""
+        """Forget the priorities of messages that need them no longer."""
         for window, places, count in _within_windows(ids) if self._windows else ():
             levels = self._windows.get(window)
             if levels is None:
@@ -94,12 +94,12 @@ class Levels(Returned):
         return self._ready[self._order[-1]].deliveries
 
     def learn(self, ids: range, level: int) -> None:
-        """Messages arrive with this priority."""
+        """Record the priority of messages that arrive."""
         if level:
             self._known.learn(ids, level)
 
     def forget(self, ids: range) -> None:
-        """Messages are done."""
+        """Forget messages that are done."""
         self._known.forget(ids)
 
     def add(self, runs: Iterable[Run]) -> None:

@@ -38,7 +38,7 @@ class Follower(Protocol):
     """A channel that was counted as having the messages that are pushed."""
 
     def fall_behind(self, position: int) -> None:
-        """The subscriber has the messages below `position` only, and pulls the others."""
+        """Move back to `position`: the subscriber has the messages below it only, and pulls the others."""
 
 
 class Pusher(Protocol):
@@ -47,10 +47,10 @@ class Pusher(Protocol):
     topic: Topic
 
     def now(self) -> int:
-        """Microseconds since the epoch."""
+        """Return the time in microseconds since the epoch."""
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
-        """The subscriber on this connection has the messages below `position` only."""
+        """Move the subscriber on this connection back to `position`: it has the messages below that only."""
 
     def remember(self, block: Block) -> None:
         """Keep messages in the tail, because a subscriber has not got all of them."""
@@ -139,7 +139,7 @@ class Pushes:
         self.lines: dict[Outlet, Line | None] = {}
 
     def line(self, outlet: Outlet) -> Line | None:
-        """What goes to this connection; None when nothing may be pushed to it now."""
+        """Return the line of what goes to this connection; None when nothing may be pushed to it now."""
         try:
             return self.lines[outlet]
         except KeyError:

@@ -57,7 +57,7 @@ class QueueDriver(LimitedDriver):
         return super().takes_fragments and is_plain and not self._has_limits()
 
     def used(self) -> None:
-        """A client declared the queue, or asked it for a message."""
+        """Note that a client declared the queue, or asked it for a message."""
         self._disuse.used()
 
     def _advance(self, cursor: int) -> None:

@@ -70,7 +70,9 @@ class Inequivalent(Refused):
     """A declaration differs from what exists. The sentence has both values, in the words of RabbitMQ."""
 
     def __init__(self, what: str, argument: str, received: str, current: str) -> None:
-        """`what` is a queue or an exchange with its name; the values are as a client reads them."""
+        """Describe one argument that differs: `what` is a queue or an exchange with its name, and the values
+        are as a client reads them.
+        """
         super().__init__(
             Reason.DIFFERS,
             f"inequivalent arg '{argument}' for {what}: received {received} but current is {current}",

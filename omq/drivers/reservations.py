@@ -43,7 +43,9 @@ class Reservations:
     """
 
     def __init__(self, commit: Callable[[Mapping[int, int]], Awaitable[None]]) -> None:
-        """`commit`: reserves ids durably (topic id -> the limit below which ids may be assigned)."""
+        """Create reservations, where `commit` reserves ids durably (topic id -> the limit below which ids may
+        be assigned).
+        """
         self._commit = commit
         self._lock = trio.Lock()
         self._wanted: list[_Wanted] = []

@@ -122,7 +122,7 @@ class RoundRobinDriver(Driver):
         return any(channel.room(1) for channel in self._channels)
 
     def shares(self, channel: RoundRobinChannel) -> None:
-        """A channel has, or no longer has, a window that others share."""
+        """Note whether a channel has a window that others share."""
 
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Assign nothing more to a channel; it keeps its messages."""
@@ -134,13 +134,13 @@ class RoundRobinDriver(Driver):
         return bool(self._channels) or not self._finishing <= self._cancelled
 
     def cancelled(self, channel: RoundRobinChannel) -> None:
-        """A channel is dealt nothing more; what is unsettled is still its own."""
+        """Deal nothing more to a channel that was cancelled; what is unsettled is still its own."""
         self.finishing(channel)
         self._cancelled.add(channel)
         self._left(channel)
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
-        """A channel ended: assign its outstanding messages to others."""
+        """Assign the outstanding messages of a channel that ended to others."""
         if channel in self._channels:
             self._channels.remove(channel)
         for others in (self._finishing, self._cancelled, self._draining, self._choosy):
@@ -166,7 +166,7 @@ class RoundRobinDriver(Driver):
         self.resources.memory.unconfirmed.change(more)
 
     def can_take(self) -> None:
-        """A subscriber has room again, or has settled messages."""
+        """Deal messages to a subscriber that has room again, or has settled messages."""
         self._note_move()
         if self._is_undealt() or self._aside or self._draining:
             self._signal.set()
@@ -179,14 +179,14 @@ class RoundRobinDriver(Driver):
         return self._is_undealt() or channel.undealt < len(self._aside)
 
     def done(self, ids: range) -> None:
-        """These messages of one block are done."""
+        """Free messages of one block that are done."""
         for channel in self._choosy:
             channel.forget(ids)
         if not self.is_persistent and not self.deleted:
             self.free(self._holdings.done(ids.start, len(ids)))
 
     def settled(self, messages: Sequence[Run]) -> None:
-        """These messages are done. If they are many, the dealer settles most of them."""
+        """Settle messages that are done. If they are many, the dealer settles most of them."""
         self._settling.add(messages)
         self._release()
 
@@ -206,11 +206,11 @@ class RoundRobinDriver(Driver):
             self._signal.set()
 
     def _is_releasing(self) -> bool:
-        """Whether `_release` has something to do."""
+        """Return whether `_release` has something to do."""
         return bool(self._settling) or self._holdings.is_settling
 
     def rejected(self, messages: Sequence[Run]) -> None:
-        """A subscriber could not process these messages: they are done, and the log says so.
+        """Settle and log messages that a subscriber could not process.
 
         All rejected messages pass here, while the topic still holds them.
         """
@@ -290,7 +290,7 @@ class RoundRobinDriver(Driver):
         return self._cursor < self.next_id or bool(self._returned)
 
     def _invite(self) -> None:
-        """When all messages are assigned, admit a waiting publisher."""
+        """Admit a waiting publisher when all messages are assigned."""
         if not self._is_undealt():
             self.entrance.look()
 
@@ -377,7 +377,9 @@ class RoundRobinDriver(Driver):
         self._return(runs)
 
     def _set_aside(self) -> None:
-        """No subscriber with room may get the next message: set it aside, and continue with the others."""
+        """Set the next message aside because no subscriber with room may get it, and continue with the
+        others.
+        """
         deliveries = self._returned.deliveries
         message = self._returned.pop()
         for channel in self._choosy:
@@ -499,7 +501,7 @@ class RoundRobinDriver(Driver):
         self._move_cursor(block.first + index)
 
     def _move_cursor(self, cursor: int) -> None:
-        """The messages below it are assigned."""
+        """Move the cursor: the messages below it are assigned."""
         self._advance(cursor)
         self._note_move()
         self._invite()
@@ -507,8 +509,8 @@ class RoundRobinDriver(Driver):
     def _deal_to(
         self, channel: RoundRobinChannel, block: Block | Fragmented, ids: range, deliveries: int = 0
     ) -> None:
-        """Large ones that come from the store are left there until they are sent: however many subscribers
-        there are, they are not all in memory.
+        """Deal messages to a channel. Leave large ones that come from the store there until they are sent:
+        however many subscribers there are, they are not all in memory.
         """
         if isinstance(block, Fragmented):
             channel.deal_large(block, block.first, deliveries)
@@ -523,8 +525,8 @@ class RoundRobinDriver(Driver):
         self._channels.rotate(-1 - self._channels.index(channel))
 
     async def _find(self, message: int) -> Block | Fragmented | None:
-        """The block with a message, or the next one after it; None when the store has neither. A message in
-        fragments stands for a block.
+        """Return the block with a message, or the next one after it; None when the store has neither. A
+        message in fragments stands for a block.
         """
         if not self.is_persistent and (held := self._holdings.find(message)) is not None:
             return held
@@ -555,7 +557,7 @@ class RoundRobinDriver(Driver):
     """Whether messages may expire. Then the methods below are called."""
 
     async def _watch_head(self) -> None:
-        """No more messages can be dealt now: expire the first ones when it is time."""
+        """Expire the first messages when it is time, while no more messages can be dealt."""
 
     def _drop_expired(self, block: Block | Fragmented) -> int:
         """Move the cursor over messages of this block that are expired. Return up to which id the following
@@ -568,12 +570,12 @@ class RoundRobinDriver(Driver):
         return False
 
     def _expire(self, messages: Sequence[Run]) -> None:
-        """These messages are expired, and no longer among those that wait to be dealt."""
+        """Expire messages that no longer wait to be dealt."""
 
     # -- the rest ------------------------------------------------------------------------------------------
 
     def position(self) -> Position:
-        """What is done and what is not: written to the store now and then."""
+        """Return what is done and what is not: housekeeping writes it to the store now and then."""
         undone = [*self._returned.runs(), *self._aside.runs()]
         for channel in (*self._channels, *self._finishing):
             undone += channel.outstanding()
@@ -592,7 +594,7 @@ class RoundRobinDriver(Driver):
         return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))
 
     def _note_move(self) -> None:
-        """The position may have changed: housekeeping is to save it."""
+        """Ask housekeeping to save the position, which may have changed."""
         if self.writer is not None:
             self.writer.moved(self)
 

@@ -111,8 +111,8 @@ class RoundRobinChannel:
         share: Unconfirmed,
         pieces: Callable[[int], Pieces] | None = None,
     ) -> None:
-        """`pieces` reads a message from the store; None for a topic that has its messages in memory until
-        they are done.
+        """Create a channel, where `pieces` reads a message from the store; None for a topic that has its
+        messages in memory until they are done.
         """
         self.subscriber = subscriber
         self.rest = Rest.COUNTED if pieces is None else Rest.GIVEN_AGAIN
@@ -219,7 +219,7 @@ class RoundRobinChannel:
         return message in self._undeliverable
 
     def forget(self, ids: range) -> None:
-        """These messages are done somewhere: forget that they were undeliverable here."""
+        """Forget that messages were undeliverable here: they are done somewhere."""
         if self._undeliverable and self._undeliverable.take(ids):
             self._dealer.can_take()
 
@@ -281,7 +281,7 @@ class RoundRobinChannel:
             raise
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """`count` messages of the last take are on the socket; without credit, they are done."""
+        """Count `count` messages of the last take as written to the socket; without credit, they are done."""
         if self._begun is not None:
             self._written_of(self._begun, count, begun)
             return
@@ -334,7 +334,7 @@ class RoundRobinChannel:
         self._credit.use(count)
 
     def _went_on(self) -> None:
-        """After a write: return messages that may not wait here, and ask for more if there is room."""
+        """Return messages that may not wait here after a write, and ask for more if there is room."""
         self._give_up()
         self._dealer.can_take()
         self._look_drained()
@@ -454,7 +454,7 @@ class RoundRobinChannel:
         return settled
 
     def _freed(self) -> None:
-        """Some messages are settled, or cannot be sent."""
+        """Ask for more messages, because some are settled or cannot be sent."""
         self._dealer.can_take()
         if self._shared is not None:
             self._shared.freed()
@@ -479,7 +479,7 @@ class RoundRobinChannel:
     # -- the terminal's side: pauses and ends --------------------------------------------------------------
 
     def hold(self) -> None:
-        """Its messages that are not taken go to others; so do messages that it returns while it is held."""
+        """Return messages that are not taken, now and until the channel is released: they go to others."""
         self._held = True
         self._give_up()
 

@@ -205,13 +205,15 @@ class Outlet(Protocol):
         """
 
     def is_clear(self) -> bool:
-        """Whether it has nothing to send, is not sending, and its rate limit is open."""
+        """Return whether it has nothing to send, is not sending, and its rate limit is open."""
 
     def has_room(self) -> bool:
-        """Whether `push` may be called: not too much of earlier pushes is left. Channels may have more."""
+        """Return whether `push` may be called: not too much of earlier pushes is left. Channels may have
+        more.
+        """
 
     def is_filled(self) -> bool:
-        """Whether it has no room because of earlier pushes alone, and its client takes something."""
+        """Return whether it has no room because of earlier pushes alone, and its client takes something."""
 
     def push(self, passed: "Pass", lanes: Sequence[int]) -> None:
         """Send what these lanes of a pass have, now or when the socket takes it."""
@@ -240,10 +242,12 @@ class Flow(Protocol):
         """The octets of its outlet, as `Outlet.pushed` counts them, that must leave before this message."""
 
     def attach(self, outlet: Outlet) -> None:
-        """The subscriber takes messages from now on: what comes next may be pushed to it."""
+        """Attach the channel to its outlet: the subscriber takes messages from now on, and what comes next
+        may be pushed to it.
+        """
 
     def ready(self) -> bool:
-        """As `Channel.ready`."""
+        """Return whether there is something to send, as `Channel.ready` does."""
 
     def at_hand(self, octets: int) -> Sequence[Block]:
         """Return blocks in memory from `position` on, about N `octets` of them, without taking them.
@@ -258,16 +262,16 @@ class Subscriber(Protocol):
     """The terminal's side of a channel."""
 
     def wake(self) -> None:
-        """Called when there is something to take."""
+        """Wake the subscriber: there is something to take."""
 
     def replaced(self, channel: "Channel") -> None:
-        """The topic got other types while it was empty: continue with this channel.
+        """Continue with this channel: the topic got other types while it was empty.
 
         It has no credit yet. A subscriber that had granted some grants it again, see `hand_over`.
         """
 
     def ended(self, end: End) -> None:
-        """The topic was deleted, and the channel ended."""
+        """End the subscriber: the topic was deleted, and the channel ended."""
 
 
 class Channel(Protocol):

@@ -29,7 +29,7 @@ class Settling:
         return self._ranges is not None or bool(self._runs)
 
     def add(self, runs: Iterable[Run]) -> None:
-        """These messages are done. No message is added twice."""
+        """Add messages that are done. No message is added twice."""
         known = len(self._runs)
         self._runs += runs
         self.messages += number_of(self._runs[known:])

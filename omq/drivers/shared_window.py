@@ -31,6 +31,6 @@ class SharedWindow:
         return self.limit - sum(unsettled() for unsettled, _ in self._members.values())
 
     def freed(self) -> None:
-        """Messages of one channel are settled: each of them may get more."""
+        """Let every channel get more, because messages of one channel are settled."""
         for _, can_take in list(self._members.values()):
             can_take()

@@ -36,7 +36,7 @@ class Sizes:
         return len(self._firsts) >= self._enough
 
     def arrived(self, first: int, count: int, octets: int) -> None:
-        """Messages from this id on are stored, and ready. `octets` is the size of their bodies."""
+        """Add messages from `first` on that are stored and ready. `octets` is the size of their bodies."""
         mean = octets // count
         self._firsts.append(first)
         self._nexts.append(first + count)
@@ -46,17 +46,17 @@ class Sizes:
         self.octets += count * mean
 
     def add(self, ids: range) -> None:
-        """Messages are ready again."""
+        """Add messages that are ready again."""
         self.octets += self._octets_of(ids)
 
     def add_runs(self, runs: Iterable[Run]) -> None:
-        """Messages are ready again."""
+        """Add messages that are ready again."""
         for run in runs:
             for ids in ranges(run):
                 self.add(ids)
 
     def take(self, ids: range) -> None:
-        """Messages are not ready any more."""
+        """Subtract messages that are not ready any more."""
         self.octets -= self._octets_of(ids)
 
     def after(self, message: int, octets: int) -> int:
@@ -73,7 +73,7 @@ class Sizes:
         return self._firsts[index] - (-missing // self._means[index])
 
     def forget_below(self, message: int) -> None:
-        """Messages below this one are done."""
+        """Forget the sizes of messages below this one, which are done."""
         count = bisect_right(self._firsts, message) - 1
         if count > len(self._firsts) // 2:
             for numbers in (self._firsts, self._nexts, self._means, self._before):

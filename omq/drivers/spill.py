@@ -40,7 +40,9 @@ class Spill:
     """The messages of one queue that are on the disk, or on their way there."""
 
     def __init__(self, queue: Spilling, writer: Writer, budget: Budget) -> None:
-        """`budget` is the share of the memory for messages on their way into a store."""
+        """Create the spill of a queue, where `budget` is the share of the memory for messages on their way
+        into a store.
+        """
         self._queue = queue
         self._writer = writer
         self._budget = budget
@@ -69,7 +71,7 @@ class Spill:
         return post.confirmation
 
     def force(self, batch: Batch, heads: Sequence[bytes], octets: int) -> None:
-        """As `offer`, beyond the memory for messages on their way to a store."""
+        """Submit a batch as `offer` does, beyond the memory for messages on their way to a store."""
         self._budget.force(octets)
         self.submit(Post(self._queue, batch, octets, Confirmation(), heads))
 

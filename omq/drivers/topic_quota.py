@@ -18,7 +18,7 @@ class TopicQuota:
     """The quota of one server."""
 
     def __init__(self, most: int, count: Callable[[], int]) -> None:
-        """`count` returns how many topics there are."""
+        """Create a quota of `most` topics; `count` returns how many there are."""
         self.most = most
         self._count = count
         self._awaited = 0
@@ -50,17 +50,17 @@ class TopicQuota:
         return released
 
     def created(self, topic: int, released: Release) -> None:
-        """The topic with this id was admitted, and exists now."""
+        """Record that the topic with this id, which was admitted, exists now."""
         self._awaited -= 1
         self._released[topic] = released
 
     def not_created(self, released: Release) -> None:
-        """A topic was admitted, and could not be created."""
+        """Release a topic that was admitted and could not be created."""
         self._awaited -= 1
         released()
 
     def deleted(self, topic: int) -> None:
-        """The topic with this id has gone."""
+        """Release the topic with this id, which has gone."""
         released = self._released.pop(topic, None)
         if released is not None:
             released()

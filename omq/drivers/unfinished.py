@@ -33,7 +33,9 @@ class Holding:
     __slots__ = ("_awaited_since", "_idle", "_lasted", "_received", "_scope", "exceeds", "gave_way", "octets")
 
     def __init__(self, scope: trio.CancelScope) -> None:
-        """`scope`: the connection reads within it; it is cancelled when the connection gives way."""
+        """Create the record of a connection that holds nothing. It reads within `scope`, which is cancelled
+        when the connection gives way.
+        """
         self._scope = scope
         self.gave_way = False
         """Whether the connection gave way."""

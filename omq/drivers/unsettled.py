@@ -87,7 +87,7 @@ class Unsettled(Deliveries):
         self._counted = 0
 
     def may_grow(self) -> bool:
-        """Whether the shared memory has room for more."""
+        """Return whether the shared memory has room for more."""
         return self._share.may_grow(self._counted)
 
     def add(self, ids: range, deliveries: int = 0) -> None:

@@ -71,7 +71,7 @@ class Upload:
         self._index += -(-octets // FRAGMENT_OCTETS)
 
     async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
-        """The body is complete: post the message. Raises Refused."""
+        """Post the message, whose body is complete. Raise Refused."""
         if self._octets:
             await self._store(self._octets)
         uploaded = Uploaded(self._body, self._size, self._checksum)

@@ -38,8 +38,8 @@ class Waits:
 
     @contextmanager
     def waiting(self, subscribers: Collection[Subscriber], rooms: Collection[Room]) -> Iterator[None]:
-        """Within the block the connection of these subscribers waits for room in one of these topics, and
-        the server does not read it.
+        """Note within the block that the connection of these subscribers waits for room in one of these
+        topics: the server does not read it.
         """
         self._rooms |= dict.fromkeys(subscribers, rooms)
         try:

@@ -257,8 +257,8 @@ class Writer:
             waiting.is_done = True
 
     def _put_within_reserve(self, parts: Sequence[Fragments]) -> None:
-        """Raises StoreFull when the disk's reserve is reached: a large message can fill a disk faster than
-        housekeeping looks.
+        """Write fragments within the disk's reserve: a large message can fill a disk faster than housekeeping
+        looks. Raise StoreFull when the reserve is reached.
         """
         path = self.environment.path
         status = os.statvfs(path)
