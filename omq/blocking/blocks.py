@@ -1,11 +1,11 @@
 """Stored blocks, one after another."""
 
-from omq.blocking.entered import Opened
+from omq.blocking.entered import EnteredContext
 from omq.client import Block, ConnectionLost
 from omq.client import Blocks as AsyncBlocks
 
 
-class Blocks(Opened[AsyncBlocks]):
+class Blocks(EnteredContext[AsyncBlocks]):
     """An iterator over the blocks of a Fetch: whole stored blocks, verified, in the order of their ids.
     `Client.fetch` creates it; one thread at a time may use it.
 

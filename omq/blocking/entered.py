@@ -9,7 +9,7 @@ from omq.blocking.portal import Entered, Portal
 T = TypeVar("T")
 
 
-class Opened(AbstractContextManager["Opened[T]"], Generic[T]):
+class EnteredContext(AbstractContextManager["EnteredContext[T]"], Generic[T]):
     """A context manager of `omq.client` that was entered. Leaving the block leaves it."""
 
     def __init__(self, portal: Portal, entered: Entered[T]) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
 
-from omq.blocking.entered import Opened
+from omq.blocking.entered import EnteredContext
 from omq.blocking.portal import Entered, Portal
 from omq.client import ConnectionLost, Envelope, EnvelopeRun, Message, MessageRun, Topic
 from omq.client import Feed as AsyncFeed
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Run = TypeVar("Run")
 
 
-class Receiving(Opened[Source], ABC, Generic[Source, Item, Run]):
+class Receiving(EnteredContext[Source], ABC, Generic[Source, Item, Run]):
     """An iterator over messages, and over runs of messages."""
 
     def __init__(self, portal: Portal, entered: Entered[Source], timeout: float | None) -> None:

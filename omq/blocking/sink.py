@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
-from omq.blocking.entered import Opened
+from omq.blocking.entered import EnteredContext
 from omq.client import Properties
 from omq.client import Sink as AsyncSink
 from omq.client.bodies import batches
@@ -13,7 +13,7 @@ BATCH_MESSAGES = 8192
 """How much `publish_many` hands to the client's thread at a time."""
 
 
-class Sink(Opened[AsyncSink]):
+class Sink(EnteredContext[AsyncSink]):
     """Publishes to one topic. `Client.sink` creates it; any number of threads may use it.
 
     The server confirms all messages once, at the end: by `close`, or by leaving the block without an

@@ -1,11 +1,11 @@
 """Rounds of a server's statistics, one after another."""
 
-from omq.blocking.entered import Opened
+from omq.blocking.entered import EnteredContext
 from omq.client import ConnectionLost, Round
 from omq.client import Rounds as AsyncRounds
 
 
-class Rounds(Opened[AsyncRounds]):
+class Rounds(EnteredContext[AsyncRounds]):
     """An iterator over the rounds of a Watch. `Client.watch` creates it; one thread at a time may use it.
 
     Iterating raises ServerError, ConnectionLost and ProtocolError. A caller that takes rounds slowly gets

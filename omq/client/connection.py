@@ -22,11 +22,11 @@ from omq.client.errors import (
 )
 from omq.client.ledger import Ledger
 from omq.client.network import Security, Stream
-from omq.client.outlet import Outlet
 from omq.client.parking import ParkingLot
 from omq.client.reasons import reason
 from omq.client.receiving import Receiver
 from omq.client.replies import Pending
+from omq.client.send_queue import SendQueue
 from omq.client.silence import ServerSilent, receive
 from omq.client.stream import open_greeted
 from omq.model import FromCurrent, Replay
@@ -74,7 +74,7 @@ class Connection:
         self._session: ClientSession[Pending] = ClientSession(id)
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._server_error: str | None = None
-        self._outlet = Outlet(stream, self._refuse, self._wake_reader)
+        self._send_queue = SendQueue(stream, self._refuse, self._wake_reader)
         self._routes: dict[int, Receiver] = {}
         self._names: set[bytes] = set()
         """The topics to which the connection is subscribed, or has asked to be."""
@@ -112,7 +112,7 @@ class Connection:
         """Serve the connection until it ends; `failure` then gives the reason. Raises no OmqError."""
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._outlet.run)
+                group.start_soon(self._send_queue.run)
                 await self._read()
                 group.cancel_scope.cancel()
         finally:
@@ -161,7 +161,7 @@ class Connection:
             pending.answer = self.failure()
             pending.answered.set()
         self._session.abandon()
-        self._outlet.close()
+        self._send_queue.close()
 
     def _settle_all(self) -> None:
         """The connection has ended: record the outcome of the messages without a confirmation."""
@@ -194,7 +194,7 @@ class Connection:
         Raises ConnectionLost when the connection ends in another way.
         """
         try:
-            await self._outlet.finish()
+            await self._send_queue.finish()
             self._leaving = True
         except anyio.BrokenResourceError as error:
             raise ConnectionLost(f"the connection broke: {reason(error)}", self._last_words) from error
@@ -208,22 +208,22 @@ class Connection:
         Raises ConnectionLost, and then has queued nothing.
         """
         await self.queue(octets, messages)
-        await self._outlet.pause()
+        await self._send_queue.pause()
 
     async def queue(self, octets: bytes, messages: int) -> None:
         """As `send`, but without a checkpoint at the end: the caller's next command follows directly, before
         any command of another task.
         """
-        await self._outlet.send(octets)
+        await self._send_queue.send(octets)
         self._ledger.published += messages
 
     async def send_made(self, make: Callable[[], bytes]) -> None:
         """Wait for room, then `send` the result of `make`. If this is cancelled or raises while it waits, it
         does not call `make`.
         """
-        await self._outlet.room()
-        self._outlet.post(make())
-        await self._outlet.pause()
+        await self._send_queue.room()
+        self._send_queue.post(make())
+        await self._send_queue.pause()
 
     # -- commands and their answers ------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Connection:
             text = sentence("Subscribe", sink.name, "this connection is subscribed already").decode()
             raise ServerError(text, "Subscribe", sink.name)
         if sink.credit is not None:
-            self._outlet.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
+            self._send_queue.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
             replay = FromCurrent()
         self._names.add(sink.name)
         try:
@@ -285,7 +285,7 @@ class Connection:
     def _flush(self) -> None:
         """Queue the session's output."""
         if octets := self._session.take_output():
-            self._outlet.post(octets)
+            self._send_queue.post(octets)
 
     def taken(self) -> None:
         """Wake the reader: a subscription has room again."""
@@ -351,7 +351,7 @@ class Connection:
 
     async def _wait_for_room(self, sink: Receiver) -> None:
         """Stop reading while a subscription is full, unless a task waits for an answer."""
-        while sink.full and self._outlet.broken is None:
+        while sink.full and self._send_queue.broken is None:
             awaited = [pending for pending in self._session.waiting if pending.awaited]
             if awaited and sink.buffered <= OVERRUN_OCTETS:
                 return

@@ -19,7 +19,7 @@ from omq.client.errors import (
     ReplyBlocked,
     ServerError,
 )
-from omq.client.fast import Opened
+from omq.client.fast import OpenStreams
 from omq.client.ledger import Ledger
 from omq.client.network import Security
 from omq.client.parking import ParkingLot
@@ -68,7 +68,7 @@ class Connections:
         """The present connection, which may have failed already."""
         self.ledger = ledger
         self.subscriptions: dict[Subscription, None] = {}
-        self.opened = Opened(settings.on_gap, settings.connect_seconds, settings.security)
+        self.opened = OpenStreams(settings.on_gap, settings.connect_seconds, settings.security)
         self._changed = ParkingLot()  # wakes tasks at a new connection, and at the end
         self._failure: OmqError | None = None
         self._numbers = itertools.count(1)

@@ -27,7 +27,7 @@ Live = Callable[[], Awaitable[Connection]]
 """Returns the client's connection, and waits for one while disconnected."""
 
 
-class Opened:
+class OpenStreams:
     """The open sinks and feeds of a client."""
 
     def __init__(
@@ -84,7 +84,7 @@ class SinkBlock(AbstractAsyncContextManager[Sink]):
 
     # Not an async generator with a task group, for the same reason as `Connecting`.
 
-    def __init__(self, opened: Opened, live: Live, topic: bytes, heads: Heads) -> None:
+    def __init__(self, opened: OpenStreams, live: Live, topic: bytes, heads: Heads) -> None:
         self._opened = opened
         self._live = live
         self._topic = topic
@@ -119,7 +119,7 @@ class SinkBlock(AbstractAsyncContextManager[Sink]):
 
 
 @asynccontextmanager
-async def feed_block(opened: Opened, live: Live, topic: bytes, replay: Replay) -> AsyncIterator[Feed]:
+async def feed_block(opened: OpenStreams, live: Live, topic: bytes, replay: Replay) -> AsyncIterator[Feed]:
     """Open a feed; close it at the end of the block."""
     connection = await live()
     deleted = sentence("Feed", topic, f"{ResponseCode.NOT_FOUND:d} ").decode("utf-8", "backslashreplace")

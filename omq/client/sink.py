@@ -11,8 +11,8 @@ import anyio
 from omq.client.bodies import batches, check_bodies
 from omq.client.dmp_stream import DmpStream, understood
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkFailed
-from omq.client.outlet import Outlet
 from omq.client.reasons import reason
+from omq.client.send_queue import SendQueue
 from omq.client.sink_heads import Heads, head_of
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.properties import Properties
@@ -64,7 +64,7 @@ class Sink:
         """Set when the message is complete whose pieces are being sent."""
         self._running = anyio.CancelScope()
         self._ended = anyio.Event()
-        self._outlet = Outlet(opened.stream, self._refuse, lambda: None)
+        self._send_queue = SendQueue(opened.stream, self._refuse, lambda: None)
 
     # -- for its owner -------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Sink:
         # Wait for room first: a producer's sequence numbers must have the order in which messages are sent.
         await self._room()
         self._queue([body], self._heads.following(1, head), [options] if options else [])
-        await self._outlet.pause()
+        await self._send_queue.pause()
 
     async def publish_from(
         self,
@@ -121,15 +121,15 @@ class Sink:
         self._streaming = anyio.Event()
         whole = False
         try:
-            self._outlet.post(beginning)
+            self._send_queue.post(beginning)
             left = length
             async with aclosing(pieces) if isinstance(pieces, AsyncGenerator) else nullcontext():
                 async for piece in pieces:
                     left -= len(piece)
                     if left < 0:
                         break
-                    await self._outlet.send(piece)
-                    await self._outlet.pause()
+                    await self._send_queue.send(piece)
+                    await self._send_queue.pause()
             if left:
                 raise ValueError(f"the pieces do not have {length} octets together")
             self._heads.sent(1)
@@ -159,7 +159,7 @@ class Sink:
             await self._room()
             self._queue(batch, self._heads.following(len(batch), head), [])
             count += len(batch)
-            await self._outlet.pause()
+            await self._send_queue.pause()
         return count
 
     async def close(self) -> int:
@@ -173,7 +173,7 @@ class Sink:
         if not self._finishing:
             self._finishing = True
             try:
-                await self._outlet.finish()
+                await self._send_queue.finish()
             except anyio.BrokenResourceError:
                 pass  # the receive buffer may still contain the server's response
         await self._ended.wait()
@@ -189,7 +189,7 @@ class Sink:
         try:
             with self._running:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self._outlet.run)
+                    group.start_soon(self._send_queue.run)
                     await self._listen()
                     group.cancel_scope.cancel()
         finally:
@@ -203,10 +203,10 @@ class Sink:
     # -- internal ------------------------------------------------------------------------------------------
 
     async def _room(self) -> None:
-        await self._outlet.room()
+        await self._send_queue.room()
         while self._streaming is not None:  # another task is in the middle of a message
             await self._streaming.wait()
-            await self._outlet.room()
+            await self._send_queue.room()
         if self._finishing:
             raise anyio.ClosedResourceError("the sink is closed")
 
@@ -216,7 +216,7 @@ class Sink:
         except TypeError:
             check_bodies(bodies)
             raise
-        self._outlet.post(envelopes)
+        self._send_queue.post(envelopes)
         self._heads.sent(len(bodies))
         self.sent += len(bodies)
 
@@ -263,4 +263,4 @@ class Sink:
             return
         self._failure = failure
         self._ended.set()
-        self._outlet.close()
+        self._send_queue.close()

@@ -9,8 +9,8 @@ from typing import assert_never
 from omq.drivers.backpressure import Backpressure
 from omq.drivers.broadcast_channel import TAKE_OCTETS, BroadcastChannel, CursorDriver
 from omq.drivers.driver import Opening
-from omq.drivers.entrance import Answer, Entrant
-from omq.drivers.push import MOST_FOLLOWERS, Pushes, Run
+from omq.drivers.entrance import Entrant, RoomAnswer
+from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, End, Outlet, Subscriber
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
@@ -172,7 +172,7 @@ class BroadcastDriver(CursorDriver):
                 lines.append(line)
             pushes.work += len(channels)
             frames, offsets = batch.stamped(self.topic.id, first)
-            run = Run(self, first, batch.count, frames, offsets)
+            run = PushedRun(self, first, batch.count, frames, offsets)
             for channel, line in zip(channels, lines, strict=True):
                 line.add(run, channel)
             self.traffic.messages_out += len(lines) * batch.count
@@ -230,10 +230,10 @@ class BroadcastDriver(CursorDriver):
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 
-    def _take_room(self, octets: int, in_turn: bool) -> Answer:
+    def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
         if self.entrance.admitted or self._backpressure.is_due():
-            return Answer.TOPIC_FULL
-        return Answer.TAKEN
+            return RoomAnswer.TOPIC_FULL
+        return RoomAnswer.TAKEN
 
     def free(self, octets: int) -> None:
         self.entrance.look()

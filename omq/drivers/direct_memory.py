@@ -10,7 +10,7 @@ from omq.drivers.budget import Budget
 from omq.drivers.entrance import Entrances
 
 
-class Waiting(Protocol):
+class WaitingNode(Protocol):
     """A node whose producers have no credit because memory is short."""
 
     def look(self) -> None:
@@ -28,7 +28,7 @@ class DirectMemory:
         self._entrances = entrances
         self._limit = shared.limit // 2
         self._used = 0
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[WaitingNode, None] = {}
         shared.eased = self._look
 
     @property
@@ -36,7 +36,7 @@ class DirectMemory:
         """Whether producers get no credit."""
         return self._used > self._limit // 2 or self._shared.used > self._shared.limit // 2
 
-    def wait(self, node: Waiting) -> None:
+    def wait(self, node: WaitingNode) -> None:
         """Let a node look again when memory is not short any more."""
         self._waiting[node] = None
 

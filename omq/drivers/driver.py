@@ -15,11 +15,11 @@ from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.dead_letters import Office
-from omq.drivers.entrance import Answer, Entrance, Entrant
+from omq.drivers.entrance import Entrance, Entrant, RoomAnswer
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
-from omq.drivers.places import StorePlace, TopicPlace
+from omq.drivers.places import PersistentPlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.push import Lanes, Pushes
@@ -232,7 +232,7 @@ class Driver(ABC):
             if self.resources.memory.posted.try_take(octets):
                 self.writer.submit(post)
                 return post.confirmation
-            return StorePlace(self.writer.submit, self.resources.memory.posted, post)
+            return PersistentPlace(self.writer.submit, self.resources.memory.posted, post)
         if batch.octets >= self.most() and batch.count > 1:
             return TopicPlace(self, batch, heads, origins).again()
         if self.deleted:
@@ -352,7 +352,7 @@ class Driver(ABC):
         return FRAMES_LIMIT
 
     @abstractmethod
-    def _take_room(self, octets: int, in_turn: bool) -> Answer:
+    def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
         """Count `octets` of a post to a transient topic if there is room for them: see `Entrance`."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import assert_never
 
 
-class Answer(Enum):
+class RoomAnswer(Enum):
     """The answer of a topic to a publisher that needs room."""
 
     TAKEN = "the octets are counted"
@@ -49,10 +49,10 @@ class Entrances:
         """Return whether this topic waits for the shared memory."""
         return entrance in self._wanted or entrance in self._others
 
-    def wait(self, entrance: "Entrance", answer: Answer) -> None:
+    def wait(self, entrance: "Entrance", answer: RoomAnswer) -> None:
         """Put a topic into the queue for its answer; it keeps its place if it is there already."""
         line, other = self._others, self._wanted
-        if answer is Answer.ALL_FULL:
+        if answer is RoomAnswer.ALL_FULL:
             line, other = other, line
         other.pop(entrance, None)
         line.setdefault(entrance)
@@ -86,7 +86,7 @@ class Entrance:
     """The waiting publishers of one topic."""
 
     def __init__(
-        self, take: Callable[[int, bool], Answer], give: Callable[[int], None], entrances: Entrances
+        self, take: Callable[[int, bool], RoomAnswer], give: Callable[[int], None], entrances: Entrances
     ) -> None:
         """Create an empty line of publishers. `take` counts N octets if there is room; its second argument
         tells whether it is this topic's turn to get shared memory. `give` takes back octets of a publisher
@@ -111,7 +111,7 @@ class Entrance:
 
     def try_enter(self, octets: int) -> bool:
         """Count `octets` if there is room for them now, and no publisher waits."""
-        return not self._entrants and self._take(octets, False) is Answer.TAKEN
+        return not self._entrants and self._take(octets, False) is RoomAnswer.TAKEN
 
     def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
         """Wait for room behind all who do. `admitted` is called when the octets are counted, unless they are
@@ -156,7 +156,7 @@ class Entrance:
         entrant = next(iter(self._entrants))
         answer = self._take(entrant.octets, in_turn)
         match answer:
-            case Answer.TAKEN:
+            case RoomAnswer.TAKEN:
                 del self._entrants[entrant]
                 entrant.is_admitted = True
                 self.admitted += 1
@@ -164,9 +164,9 @@ class Entrance:
                 if not self._entrants:
                     self._entrances.leave(self)
                 return True
-            case Answer.TOPIC_FULL:
+            case RoomAnswer.TOPIC_FULL:
                 self._entrances.leave(self)
-            case Answer.MEMORY_FULL | Answer.ALL_FULL:
+            case RoomAnswer.MEMORY_FULL | RoomAnswer.ALL_FULL:
                 self._entrances.wait(self, answer)
             case _:
                 assert_never(answer)

@@ -14,7 +14,7 @@ from omq.drivers.sequences import RecentSequences
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.drivers.unconfirmed import Unconfirmed
-from omq.drivers.unfinished import Unfinished
+from omq.drivers.unfinished import UnfinishedMemory
 from omq.drivers.waits import Waits
 
 SEQUENCES_KEPT = 1 << 15
@@ -69,7 +69,7 @@ class Memory:
         """Messages held for clients that stopped reading in the middle of them."""
         self.unconfirmed = Unconfirmed(limit // 32)
         """The ids of unconfirmed messages of round-robin topics."""
-        self.unfinished = Unfinished(3 * limit // 32)
+        self.unfinished = UnfinishedMemory(3 * limit // 32)
         """Incomplete long lines and envelopes."""
         self.uploaded = Budget(limit // 32)
         """Parts of large messages that are collected for the store, beyond a fragment of each."""

@@ -16,7 +16,7 @@ from omq.drivers.waits import Room
 from omq_storage.batches import Batch, pieces_within
 
 
-class StorePlace(NoRoom):
+class PersistentPlace(NoRoom):
     """A post to a persistent topic, which waits for the memory for posts."""
 
     __slots__ = ("_budget", "_post", "_submit", "_turn")

@@ -59,7 +59,7 @@ class Pusher(Protocol):
         """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
 
 
-class Run:
+class PushedRun:
     """Consecutive messages of one topic, with their ids."""
 
     __slots__ = ("_block", "_driver", "_first", "_offsets", "count", "frames")
@@ -101,10 +101,10 @@ class Line:
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self._parts: list[Octets] = []
-        self._runs: list[Run] = []
+        self._runs: list[PushedRun] = []
         self._followers: list[Follower] = []
 
-    def add(self, run: Run, follower: Follower) -> None:
+    def add(self, run: PushedRun, follower: Follower) -> None:
         """Send these messages, too."""
         self._parts.append(run.frames)
         self._runs.append(run)

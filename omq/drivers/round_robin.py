@@ -16,7 +16,7 @@ from typing import assert_never
 import trio
 
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
-from omq.drivers.entrance import Answer
+from omq.drivers.entrance import RoomAnswer
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import Reason, Refused
@@ -244,7 +244,7 @@ class RoundRobinDriver(Driver):
     def wants_memory(self) -> bool:
         return self.resources.memory.entrances.has(self.entrance)
 
-    def _take_room(self, octets: int, in_turn: bool) -> Answer:
+    def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
         """Count the octets of a post if there is room for them.
 
         A worker is idle when it has room for messages and all messages are dealt. The share is the memory
@@ -274,13 +274,13 @@ class RoundRobinDriver(Driver):
             # worker.
             waiting.force(octets)
         elif self._held and too_much:
-            return Answer.TOPIC_FULL
+            return RoomAnswer.TOPIC_FULL
         elif (memory.entrances and not in_turn) or not waiting.try_take(octets):
-            return Answer.ALL_FULL if is_wanted and not self._held else Answer.MEMORY_FULL
+            return RoomAnswer.ALL_FULL if is_wanted and not self._held else RoomAnswer.MEMORY_FULL
         if not self._held:
             memory.waits.holders[self] = None
         self._held += octets
-        return Answer.TAKEN
+        return RoomAnswer.TAKEN
 
     def _most_held(self) -> int:
         """Return how much of the share the topic may have while no worker is idle."""

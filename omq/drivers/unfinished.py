@@ -96,7 +96,7 @@ class _Waiter:
         self.woken = trio.Event()
 
 
-class Unfinished:
+class UnfinishedMemory:
     """The memory of all connections of a server."""
 
     def __init__(self, limit: int) -> None:

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class TopicCommit:
     """What one commit stores of a topic: blocks, and the last sequence number of each producer in them."""
 
     blocks: Sequence[Block | Fragmented]
@@ -74,7 +74,7 @@ class _Waiting:
         self.failure: Failure | None = None
 
 
-class Posts:
+class PostQueue:
     """The posts that wait for a commit. Posts of one topic keep their order."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Writer:
         self._ids = ids
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
-        self._posts = Posts()
+        self._posts = PostQueue()
         self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._idle = trio.Event()
@@ -315,7 +315,7 @@ class Writer:
                 posts_of.setdefault(post.driver, []).append(post)
         failures: dict[Stored, Failure] = {}
         defective: set[Stored] = set()
-        portions: dict[Stored, Portion] = {}
+        portions: dict[Stored, TopicCommit] = {}
         async with self._lock:
             if self.refusal is not None:
                 failures = dict.fromkeys(posts_of, self.refusal)
@@ -362,12 +362,12 @@ class Writer:
         self._budget.give(post.octets)
         post.confirmation.settle(failure)
 
-    async def _portion(self, driver: Stored, posts: Sequence[Post]) -> Portion:
+    async def _portion(self, driver: Stored, posts: Sequence[Post]) -> TopicCommit:
         """Return blocks of the messages that are not repeated. Raises StoreError."""
         sequences: Mapping[bytes, int] = {}
         if any(post.origins for post in posts):
             posts, sequences = await self._without_repeated(driver, posts)
-        return Portion(_blocks(driver, posts), sequences)
+        return TopicCommit(_blocks(driver, posts), sequences)
 
     async def _without_repeated(
         self, driver: Stored, posts: Sequence[Post]
@@ -426,7 +426,7 @@ class Writer:
         return {}
 
     async def _append(
-        self, portions: Mapping[Stored, Portion], defective: set[Stored]
+        self, portions: Mapping[Stored, TopicCommit], defective: set[Stored]
     ) -> dict[Stored, Failure]:
         """Write all in one transaction; if that fails, topic by topic, so that one topic does not
         fail the others.

@@ -8,7 +8,7 @@ from omq.metrics.nodes import NodeMetrics
 from omq.metrics.server import ServerMetrics
 from omq.metrics.source import Source
 from omq.metrics.topics import TopicMetrics
-from omq.protocol.http.requests import NO_STORE, Answer, Request
+from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
 
 
 class Metrics:
@@ -20,7 +20,7 @@ class Metrics:
         self._nodes = NodeMetrics(source)
         self._turn = trio.Lock()
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> HttpAnswer:
         """Return all metrics as they are now."""
         async with self._turn:
             slices = Slices()
@@ -28,4 +28,4 @@ class Metrics:
             await exposition.add(await self._server.collect(slices), slices)
             await exposition.add(await self._topics.collect(slices), slices)
             await exposition.add(await self._nodes.collect(slices), slices)
-        return Answer(200, exposition.octets(), exposition.content_type, NO_STORE)
+        return HttpAnswer(200, exposition.octets(), exposition.content_type, NO_STORE)

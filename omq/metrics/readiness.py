@@ -3,7 +3,7 @@
 from functools import partial
 
 from omq.metrics.source import Source
-from omq.protocol.http.requests import NO_STORE, Answer, Request
+from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
 
@@ -17,12 +17,12 @@ class Readiness:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> HttpAnswer:
         """Return 200, or 503 with one line for each reason."""
         reasons = await self._reasons()
         if reasons:
-            return Answer(503, "".join(f"{reason}\n" for reason in reasons).encode(), fields=NO_STORE)
-        return Answer.text(200, "ready", NO_STORE)
+            return HttpAnswer(503, "".join(f"{reason}\n" for reason in reasons).encode(), fields=NO_STORE)
+        return HttpAnswer.text(200, "ready", NO_STORE)
 
     async def _reasons(self) -> list[str]:
         reasons = ["the server stops"] if self._source.is_stopping else []

@@ -100,7 +100,7 @@ class Writing(Reading):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MapUse:
     """How much of an environment's map is in use."""
 
     map_size: int
@@ -271,13 +271,13 @@ class Database:
             self._require_open()
             return self._environment.reader_check()
 
-    def room(self) -> Room:
+    def room(self) -> MapUse:
         """Return how much of the map is in use, and by how many readers."""
         with self._in_use.shared(), self._translated_errors():
             self._require_open()
             info = self._environment.info()
             used = (info["last_pgno"] + 1) * self._environment.stat()["psize"]
-            return Room(info["map_size"], used, info["num_readers"], info["last_txnid"])
+            return MapUse(info["map_size"], used, info["num_readers"], info["last_txnid"])
 
     def close(self) -> None:
         """Wait for the open transactions and close.  All snapshots become invalid."""

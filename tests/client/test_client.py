@@ -31,7 +31,7 @@ from omq.client import (
     connect,
 )
 from omq.client.connection import READ_OCTETS
-from omq.client.outlet import Outlet
+from omq.client.send_queue import SendQueue
 from omq.config import TopicConfig
 from omq.server import Server
 
@@ -450,11 +450,11 @@ async def test_cancelling_an_iteration_does_not_forget_a_confirmation(
             message = await anext(subscription)
             assert message.id == number
 
-            async def full(self: Outlet) -> None:
+            async def full(self: SendQueue) -> None:
                 await anyio.sleep_forever()
 
             with monkeypatch.context() as patch, anyio.CancelScope() as scope:
-                patch.setattr(Outlet, "room", full)
+                patch.setattr(SendQueue, "room", full)
                 scope.cancel()
                 await (subscription.received(message) if by_hand else anext(subscription))
             assert scope.cancelled_caught

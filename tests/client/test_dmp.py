@@ -31,7 +31,7 @@ from omq.client import (
     Transient,
 )
 from omq.client.errors import Gap
-from omq.client.fast import Opened
+from omq.client.fast import OpenStreams
 from omq.client.feed import Feed
 from omq.server import Server
 from omq_storage.levels import Level
@@ -315,7 +315,7 @@ async def test_a_command_is_still_refused_by_its_own_error(client: Client) -> No
 
 async def test_a_gap_in_a_feed_is_reported(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     gaps: list[Gap] = []
-    opened = Opened(gaps.append, None, 1.0)
+    opened = OpenStreams(gaps.append, None, 1.0)
     async with client.feed("a topic") as feed:
         opened.feeds.add(feed)
         opened.news(b'Feed "a topic": messages 3 to 7 are gone: too old')
@@ -332,7 +332,7 @@ async def test_a_mistake_in_on_gap_is_logged_for_a_feed(
     def mistaken(gap: Gap) -> None:
         raise ZeroDivisionError
 
-    opened = Opened(mistaken, 1.0)
+    opened = OpenStreams(mistaken, 1.0)
     async with client.feed("a topic") as feed:
         opened.feeds.add(feed)
         opened.news(b'Feed "a topic": messages 3 to 7 are gone: too old')

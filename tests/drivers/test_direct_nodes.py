@@ -5,7 +5,7 @@ import pytest
 from omq.drivers.budget import Budget
 from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals
 from omq.drivers.direct_memory import DirectMemory
-from omq.drivers.entrance import Answer, Entrance, Entrances
+from omq.drivers.entrance import Entrance, Entrances, RoomAnswer
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import (
     ACCEPTED,
@@ -218,8 +218,8 @@ async def test_producers_hear_when_memory_is_not_short_any_more(scene: Scene) ->
 async def test_topics_get_memory_that_nodes_held(scene: Scene) -> None:
     topic: list[int] = []
 
-    def take(octets: int, in_turn: bool) -> Answer:
-        return Answer.TAKEN if scene.shared.try_take(octets) else Answer.MEMORY_FULL
+    def take(octets: int, in_turn: bool) -> RoomAnswer:
+        return RoomAnswer.TAKEN if scene.shared.try_take(octets) else RoomAnswer.MEMORY_FULL
 
     entrances = Entrances()
     scene.memory = DirectMemory(scene.shared, entrances)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omq.drivers.entrance import Answer, Entrance, Entrances, Entrant
+from omq.drivers.entrance import Entrance, Entrances, Entrant, RoomAnswer
 
 
 class Memory:
@@ -35,17 +35,17 @@ class Topic:
         self.held = 0
         self.entrance = Entrance(self.take, self.give, memory.lines)
 
-    def take(self, octets: int, in_turn: bool) -> Answer:
+    def take(self, octets: int, in_turn: bool) -> RoomAnswer:
         memory = self.memory
         memory.asked.append((self.name, octets, in_turn))
         if self.held and self.held + octets > self.most:
-            return Answer.TOPIC_FULL
+            return RoomAnswer.TOPIC_FULL
         limit = memory.limit + (memory.beyond if self.idle else 0)
         if memory.used + octets > limit or (memory.lines and not in_turn):
-            return Answer.ALL_FULL if self.idle else Answer.MEMORY_FULL
+            return RoomAnswer.ALL_FULL if self.idle else RoomAnswer.MEMORY_FULL
         self.held += octets
         memory.used += octets
-        return Answer.TAKEN
+        return RoomAnswer.TAKEN
 
     def give(self, octets: int) -> None:
         self.held -= octets
@@ -143,9 +143,9 @@ def test_topics_with_an_idle_worker_come_first() -> None:
     # A worker of it becomes idle, or is not idle any more: it changes the line, and keeps one place only.
     memory.used = 20
     idle.names("idle 3")
-    memory.lines.wait(busy.entrance, Answer.ALL_FULL)
+    memory.lines.wait(busy.entrance, RoomAnswer.ALL_FULL)
     busy.idle, idle.idle = True, False
-    memory.lines.wait(idle.entrance, Answer.MEMORY_FULL)
+    memory.lines.wait(idle.entrance, RoomAnswer.MEMORY_FULL)
     memory.free(1)
     assert memory.admitted[4:] == ["busy 2"]
     assert not memory.lines.has(busy.entrance)
@@ -161,7 +161,7 @@ def test_a_topic_that_waits_again_keeps_its_place() -> None:
     one, two = memory.topic("one"), memory.topic("two")
     one.names("1a")
     two.names("2a")
-    memory.lines.wait(one.entrance, Answer.MEMORY_FULL)
+    memory.lines.wait(one.entrance, RoomAnswer.MEMORY_FULL)
     memory.lines.look()  # asks the first, and no other
     assert [name for name, _, _ in memory.asked[-1:]] == ["one"]
     memory.free(1)

@@ -8,7 +8,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.unconfirmed import FREE_OCTETS, Unconfirmed
-from omq.drivers.unfinished import Holding, Unfinished
+from omq.drivers.unfinished import Holding, UnfinishedMemory
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_who_waits_for_unconfirmed_work_is_woken_when_a_sixteenth_is_free(
 
 
 async def test_every_octet_of_an_unfinished_line_is_counted(clock: MockClock) -> None:
-    share = Unfinished(100)
+    share = UnfinishedMemory(100)
     one, two = (Holding(lambda: None) for _ in range(2))
     await share.hold(one, 99)
     await share.hold(one, 98)  # it holds them already
@@ -115,7 +115,7 @@ async def test_a_client_that_sends_little_gives_way_to_those_who_wait(
 ) -> None:
     """Less than 16 KiB in two seconds, or not everything in ten."""
     holding = Holding(lambda: None)
-    await Unfinished(100).hold(holding, 50)
+    await UnfinishedMemory(100).hold(holding, 50)
     assert holding.gives_way_at() > 1e9  # the server does not wait for it
     began = trio.current_time()
     for more, passed in zip(octets, seconds, strict=True):

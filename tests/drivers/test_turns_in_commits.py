@@ -16,7 +16,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.posts import Post
-from omq.drivers.writer import GROUP_OCTETS, GROUP_PRODUCERS, Posts
+from omq.drivers.writer import GROUP_OCTETS, GROUP_PRODUCERS, PostQueue
 from omq.model import Delivery, Persistent, Sync, Topic
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
@@ -99,7 +99,7 @@ def post(driver: Recipient, octets: int, producers: int) -> Post:
     return Post(driver, Bodies([b""]), octets, Confirmation(), producers=names)
 
 
-def take_all(posts: Posts) -> list[list[Post]]:
+def take_all(posts: PostQueue) -> list[list[Post]]:
     groups = []
     while posts:
         groups.append(posts.take_group())
@@ -118,7 +118,7 @@ def test_every_post_is_taken_once_and_those_of_a_topic_in_their_order(
     shapes: Sequence[tuple[int, int, int]],
 ) -> None:
     drivers = [Recipient() for _ in range(3)]
-    queue = Posts()
+    queue = PostQueue()
     added = [post(drivers[index], octets, producers) for index, octets, producers in shapes]
     for each in added:
         queue.add(each)
@@ -136,7 +136,7 @@ def test_every_post_is_taken_once_and_those_of_a_topic_in_their_order(
 
 def test_one_commit_takes_many_posts() -> None:
     """4 MiB, and the post with which it exceeds that; so a commit with an fsync serves many publishers."""
-    queue = Posts()
+    queue = PostQueue()
     drivers = [Recipient() for _ in range(100)]
     for driver in drivers:
         queue.add(post(driver, 100_000, 1))
@@ -145,7 +145,7 @@ def test_one_commit_takes_many_posts() -> None:
 
 def test_topics_take_turns() -> None:
     busy, other, third = Recipient(), Recipient(), Recipient()
-    queue = Posts()
+    queue = PostQueue()
     for _ in range(3):
         queue.add(post(busy, 1, GROUP_PRODUCERS))
     queue.add(post(other, GROUP_OCTETS, 0))

@@ -20,7 +20,7 @@ from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Flow, Octets, Outl
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
-from omq.terminals.connection.forms import Opened
+from omq.terminals.connection.forms import ContiguousMessage
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.sender import Sender
@@ -557,7 +557,7 @@ def test_a_message_is_done_when_its_opening_and_body_have_left(size: int) -> Non
     """An empty one, too: it is not sent as long as its opening is not."""
     body = b"x" * size
     for first in range(3 + size):
-        opened = Opened(b"abc", size)
+        opened = ContiguousMessage(b"abc", size)
         parts = b"".join(opened.framed(body))
         opened.sent(first)
         assert opened.is_begun == (first > 0)

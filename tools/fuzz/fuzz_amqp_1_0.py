@@ -18,7 +18,7 @@ from omq.protocol.amqp_1_0.events import (
     Outcome,
     Part,
     Pause,
-    Run,
+    StoredRun,
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.frames import FrameType
@@ -93,7 +93,7 @@ def _feed(connection: Connection, octets: bytes, found: list[object]) -> None:
                 case Credit(link) if link.credit > 0 and link.session.may_transfer:
                     ids = range(1, 1 + min(link.credit, 3))
                     link.session.begin(link, ids, settled=False)
-                case Part(link) | Run(link) if link.credit == 0:
+                case Part(link) | StoredRun(link) if link.credit == 0:
                     link.grant(_CREDIT)
                 case Closed(_, problem) if problem is not None:
                     check_sentence(problem.text)
@@ -104,7 +104,7 @@ def _feed(connection: Connection, octets: bytes, found: list[object]) -> None:
 
 def _apart(event: Event) -> list[object]:
     match event:
-        case Run(link, run):
+        case StoredRun(link, run):
             bodies, heads = run.batch.bodies(), run.heads or [b""] * run.batch.count
             assert len(bodies) == len(heads) > 0
             return [

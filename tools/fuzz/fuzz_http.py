@@ -3,7 +3,7 @@
 from fuzz_checks import Target, check_sentence, in_pieces
 
 from omq.protocol.http.origins import Sites
-from omq.protocol.http.requests import HEAD_OCTETS, Answer, BadRequest, Request, Requests
+from omq.protocol.http.requests import HEAD_OCTETS, BadRequest, HttpAnswer, Request, Requests
 from omq.protocol.http.websocket import NoUpgrade, WebSocket, accept
 
 _NOT_UTF_8 = b"\x88\x02\x03\xef"
@@ -29,10 +29,10 @@ def _answers(pieces: list[bytes]) -> list[Request | BadRequest]:
             found.append(request)
             if isinstance(request, BadRequest):
                 check_sentence(request.why)
-                requests.answer(Answer.text(request.status, request.why, ends=True))
+                requests.answer(HttpAnswer.text(request.status, request.why, ends=True))
                 return found
             _check_request(request)
-            requests.answer(Answer.text(200, "ok", ends=request.has_body), request.method)
+            requests.answer(HttpAnswer.text(200, "ok", ends=request.has_body), request.method)
     assert requests.is_over or len(requests.rest()) <= HEAD_OCTETS + sum(map(len, pieces))
     return found
 

@@ -32,7 +32,7 @@ class Condition(Enum):
     STOLEN = "amqp:link:stolen"
 
 
-class Problem(Exception):
+class ConditionRaised(Exception):
     """What ends a connection, a session or a link: a condition, and a sentence for its user."""
 
     def __init__(self, condition: Condition, text: str) -> None:
@@ -45,13 +45,13 @@ class Problem(Exception):
         return performatives.write(performatives.Error(self.condition.value, self.text))
 
 
-class ConnectionProblem(Problem):
+class ConnectionProblem(ConditionRaised):
     """Ends the connection."""
 
 
-class SessionProblem(Problem):
+class SessionProblem(ConditionRaised):
     """Ends a session; the others of the connection go on."""
 
 
-class LinkProblem(Problem):
+class LinkProblem(ConditionRaised):
     """Detaches a link; the others of its session go on."""

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import assert_never
 
 from omq.protocol.amqp_1_0 import frames, performatives
-from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem, Problem, SessionProblem
+from omq.protocol.amqp_1_0.conditions import Condition, ConditionRaised, ConnectionProblem, SessionProblem
 from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening, Pause, WindowOpened
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType, RawFrame
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -172,7 +172,7 @@ class Connection:
         )
         self.stage = Stage.RUNNING
 
-    def close(self, problem: Problem | None = None) -> Iterator[Event]:
+    def close(self, problem: ConditionRaised | None = None) -> Iterator[Event]:
         """Close the connection; yield what that means for its links."""
         if self.stage in (Stage.OPEN, Stage.OPENING):
             self.open()  # a close comes after an open (section 2.4.6)
@@ -197,7 +197,7 @@ class Connection:
         try:
             yield from self._advance()
             self._refused = b"", 0
-        except (Problem, DecodeError) as problem:
+        except (ConditionRaised, DecodeError) as problem:
             yield from self._fail(problem)
 
     @property
@@ -205,10 +205,10 @@ class Connection:
         """The octets of an incomplete frame."""
         return self._reader.pending
 
-    def _fail(self, problem: Problem | DecodeError) -> Iterator[Event]:
+    def _fail(self, problem: ConditionRaised | DecodeError) -> Iterator[Event]:
         told = (
             problem
-            if isinstance(problem, Problem)
+            if isinstance(problem, ConditionRaised)
             else ConnectionProblem(Condition.DECODE_ERROR, str(problem))
         )
         if self.stage in (Stage.CLOSING, Stage.CLOSED):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omq.protocol.amqp_1_0.conditions import Problem
+from omq.protocol.amqp_1_0.conditions import ConditionRaised
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Error, Open, State
 from omq.protocol.amqp_1_0.runs import TransferRun
@@ -52,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StoredRun:
     """Whole messages, in the form in which they are stored."""
 
     link: ReceivingLink
@@ -97,7 +97,7 @@ class Closed:
     """The connection is over, after what is still to be sent: by the client, or because of a problem."""
 
     error: Error | None
-    problem: Problem | None = None
+    problem: ConditionRaised | None = None
     """What the server found wrong."""
 
 
@@ -112,7 +112,7 @@ Event = (
     | Attaching
     | Credit
     | Part
-    | Run
+    | StoredRun
     | Aborted
     | Outcome
     | Detached

@@ -18,7 +18,7 @@ from omq.protocol.amqp_1_0.events import (
     Event,
     Outcome,
     Part,
-    Run,
+    StoredRun,
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -429,7 +429,7 @@ class Session:
         self._window -= count
         self._last_delivery = run.last
         found.received(count)
-        yield Run(found, run)
+        yield StoredRun(found, run)
         self._renew()
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:

@@ -55,7 +55,7 @@ class BadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer to a request."""
 
     status: int
@@ -69,7 +69,7 @@ class Answer:
     @classmethod
     def text(
         cls, status: int, line: str, fields: tuple[tuple[str, str], ...] = (), *, ends: bool = False
-    ) -> "Answer":
+    ) -> "HttpAnswer":
         """An answer of one line."""
         return cls(status, line.encode() + b"\n", fields=fields, ends=ends)
 
@@ -151,7 +151,7 @@ class Requests:
         self.is_over = True
         return BadRequest(status, why)
 
-    def answer(self, answer: Answer, method: str = "GET") -> list[bytes]:
+    def answer(self, answer: HttpAnswer, method: str = "GET") -> list[bytes]:
         """Return the octets of the answer to the last request, in parts. One of them is the body itself: the
         connections that send one page have it once.
         """

@@ -14,7 +14,7 @@ from omq.drivers.seam import Channel, Octets
 from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.events import Outcome, Part, Run
+from omq.protocol.amqp_1_0.events import Outcome, Part, StoredRun
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
@@ -139,7 +139,7 @@ class Links:
             await self.flush()  # what came before it was right
             self._detach(incoming.link, problem)
 
-    def take_run(self, run: Run) -> None:
+    def take_run(self, run: StoredRun) -> None:
         """Take whole messages of a producer; `flush` posts them."""
         incoming = self._incoming.get(run.link)
         if incoming is not None:

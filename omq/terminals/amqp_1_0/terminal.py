@@ -35,7 +35,7 @@ from omq.protocol.amqp_1_0.events import (
     Outcome,
     Part,
     Pause,
-    Run,
+    StoredRun,
     WindowOpened,
 )
 from omq.terminals.amqp_1_0.links import Links
@@ -88,7 +88,7 @@ class Over:
 
 State = Greeting | Serving | Over
 
-Immediate = Run | Aborted | Outcome | Credit | WindowOpened
+Immediate = StoredRun | Aborted | Outcome | Credit | WindowOpened
 """What is executed without waiting for anything."""
 
 
@@ -392,7 +392,7 @@ class Amqp1Terminal:
         """Execute an event for which nothing is waited."""
         links = self._links
         match event:
-            case Run():
+            case StoredRun():
                 links.take_run(event)
             case Aborted(link):
                 links.abort(link)

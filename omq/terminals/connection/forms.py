@@ -36,8 +36,8 @@ class Begun(Protocol):
 
 
 class Form(Protocol):
-    """How one source frames its messages. omq and DMP put an opening before the body (`Opened`); a protocol
-    that cuts bodies into frames has a `Begun` of its own.
+    """How one source frames its messages. omq and DMP put an opening before the body (`ContiguousMessage`);
+    a protocol that cuts bodies into frames has a `Begun` of its own.
     """
 
     unframed: int
@@ -61,7 +61,7 @@ class Form(Protocol):
         """
 
 
-class Opened:
+class ContiguousMessage:
     """A message whose body follows its opening without anything between, as in omq and DMP."""
 
     __slots__ = ("_opening", "_size", "body", "is_begun")

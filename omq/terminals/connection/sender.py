@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BlockShare:
     """What one source has of one block, in a turn that several sources share."""
 
     source: Source
@@ -365,7 +365,7 @@ class Sender:
                 del self._ready[share.source]
         return taken > 0
 
-    def _gather(self, first: Source) -> Iterator[Share]:
+    def _gather(self, first: Source) -> Iterator[BlockShare]:
         room = self._shared_octets
         parts = MOST_PARTS
         left = self.backlog.begin if self.backlog.entries else math.inf
@@ -379,13 +379,13 @@ class Sender:
             for block in blocks:
                 position = max(block.first, flow.position)
                 frames = block.frames if position == block.first else block.after(position)
-                yield Share(source, flow, block, position, frames)
+                yield BlockShare(source, flow, block, position, frames)
                 room -= len(frames)
                 parts -= 1
                 if room <= 0 or not parts:
                     return
 
-    def _send_part(self, share: Share, octets: int) -> None:
+    def _send_part(self, share: BlockShare, octets: int) -> None:
         """Note that N `octets` of a share were sent: the rest of the message they end in must follow."""
         if not octets:
             return

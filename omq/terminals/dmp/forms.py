@@ -9,7 +9,7 @@ from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
-from omq.terminals.connection.forms import Opened
+from omq.terminals.connection.forms import ContiguousMessage
 from omq_storage.blocks import FRAME_HEADER
 
 _MESSAGES_AT_ONCE = 256
@@ -47,8 +47,8 @@ class Envelopes:
                 self.unframed -= count
         return parts if any(_is_large(cut) for cut in cuts) else [b"".join(parts)]
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Opened:
-        return Opened(self._opening(head, size, Portion()), size)
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
+        return ContiguousMessage(self._opening(head, size, Portion()), size)
 
     def _opening(self, head: bytes, size: int, portion: Portion) -> bytes:
         if not head and size > _LONGEST_WITH_ANY_HEAD:

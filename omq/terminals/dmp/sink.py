@@ -36,14 +36,14 @@ from omq_storage.batches import LARGE_OCTETS, Assembly
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SinkProblem:
     """Why a sink ends before its client has finished, for the response instead of 200."""
 
     code: ResponseCode
     why: str
 
 
-TOO_SLOW = Problem(
+TOO_SLOW = SinkProblem(
     ResponseCode.NOT_ALLOWED, "an envelope took too long to complete while others wait for its memory"
 )
 
@@ -58,7 +58,7 @@ class Posts:
         self._open = 0
         self._signal = Signal()
 
-    def settle(self, count: int, confirmation: Confirmation) -> Problem | None:
+    def settle(self, count: int, confirmation: Confirmation) -> SinkProblem | None:
         """A post of `count` messages is settled. Return the problem if it failed."""
         self._open -= 1
         self.unconfirmed -= count
@@ -77,17 +77,17 @@ class Posts:
             await self._signal.wait()
 
 
-def problem_of(failure: Failure) -> Problem:
+def problem_of(failure: Failure) -> SinkProblem:
     """Return the DMP response for a failure."""
     match failure.reason:
         case Reason.DELETED | Reason.NOT_FOUND:
-            return Problem(ResponseCode.NOT_FOUND, failure.text)
+            return SinkProblem(ResponseCode.NOT_FOUND, failure.text)
         case Reason.FORBIDDEN | Reason.QUOTA | Reason.IN_USE | Reason.LOCKED:
-            return Problem(ResponseCode.NOT_ALLOWED, failure.text)
+            return SinkProblem(ResponseCode.NOT_ALLOWED, failure.text)
         case Reason.TOO_LARGE:
-            return Problem(ResponseCode.SYNTAX_ERROR, failure.text)
+            return SinkProblem(ResponseCode.SYNTAX_ERROR, failure.text)
         case Reason.INVALID | Reason.NO_REPLAY | Reason.DIFFERS:
-            return Problem(ResponseCode.INVALID, failure.text)
+            return SinkProblem(ResponseCode.INVALID, failure.text)
         case (
             Reason.NO_ROOM
             | Reason.OVERFLOW
@@ -96,7 +96,7 @@ def problem_of(failure: Failure) -> Problem:
             | Reason.EARLIER
             | Reason.DEFECT
         ):
-            return Problem(ResponseCode.INTERNAL_ERROR, failure.text)
+            return SinkProblem(ResponseCode.INTERNAL_ERROR, failure.text)
         case other:
             assert_never(other)
 
@@ -133,7 +133,7 @@ class SinkService:
             leased.session.max_message_bytes, from_openamq=leased.principal.is_openamq
         )
         self._posts = Posts()
-        self._problem: Problem | None = None
+        self._problem: SinkProblem | None = None
         self._finished = False
         self._reading = trio.CancelScope()
         self._admission = ReadAdmission(transport, context.memory, self._reading)
@@ -178,7 +178,7 @@ class SinkService:
         """How many messages are posted and neither stored nor refused yet."""
         return self._posts.unconfirmed
 
-    def fail(self, problem: Problem) -> None:
+    def fail(self, problem: SinkProblem) -> None:
         """Stop reading, and respond with this problem, unless there was one before.
 
         A failure to store replaces a problem that only ended the reading: after it, the stored messages may
@@ -193,7 +193,7 @@ class SinkService:
     def shut_down(self, why: str) -> None:
         """The server ends the connection. If the client has finished, only wait for its posts."""
         if not self._finished:
-            self.fail(Problem(ResponseCode.NOT_ALLOWED, why))
+            self.fail(SinkProblem(ResponseCode.NOT_ALLOWED, why))
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class SinkService:
         self._finished = True
         if self._envelopes.unfinished:
             why = f"the connection ended {self._envelopes.unfinished} octets into an envelope"
-            self.fail(Problem(ResponseCode.SYNTAX_ERROR, why))
+            self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, why))
 
     async def _take(self, received: bytes) -> None:
         while received:
@@ -230,7 +230,7 @@ class SinkService:
         except EnvelopeError as error:
             if error.batch is not None:
                 await self._post(error.batch)
-            self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
+            self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, str(error)))
         else:
             await self._post(batch)
             if len(batch):
@@ -257,7 +257,7 @@ class SinkService:
         try:
             long = await in_turns(self._envelopes.taking_long(self._long_octets))
         except EnvelopeError as error:
-            self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
+            self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, str(error)))
             return None
         if long is None or not self._from_openamq:
             return long
@@ -326,7 +326,7 @@ class SinkService:
             if not received:
                 self._finished = True
                 why = f"the connection ended {long.size - left} octets into the body of an envelope"
-                self.fail(Problem(ResponseCode.SYNTAX_ERROR, why))
+                self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, why))
                 return None
         # After a post that failed, later messages must not be stored.
         return behind if self._problem is None else None

@@ -27,7 +27,7 @@ for a store than others, and a post is stored in one commit.
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class PendingPost:
     """The messages of one post. `heads` and `origins` are empty, or have one item for each message."""
 
     batch: Batch
@@ -35,7 +35,7 @@ class Portion:
     origins: Origins
 
 
-def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
+def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[PendingPost]]:
     """Find the producers of messages, and divide the messages into posts: into more than one only if many of
     them have producers.
     """
@@ -54,10 +54,10 @@ def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
         yield
     kept = [b"" if head == PLAIN_HEAD else head for head in heads]
     if not any(found):
-        return [Portion(batch, kept, ())]
+        return [PendingPost(batch, kept, ())]
     portions = []
     for begin, end in pairwise((0, *ends, batch.count)):
-        portions.append(Portion(batch.part(begin, end), kept[begin:end], found[begin:end]))
+        portions.append(PendingPost(batch.part(begin, end), kept[begin:end], found[begin:end]))
         yield
     return portions
 

@@ -13,7 +13,7 @@ from omq.config import Config, parse_address
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.http.basic import CHALLENGE, read_basic
 from omq.protocol.http.origins import Sites
-from omq.protocol.http.requests import NO_STORE, Answer, Request
+from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
 from omq.terminals.connection.context import Context
 from omq.terminals.connection.transport import Transport
 from omq.terminals.http.pages import Page, load_pages
@@ -47,7 +47,7 @@ GONE_SECONDS = 1.0
 class Resource:
     """What is at one path that only clients with the right `watch` may see."""
 
-    answer: Callable[[Request], Awaitable[Answer]]
+    answer: Callable[[Request], Awaitable[HttpAnswer]]
     is_large: bool = False
 
 
@@ -72,53 +72,57 @@ class Site:
         """Read the pages, and make the site of a server."""
         return cls(context, await in_thread(load_pages), watched)
 
-    async def answer(self, request: Request, transport: Transport, held: AsyncExitStack) -> Answer | Opening:
+    async def answer(
+        self, request: Request, transport: Transport, held: AsyncExitStack
+    ) -> HttpAnswer | Opening:
         """Answer a request, or return that it may open the WebSocket. `held` ends when the answer is sent."""
         refusal = self._sites.check(request, transport.local(), is_encrypted=transport.is_encrypted)
         if refusal is None and (request.path == WEBSOCKET or request.path in self._watched):
             refusal = self._sites.check_read(request)
         if refusal is not None:
-            return Answer.text(refusal.status, refusal.why, ends=True)
+            return HttpAnswer.text(refusal.status, refusal.why, ends=True)
         answer = await self._answer(request, transport, held)
         origin = request.field(b"origin")
-        if isinstance(answer, Answer) and origin is not None and self._sites.is_foreign(origin):
+        if isinstance(answer, HttpAnswer) and origin is not None and self._sites.is_foreign(origin):
             allowed = (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
             return replace(answer, fields=(*answer.fields, *allowed))
         return answer
 
-    async def _answer(self, request: Request, transport: Transport, held: AsyncExitStack) -> Answer | Opening:
+    async def _answer(
+        self, request: Request, transport: Transport, held: AsyncExitStack
+    ) -> HttpAnswer | Opening:
         path = request.path
         resource = self._watched.get(path)
         page = self._pages.get(path)
         if path not in ("/healthz", WEBSOCKET) and resource is None and page is None:
-            return Answer.text(404, "there is no such page", ends=request.has_body)
+            return HttpAnswer.text(404, "there is no such page", ends=request.has_body)
         if request.method not in ALLOWED:
-            return Answer.text(
+            return HttpAnswer.text(
                 405,
                 f"{path} knows {' and '.join(ALLOWED)} only",
                 (("Allow", ", ".join(ALLOWED)),),
                 ends=request.has_body,
             )
         if request.has_body:
-            return Answer.text(413, "a request has no body here", ends=True)
+            return HttpAnswer.text(413, "a request has no body here", ends=True)
         if path == WEBSOCKET:
             return Opening()
         if page is not None:
             return _page(page, request)
         if resource is not None:
             return await self._watch(resource, request, transport, held)
-        return Answer.text(200, "ok", NO_STORE)
+        return HttpAnswer.text(200, "ok", NO_STORE)
 
     async def _watch(
         self, resource: Resource, request: Request, transport: Transport, held: AsyncExitStack
-    ) -> Answer:
+    ) -> HttpAnswer:
         access = self._context.access
         host = transport.host()
         id = b""
         if access.clients.are_known:
             if not transport.is_encrypted and not _is_loopback(host):
                 why = "a name and a secret are accepted over TLS or from this machine only"
-                return Answer.text(403, why, NO_STORE)
+                return HttpAnswer.text(403, why, NO_STORE)
             shown = read_basic(request.field(b"authorization"))
             if shown is None:
                 return _challenge("this needs the name and secret of a client with the right watch")
@@ -129,15 +133,15 @@ class Site:
                 session = await access.connect(id, host, transport.peer())
         except Refused as refused:
             if refused.reason is Reason.QUOTA:
-                return Answer.text(429, str(refused), NO_STORE)
+                return HttpAnswer.text(429, str(refused), NO_STORE)
             return _challenge(str(refused))
         if session is None:
-            return Answer.text(503, "too many secrets are being checked: try again", NO_STORE)
+            return HttpAnswer.text(503, "too many secrets are being checked: try again", NO_STORE)
         try:
             session.check_server(Right.WATCH)
             return await self._answer_within_limits(resource, request, session, transport, held)
         except Refused as refused:
-            return Answer.text(403, str(refused), NO_STORE)
+            return HttpAnswer.text(403, str(refused), NO_STORE)
         finally:
             session.close()
 
@@ -148,7 +152,7 @@ class Site:
         session: Session,
         transport: Transport,
         held: AsyncExitStack,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Make an answer when the limits allow it. Raises Refused.
 
         What may take long because of the client, such as its rate limit and the sending, takes only places
@@ -168,23 +172,23 @@ class Site:
                     return _challenge(session.withdrawn)
                 session.check_server(Right.WATCH)
                 if trio.current_time() > began + GONE_SECONDS and transport.is_finished():
-                    return Answer.text(408, "the client closed the connection", NO_STORE, ends=True)
+                    return HttpAnswer.text(408, "the client closed the connection", NO_STORE, ends=True)
                 answer = await resource.answer(request)
                 if limit is not None:
                     limit.spend(len(answer.body))
                 return answer
 
 
-def _challenge(why: str) -> Answer:
-    return Answer.text(401, why, (("WWW-Authenticate", CHALLENGE), *NO_STORE))
+def _challenge(why: str) -> HttpAnswer:
+    return HttpAnswer.text(401, why, (("WWW-Authenticate", CHALLENGE), *NO_STORE))
 
 
-def _page(page: Page, request: Request) -> Answer:
+def _page(page: Page, request: Request) -> HttpAnswer:
     fields = (("ETag", page.tag), ("Cache-Control", "no-cache"))
     known = [tag.strip().removeprefix("W/") for tag in (request.field(b"if-none-match") or "").split(",")]
     if page.tag in known or "*" in known:
-        return Answer(304, fields=fields)
-    return Answer(200, page.octets, page.content_type, fields)
+        return HttpAnswer(304, fields=fields)
+    return HttpAnswer(200, page.octets, page.content_type, fields)
 
 
 def _names(config: Config) -> list[str]:

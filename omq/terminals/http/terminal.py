@@ -10,7 +10,7 @@ from omq.access.session import Session
 from omq.drivers.seam import Channel
 from omq.model import Topic
 from omq.protocol.http import websocket
-from omq.protocol.http.requests import Answer, BadRequest, Request, Requests
+from omq.protocol.http.requests import BadRequest, HttpAnswer, Request, Requests
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
@@ -72,10 +72,10 @@ class HttpTerminal:
                 await self._transport.finish()
                 return False
             case _Late():
-                answer = Answer.text(408, "no whole request came in time", ends=True)
+                answer = HttpAnswer.text(408, "no whole request came in time", ends=True)
                 return await self._send(answer, "GET")
             case BadRequest(status, why):
-                return await self._send(Answer.text(status, why, ends=True), "GET")
+                return await self._send(HttpAnswer.text(status, why, ends=True), "GET")
             case Request():
                 async with AsyncExitStack() as held:
                     answered = await self._site.answer(request, self._transport, held)
@@ -105,7 +105,7 @@ class HttpTerminal:
             self._requests.feed(received)
         return request
 
-    async def _send(self, answer: Answer, method: str) -> bool:
+    async def _send(self, answer: HttpAnswer, method: str) -> bool:
         """Send an answer. Return whether a further request may follow."""
         parts = self._requests.answer(answer, method)
         with trio.move_on_after(TAKE_SECONDS) as limit:
@@ -129,7 +129,7 @@ class HttpTerminal:
             octets = websocket.accept(request.method, request.target, request.fields)
         except websocket.NoUpgrade as problem:
             fields = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
-            return await self._send(Answer.text(426, str(problem), fields, ends=True), request.method)
+            return await self._send(HttpAnswer.text(426, str(problem), fields, ends=True), request.method)
         opened = websocket.WebSocket()
         opened.feed(self._requests.rest())
         with trio.move_on_after(TAKE_SECONDS):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from omq.drivers.seam import Cut, Octets
 from omq.protocol.omq.frames import MESSAGE_HEADER, MESSAGE_OVERHEAD, FrameType
-from omq.terminals.connection.forms import Opened
+from omq.terminals.connection.forms import ContiguousMessage
 
 
 class Frames:
@@ -15,8 +15,10 @@ class Frames:
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         return [cut.frames() for cut in cuts]
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Opened:
-        return Opened(MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size)
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
+        return ContiguousMessage(
+            MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size
+        )
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = 0

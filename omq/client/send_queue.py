@@ -17,10 +17,10 @@ YIELD_SECONDS = 250e-6
 """A task that publishes continuously lets the writer run at this interval."""
 
 
-class Outlet:
+class SendQueue:
     """A queue of octets for a stream, and the task that sends them.
 
-    The outlet calls `refuse` before it queues anything; `refuse` raises when the connection has ended. It
+    The queue calls `refuse` before it queues anything; `refuse` raises when the connection has ended. It
     calls `broken` when sending has failed. That does not end the connection yet: the receive buffer may still
     contain the server's last frames.
     """
