@@ -8,7 +8,6 @@ import trio
 from omq.drivers.driver import READ_OCTETS, Opening
 from omq.drivers.perishing import PRIORITY, priority
 from omq.drivers.queue import QueueDriver
-from omq.drivers.round_robin import RETRY_SECONDS
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Gone
 from omq_storage.blocks import Block
@@ -230,7 +229,7 @@ class PriorityQueueDriver(QueueDriver):
                 message = last + 1
                 continue
             except StoreError:
-                await trio.sleep(RETRY_SECONDS)
+                await self._wait_to_retry()
                 continue
             if not stored:
                 message = known  # ids that were lost before they were durable

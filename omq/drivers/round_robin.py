@@ -346,13 +346,25 @@ class RoundRobinDriver(Driver):
                     else:
                         await self._deal_next()
                 except StoreError:
-                    await trio.sleep(RETRY_SECONDS)
+                    await self._wait_to_retry()
                 await trio.lowlevel.checkpoint()
             if self.is_perishable:
                 await self._watch_head()
             draining, self._draining = self._draining, set()
             self._draining |= {channel for channel in draining if channel.look_drained()}
             self.resources.memory.unconfirmed.call_when_free(self._signal)
+
+    async def _wait_to_retry(self) -> None:
+        """Wait before the store is read again after a failure. Settle meanwhile what is done: that does not
+        need the store.
+        """
+        with trio.move_on_after(RETRY_SECONDS):
+            while True:
+                while self._is_releasing():
+                    self._release()
+                    await trio.lowlevel.checkpoint()
+                await self._signal.wait()
+        self._signal.set()  # for what else it was set meanwhile
 
     def _able(self) -> list[RoundRobinChannel]:
         return [channel for channel in self._channels if channel.room(1)]

@@ -1,6 +1,7 @@
 """Transient queues with more messages than the memory has room for."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -13,8 +14,12 @@ from omq.drivers.offer import NoRoom
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason
+from omq.drivers.round_robin import RETRY_SECONDS
+from omq.drivers.settling import SETTLED_RANGES
 from omq.model import Delivery, Transient
 from omq_storage.batches import Bodies
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 
 BODY = b"x" * 10 * KIB
@@ -111,6 +116,41 @@ async def test_messages_that_are_settled_together_are_deleted_from_the_disk(
         await quiet()
         assert on_disk(drivers, queue) == queue.info().messages == 0
         assert drivers.memory.statistics() == NOTHING
+
+
+async def test_what_is_done_leaves_memory_while_the_disk_cannot_be_read(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, failures = 100 * SETTLED_RANGES, 0
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        nonlocal failures
+        failures += 1
+        raise StoreError("The disk is away.")
+
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        for _ in range(count):
+            assert await settled(await queue.post(Bodies([b"x"]))) is None
+        client = Client(queue)
+        client.request(count)
+        await client.read()
+        spilled = queue.spill(Bodies([b"y"]))
+        assert isinstance(spilled, Confirmation)
+        assert await settled(spilled) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(Environment, "read_stored", fail)
+            client.settle(*range(1, count + 1, 2))
+            # No two of these are settled as one range.
+            assert client.channel.settle(range(1, count + 1), ACCEPTED) == count // 2
+            await client.read()
+            assert failures == 1
+            assert drivers.memory.waiting.used == 0
+        mock_clock.jump(RETRY_SECONDS)
+        await client.read()
+        assert client.bodies[count:] == [b"y"]
+        client.close()
+        assert queue.purge() == 1
 
 
 @pytest.mark.parametrize("spills", [False, True])
