@@ -26,6 +26,7 @@ from omq.model import TopicInfo
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message, Ping, TopicList
 from omq.server import Server, open_server
+from omq.systemd import PassedSockets
 from omq.terminals.connection.statistics import ConnectionStatistics
 
 PATIENCE = 60
@@ -282,10 +283,12 @@ class InProcess(Host):
 
 
 @asynccontextmanager
-async def serving(store: Path, **settings: Any) -> AsyncIterator[InProcess]:
+async def serving(
+    store: Path, passed: PassedSockets | None = None, **settings: Any
+) -> AsyncIterator[InProcess]:
     """A server in this process, with these settings; it is stopped properly at the end."""
     config = Config(listen=["127.0.0.1:0"], store=str(store), **settings)
-    async with open_server(config) as server:
+    async with open_server(config, passed) as server:
         host = InProcess(server)
         try:
             yield host

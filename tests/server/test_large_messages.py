@@ -229,6 +229,16 @@ async def test_a_large_message_is_copied_once(store: Path) -> None:
 # -- bad input and trouble ---------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "plain"])
+def codecs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs with either codec."""
+    monkeypatch.setattr(codec, "COMPILED", request.param and codec.COMPILED)
+
+
+CODECS = pytest.mark.usefixtures("codecs")
+
+
+@CODECS
 @pytest.mark.parametrize("sent", [10, 100_000, 400_000, 2 * MIB])
 @pytest.mark.parametrize("how", ["done", "reset"])
 async def test_a_length_that_is_announced_and_not_sent(store: Path, how: str, sent: int) -> None:
@@ -254,6 +264,7 @@ async def test_a_length_that_is_announced_and_not_sent(store: Path, how: str, se
     assert leftovers(store) == (fragments(LARGE), 0)
 
 
+@CODECS
 async def test_a_slow_large_message_keeps_no_other_waiting(store: Path, clock: MockClock) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=1 << 32) as host:
         client = await declared(host)
@@ -290,6 +301,7 @@ async def test_a_transient_topic_has_the_limit_of_the_memory(store: Path) -> Non
         assert b"no message may take more than" in answer
 
 
+@CODECS
 async def test_a_bad_head_of_a_large_message_is_told(store: Path) -> None:
     async with serving(store) as host:
         client = await declared(host)
@@ -318,6 +330,7 @@ async def test_options_of_a_large_message(store: Path) -> None:
         assert await stored(connection) == 1
 
 
+@CODECS
 async def test_a_topic_that_is_deleted_in_the_middle(store: Path) -> None:
     async with serving(store) as host:
         client = await declared(host)
@@ -339,6 +352,7 @@ async def nothing_after_sweep(store: Path) -> None:
     assert leftovers(store) == (0, 0)
 
 
+@CODECS
 async def test_a_store_that_is_full_in_the_middle(store: Path) -> None:
     async with serving(store, map_bytes=8 * MIB, max_message_bytes=1 << 30) as host:
         client = await declared(host, b"(Persistent Strong)")
@@ -359,6 +373,7 @@ async def test_a_store_that_is_full_in_the_middle(store: Path) -> None:
         assert await everything(host, await host.connect(), 3) == LARGE
 
 
+@CODECS
 async def test_two_messages_that_the_store_cannot_hold_together(store: Path) -> None:
     async with serving(store, map_bytes=8 * MIB) as host:
         client = await declared(host, b"(Persistent Strong)")
@@ -391,6 +406,7 @@ async def send_until_refused(connection: Conversation, octets: bytes) -> None:
         pass  # the server has answered and closed
 
 
+@CODECS
 async def test_the_reserve_of_the_disk_is_kept_in_the_middle(store: Path) -> None:
     async with serving(store) as host:
         client = await declared(host)
@@ -468,6 +484,7 @@ async def test_another_levels_and_clients_small_messages_come_between(store: Pat
         assert await stored(connection) == 1
 
 
+@CODECS
 async def test_a_fragment_that_is_damaged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(store) as host:
         client = await declared(host)

@@ -17,6 +17,9 @@ from omq.connections import Terminal
 from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Message, Subscribed, Unsubscribed
+from omq.systemd import PassedSockets
+from omq_storage import codec
+from omq_storage.fragments import FRAGMENT_OCTETS
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
 from .dmp_conversation import Consumer, envelopes, feed, sink, stored
@@ -107,17 +110,22 @@ class Reader:
         self.of = of
 
     @classmethod
-    async def open(cls, host: InProcess, client: Conversation, way: str, replay: bytes) -> "Reader":
+    async def open(
+        cls, host: InProcess, client: Conversation, way: str, replay: bytes, receive_octets: int = 4096
+    ) -> "Reader":
         if way == "feed":
-            return cls(await feed(host, client, b"(Get t %s)" % replay, receive_octets=4096))
-        subscriber = await host.connect(receive_octets=4096)
+            return cls(await feed(host, client, b"(Get t %s)" % replay, receive_octets))
+        subscriber = await host.connect(receive_octets)
         assert isinstance(await subscriber.ask(b"(Subscribe t %s)" % replay), Subscribed)
         return cls(subscriber)
 
+    @property
+    def connection(self) -> Conversation:
+        return self.of.connection if isinstance(self.of, Consumer) else self.of
+
     async def bodies(self, count: int) -> list[bytes]:
         """The next so many: from now on it reads fast."""
-        connection = self.of.connection if isinstance(self.of, Consumer) else self.of
-        connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
+        self.connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
         return await self.of.bodies(count)
 
     async def next(self) -> object:
@@ -182,6 +190,60 @@ async def test_nothing_is_held_of_what_is_stored(
         host.hang_up()
         await eventually(lambda: host.connections == 0)
         assert host.server.memory.replayed.used == 0
+
+
+@asynccontextmanager
+async def sending_little(store: Path) -> AsyncIterator[InProcess]:
+    """A server whose sockets take some KiB at a time: connections inherit that from the one that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
+        async with serving(store, PassedSockets((listener.dup(),)), ping_seconds=1000) as host:
+            yield host
+
+
+@WAYS
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
+@pytest.mark.parametrize("then", ["goes on", "leaves", "topic deleted"])
+async def test_a_subscriber_that_stalls_in_fragment_two(
+    store: Path,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    is_compiled: bool,
+    delivery: bytes,
+    then: str,
+) -> None:
+    monkeypatch.setattr(codec, "COMPILED", is_compiled and codec.COMPILED)
+    bodies = [body_of(number, 8 * FRAGMENT_OCTETS + 1) for number in (1, 2)]
+    async with sending_little(store) as host:
+        client = await declared(host, delivery + b" (Persistent Weak)")
+        reader = await Reader.open(host, client, way, b"From_current", receive_octets=8 << 10)
+        await send_all(host, client, bodies)
+        while reader.of.unfinished < FRAGMENT_OCTETS:
+            assert await reader.of.receive()
+        await stall(clock, host, 1)
+        (slow,) = filter(is_stalled, host.server.terminals())
+        assert FRAGMENT_OCTETS < slow.statistics().octets_out < 2 * FRAGMENT_OCTETS
+        assert host.server.memory.replayed.used == 0
+        assert host.server.memory.stalled.used == 0
+        match then:
+            case "goes on":
+                assert await reader.bodies(2) == bodies
+            case "leaves":
+                reader.connection.close()
+                await eventually(lambda: stalled(host) == 0)
+                other = await Reader.open(host, client, way, b"From_current", receive_octets=MIB)
+                if delivery == b"Broadcast":
+                    await send_all(host, client, bodies)
+                assert await other.bodies(2) == bodies
+            case _:
+                assert isinstance(await client.ask(b"(Delete t)"), Deleted)
+                assert await reader.is_cut_off()
+        host.hang_up()
+        await eventually(lambda: host.connections == 0)
+        assert host.server.memory.replayed.used == 0
+        assert host.memory_used == 0
 
 
 @WAYS
