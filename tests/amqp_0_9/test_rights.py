@@ -1,36 +1,54 @@
-"""Which rights the operations of AMQP 0-9-1 take (docs/AMQP.md, "Rights"), by raw octets."""
+"""Which rights the operations of AMQP 0-9-1 take (docs/AMQP.md, "Rights"), by raw octets.
 
+The table is complete: the server refuses every other method that the codec knows.
+"""
+
+import socket
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, fields
 from itertools import combinations
+from typing import get_type_hints
 
 import pytest
 from server_command import running_server
 
 from omq.access.rights import Right
+from omq.protocol.amqp_0_9 import methods
 
 from .broker import Broker
 from .serving import client_table
+from .test_direct import DIRECT, Dmp, envelope
 from .wire import (
     Client,
     ack,
     bind,
     bind_exchange,
     cancel,
+    close_channel,
     commit,
     consume,
     declare_exchange,
     declare_queue,
     delete_exchange,
     delete_queue,
+    frame,
     get,
+    long,
+    method,
+    nack,
+    open_channel,
     properties,
     publish,
     purge,
     qos,
     recover,
+    reject,
+    rollback,
     select_confirms,
     select_tx,
+    short,
     unbind,
     unbind_exchange,
     until,
@@ -53,6 +71,11 @@ class Operation:
 
 def operation(octets: bytes, *rights: Right, answer: str | None = None) -> Operation:
     return Operation(octets, frozenset(rights), answer)
+
+
+def direct(method_id: int, name: str) -> bytes:
+    """Put (10) or Get (20) of class Direct."""
+    return method(1, DIRECT, method_id, short(name))
 
 
 OPERATIONS = {
@@ -80,14 +103,49 @@ OPERATIONS = {
     "basic.publish to an exchange": operation(publish(1, "x", "key", b"x"), P),
     "basic.qos": operation(qos(1, 1), answer="qos-ok"),
     "basic.cancel": operation(cancel(1, "t"), answer="cancel-ok"),
+    "basic.cancel-ok": operation(method(1, 60, 31, short("t"))),
     "basic.recover": operation(recover(1, 1), answer="recover-ok"),
+    "basic.recover-async": operation(method(1, 60, 100, b"\1")),
     "basic.ack": operation(ack(1, 0, 1)),
+    "basic.nack": operation(nack(1, 0, 1)),
+    "basic.reject of a tag that nothing has": operation(reject(1, 1), answer="channel.close 406"),
     "confirm.select": operation(select_confirms(1), answer="confirm-ok"),
     "tx.select": operation(select_tx(1), answer="tx.select-ok"),
     "tx.commit": operation(select_tx(1) + commit(1), answer="tx.select-ok"),
+    "tx.rollback": operation(select_tx(1) + rollback(1), answer="tx.select-ok"),
+    "direct.put of an exchange": operation(direct(10, "x"), P, answer="put-ok"),
+    "direct.put of a topic": operation(direct(10, "log"), P, answer="put-ok"),
+    "direct.put of the default exchange": operation(direct(10, ""), answer="put-ok"),
+    "direct.get": operation(direct(20, "log"), S, answer="get-ok(direct)"),
+    "access.request": operation(method(1, 30, 10, short("/data") + b"\0"), answer="access.request-ok"),
+    "channel.open": operation(open_channel(2), answer="channel.open-ok"),
+    "channel.flow": operation(method(1, 20, 20, b"\1"), answer="flow-ok"),
+    "channel.flow-ok": operation(method(1, 20, 21, b"\1")),
+    "channel.close": operation(close_channel(1), answer="channel.close-ok"),
+    "connection.close": operation(method(0, 10, 50, struct.pack(">HBHH", 200, 0, 0, 0)), answer="close-ok"),
+    "connection.update-secret": operation(
+        method(0, 10, 70, long(b"new") + short("")), answer="update-secret-ok"
+    ),
 }
 
 SUBSETS = [frozenset(some) for count in range(5) for some in combinations(EVERY, count)]
+
+
+METHODS = {(kind.CLASS, kind.METHOD): kind for kind in vars(methods).values() if hasattr(kind, "METHOD")}
+"""Every method that the codec knows, by its numbers on the wire."""
+
+
+def methods_of(octets: bytes) -> Iterator[tuple[int, int]]:
+    """The numbers of the methods in these frames."""
+    at = 0
+    while at < len(octets):
+        kind, _, size = struct.unpack_from(">BHI", octets, at)
+        if kind == 1:
+            yield methods.ids(octets[at + 7 : at + 7 + size])
+        at += size + 8
+
+
+CALLED = {ids for operation in OPERATIONS.values() for ids in methods_of(operation.octets)}
 
 
 def name_of(rights: frozenset[Right]) -> str:
@@ -106,6 +164,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
         broker = Broker(("127.0.0.1", server.port))
         client = enter(broker, frozenset(EVERY))
         client.said(declare_queue(1, "q"), declare_exchange(1, "x"))
+        client.said(declare_queue(1, "log", durable=1, x_queue_type="stream"))
         yield broker.address
         broker.close()
 
@@ -135,6 +194,31 @@ def test_an_operation_takes_exactly_its_rights(broker: Broker, name: str) -> Non
     for missing in operation.rights:
         refused = answer(enter(broker, frozenset(EVERY) - {missing}), operation)
         assert refused.startswith("channel.close 403 ACCESS_REFUSED")
+
+
+@pytest.mark.parametrize("ids", sorted(METHODS.keys() - CALLED), ids=lambda ids: METHODS[ids].__name__)
+def test_every_other_method_is_refused(broker: Broker, ids: tuple[int, int]) -> None:
+    """So that a method which the server executes must be in the table above."""
+    kind = METHODS[ids]
+    hints = get_type_hints(kind)
+    payload = methods.encode(kind(*(hints[field.name]() for field in fields(kind))))
+    client = enter(broker, frozenset(EVERY))
+    of_connection = ids[0] == methods.ConnectionStart.CLASS
+    told = client.call(frame(1, 0 if of_connection else 1, payload)).told()
+    assert told == f"connection.close 503 COMMAND_INVALID ({ids[0]},{ids[1]})"
+
+
+def test_a_sink_of_the_default_exchange_takes_the_right_to_each_key(broker: Broker) -> None:
+    every, one = enter(broker, frozenset(EVERY)), broker.channel(user="a")
+    every.said(declare_queue(1, "q"), declare_queue(1, "a.q"), purge(1, "q"), purge(1, "a.q"))
+    for key, response in (("a.q", b"200 OK 1 messages stored"), ("q", b"530 NOT-ALLOWED")):
+        lease = one.call(direct(10, "")).args[1:]
+        with closing(Dmp(broker, lease)) as sink:
+            sink.socket.sendall(envelope(key, b"x"))
+            sink.socket.shutdown(socket.SHUT_WR)
+            assert sink.short().startswith(response)
+    assert every.call(get(1, "a.q", 1)).body == b"x"
+    assert every.call(get(1, "q", 1)).name == "get-empty"
 
 
 def test_an_exclusive_queue_of_the_server_needs_no_right_but_that_to_the_exchange(broker: Broker) -> None:

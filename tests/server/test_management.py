@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import trio
@@ -320,7 +320,9 @@ async def test_what_the_new_queue_refuses_stays_in_the_old_one(host: InProcess, 
     await client.declare("long", Delivery.ROUND_ROBIN, STRONG)
     for number in range(4):
         await client.publish_confirmed("long", b"%d" % number)
-    assert "Manage long: the queue has the length" in await refusal(client, m.Move(b"long", b"short", 4))
+    assert "Manage long: the queue has its greatest length" in await refusal(
+        client, m.Move(b"long", b"short", 4)
+    )
     assert await bodies(client, b"short") == [b"0", b"1"]
     assert await bodies(client, b"long") == [b"2", b"3"]
     assert await client.manage(m.Move(b"long", b"long", 4)) == m.Done(0)
@@ -336,7 +338,7 @@ async def test_messages_that_are_not_moved_do_not_count_as_delivered(host: InPro
         assert await client.manage(m.Move(b"dead", None, 100)) == m.Done(moved)
     assert await bodies(client, b"dead") == [b"0", b"1", b"2", b"4", b"5"]
     for _ in range(2):
-        assert "the queue has the length" in await refusal(client, m.Move(b"dead", b"short", 100))
+        assert "the queue has its greatest length" in await refusal(client, m.Move(b"dead", b"short", 100))
     assert await bodies(client, b"short") == [b"0"]
     assert await bodies(client, b"dead") == [b"1", b"2", b"4", b"5"]
 
@@ -400,32 +402,43 @@ def configured(name: str, rights: dict[str, Any]) -> ClientConfig:
     return ClientConfig(name=name, secret=str(SECRET), **rights)
 
 
-@pytest.mark.parametrize(
-    ("request_", "rights"),
-    [
-        (declare(b"new"), {"declare": ["new"]}),
-        (m.DeleteExchange(b"orders"), {"delete": ["orders"]}),
-        (bind(b"q"), {"publish": ["q"], "subscribe": ["orders"]}),
-        (m.Unbind(b"orders", m.Queue(b"q"), b"", ()), {"publish": ["q"], "subscribe": ["orders"]}),
-        (m.Purge(b"q"), {"subscribe": ["q"]}),
-        (m.Peek(b"q", 0, 1), {"subscribe": ["q"]}),
-        (m.ChangeQueue(b"q", ()), {"declare": ["q"]}),
-        (m.DeclareQueue(b"new", b"strong", ()), {"declare": ["new"]}),
-        (
-            m.DeclareQueue(b"new", b"strong", (m.Change(b"dead_letter_exchange", b"orders"),)),
-            {"declare": ["new"], "publish": ["orders"]},
-        ),
-        (change(dead_letter_exchange=b"orders"), {"declare": ["q"], "publish": ["orders"]}),
-        (
-            change(dead_letter_exchange=b"", dead_letter_key=b"r"),
-            {"declare": ["q"], "publish": ["r"]},
-        ),
-        (change(dead_letter_exchange=b""), {"declare": ["q"], "publish": ["*"]}),
-        (declare_with_alternate(b"orders"), {"declare": ["new"], "publish": ["orders"]}),
-        (declare_with_alternate(b""), {"declare": ["new"], "publish": ["*"]}),
-        (m.Move(b"q", b"r", 1), {"subscribe": ["q"], "publish": ["r"]}),
-    ],
-)
+RIGHTS: list[tuple[m.Request, dict[str, list[str]]]] = [
+    (declare(b"new"), {"declare": ["new"]}),
+    (m.DeleteExchange(b"orders"), {"delete": ["orders"]}),
+    (bind(b"q"), {"publish": ["q"], "subscribe": ["orders"]}),
+    (m.Unbind(b"orders", m.Queue(b"q"), b"", ()), {"publish": ["q"], "subscribe": ["orders"]}),
+    (m.Purge(b"q"), {"subscribe": ["q"]}),
+    (m.Peek(b"q", 0, 1), {"subscribe": ["q"]}),
+    (m.ChangeQueue(b"q", ()), {"declare": ["q"]}),
+    (m.DeclareQueue(b"new", b"strong", ()), {"declare": ["new"]}),
+    (
+        m.DeclareQueue(b"new", b"strong", (m.Change(b"dead_letter_exchange", b"orders"),)),
+        {"declare": ["new"], "publish": ["orders"]},
+    ),
+    (change(dead_letter_exchange=b"orders"), {"declare": ["q"], "publish": ["orders"]}),
+    (
+        change(dead_letter_exchange=b"", dead_letter_key=b"r"),
+        {"declare": ["q"], "publish": ["r"]},
+    ),
+    (change(dead_letter_exchange=b""), {"declare": ["q"], "publish": ["*"]}),
+    (declare_with_alternate(b"orders"), {"declare": ["new"], "publish": ["orders"]}),
+    (declare_with_alternate(b""), {"declare": ["new"], "publish": ["*"]}),
+    (m.Move(b"q", None, 1), {"subscribe": ["q"]}),
+    (m.Move(b"q", b"r", 1), {"subscribe": ["q"], "publish": ["r"]}),
+]
+"""Requests, with the rights that each takes."""
+
+LISTS: list[m.Request] = [m.ListQueues(0), m.ListExchanges(0), m.ListBindings(0)]
+"""Requests that take no right: they list what the client may know."""
+
+
+def test_every_request_is_in_one_table() -> None:
+    taking, listing = {type(request) for request, _ in RIGHTS}, {type(request) for request in LISTS}
+    assert taking | listing == set(get_args(m.Request))
+    assert not taking & listing
+
+
+@pytest.mark.parametrize(("request_", "rights"), RIGHTS)
 async def test_a_request_takes_exactly_its_rights(
     store: Path, request_: m.Request, rights: dict[str, list[str]]
 ) -> None:
@@ -446,7 +459,11 @@ async def test_a_request_takes_exactly_its_rights(
 
 
 async def test_lists_have_only_what_a_client_may_know(store: Path) -> None:
-    clients = [client_with_all("all", *Right), configured("one", {"subscribe": ["orders", "q"]})]
+    clients = [
+        client_with_all("all", *Right),
+        configured("one", {"subscribe": ["orders", "q"]}),
+        configured("none", {}),
+    ]
     async with serving(store, clients=clients) as host:
         async with connect(f"omq://127.0.0.1:{host.port}", id="all:sesame") as client:
             for name in (b"q", b"r"):
@@ -462,3 +479,8 @@ async def test_lists_have_only_what_a_client_may_know(store: Path) -> None:
             assert [info.name for info in answer.list] == [b"orders"]
             bindings = await client.manage(m.ListBindings(0))
             assert bindings == m.Bindings((m.BindingInfo(b"orders", m.Queue(b"q"), b"eu.#", ()),))
+        async with connect(f"omq://127.0.0.1:{host.port}", id="none:sesame") as client:
+            for request in LISTS:
+                answer = await client.manage(request)
+                assert isinstance(answer, m.Queues | m.Exchanges | m.Bindings)
+                assert answer.list == ()

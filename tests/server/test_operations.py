@@ -12,7 +12,7 @@ from typing import assert_never, get_args
 import pytest
 
 from omq.access.hashes import SecretHash
-from omq.access.leases import LeasedSink
+from omq.access.leases import Leased, LeasedExchange, LeasedSink
 from omq.access.rights import Right
 from omq.config import ClientConfig, TopicConfig
 from omq.drivers.feed import LeasedFeed
@@ -232,6 +232,11 @@ async def test_using_a_new_name_takes_the_right_to_declare(store: Path, kind: ty
         assert b"new" not in await everything.topics()
         await answers(everything, line)
         assert b"new" in await everything.topics()
+
+
+def test_every_kind_of_lease_has_a_test() -> None:
+    """Those of exchanges are granted by AMQP 0-9-1: see `tests/amqp_0_9/test_rights.py`."""
+    assert set(get_args(Leased)) == {LeasedSink, LeasedFeed, LeasedExchange}
 
 
 async def served(host: Host, principal: Conversation, leased: type[LeasedSink | LeasedFeed]) -> None:
