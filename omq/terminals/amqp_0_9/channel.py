@@ -31,7 +31,7 @@ class AmqpChannel:
     """One open channel."""
 
     def __init__(self, number: int, contents: Contents, changed: Callable[["AmqpChannel"], None]) -> None:
-        """`changed` is called when `confirmed` or `failure` may have changed."""
+        """Create an open channel. `changed` is called when `confirmed` or `failure` may have changed."""
         self.number = number
         self.contents = contents
         self.tags = Tags()

@@ -66,9 +66,10 @@ class Commands:
         *,
         tells_cancels: bool,
     ) -> None:
-        """`fail` ends a channel. Within `excused` the silence of the client does not count. `direct` is None
-        if there is no direct mode. `woken` is called with a consumer that may have messages.
-        `tells_cancels`: whether the client wants to know that a queue of a consumer was deleted.
+        """Create the commands of a connection. `fail` ends a channel. Within `excused` the silence of the
+        client does not count. `direct` is None if there is no direct mode. `woken` is called with a consumer
+        that may have messages. `tells_cancels`: whether the client wants to know that a queue of a consumer
+        was deleted.
         """
         self._topology = topology
         self._publishing = publishing
@@ -113,7 +114,7 @@ class Commands:
             raise ConnectionProblem(ReplyCode.NOT_IMPLEMENTED, text, method.CLASS, method.METHOD) from stream
 
     async def _perform(self, channel: AmqpChannel, method: Method) -> None:
-        """Raises Refused, UnknownTag, IsStream, ChannelProblem and ConnectionProblem."""
+        """Execute a method. Raise Refused, UnknownTag, IsStream, ChannelProblem and ConnectionProblem."""
         topology = self._topology
         match method:
             case methods.ChannelOpen():
@@ -220,7 +221,7 @@ class Commands:
     # -- exchanges and queues ------------------------------------------------------------------------------
 
     def _queue(self, channel: AmqpChannel, name: bytes) -> bytes:
-        """The queue of this name; the last one that was declared on the channel if it is empty.
+        """Return the name of a queue; an empty one means the last queue that was declared on the channel.
 
         Raises Refused.
         """
@@ -351,7 +352,7 @@ class Commands:
     def _framing(
         self, channel: AmqpChannel, tag: bytes, queue: bytes, *, is_stream: bool = False
     ) -> delivery.Consumer:
-        """How messages of this queue are framed. Those of omq come without a head."""
+        """Return how messages of this queue are framed. Those of omq come without a head."""
         return delivery.Consumer(
             channel.number,
             tag,
@@ -362,7 +363,7 @@ class Commands:
         )
 
     def _ended(self, channel: AmqpChannel, consumer: Consumer) -> None:
-        """The queue of a consumer was deleted."""
+        """Remove a consumer whose queue was deleted, and tell the client if it wants to know."""
         _leave_replies(channel, consumer)
         if channel.consumers.pop(consumer.tag, None) is None or not self._tells_cancels:
             return
@@ -403,7 +404,7 @@ class Commands:
                 channel.cancelled.remove(each)
 
     async def _replay(self, queue: bytes, method: methods.BasicConsume) -> model.Replay:
-        """Where the consumer of a stream begins. Raises Refused and ChannelProblem."""
+        """Return where the consumer of a stream begins. Raise Refused and ChannelProblem."""
         value = _argument(method.arguments, b"x-stream-offset")
         offset = read_offset(value)
         match offset:
@@ -444,7 +445,7 @@ class Commands:
         await GetTurn(self._sender, channel.contents, getter, form).leave()
 
     def _settle(self, channel: AmqpChannel, tag: int, outcome: Outcome, *, multiple: bool) -> None:
-        """Raises UnknownTag."""
+        """Settle the message with this tag, or all up to it with `multiple`. Raise UnknownTag."""
         unacknowledged = channel.tags.unacknowledged
         taken = unacknowledged.take_until(tag) if multiple else unacknowledged.take(tag, tag)
         channel.settle(taken, outcome)
@@ -471,7 +472,9 @@ class Commands:
 
 
 def _leave_replies(channel: AmqpChannel, consumer: Consumer) -> None:
-    """A consumer is gone: if it was the one of direct replies, there may be another."""
+    """Forget the queue of direct replies if this consumer, which is gone, was its one: there may be
+    another.
+    """
     if consumer.topic.topic == channel.reply_queue:
         channel.reply_queue = None
 
@@ -491,7 +494,7 @@ def _argument(arguments: Table, name: bytes) -> Value | None:
 
 
 def _priority(method: methods.BasicConsume) -> int:
-    """Raises ChannelProblem."""
+    """Return the priority of a consumer, 0 if it has none. Raise ChannelProblem."""
     match _argument(method.arguments, b"x-priority"):
         case None:
             return 0

@@ -21,7 +21,7 @@ class Confirms:
         """How many messages wait."""
 
     def add(self, posted: Posted) -> None:
-        """These messages were published."""
+        """Add messages that were published."""
         self._waiting.append(posted)
         self.unconfirmed += posted.count
         if len(self._waiting) > MOST_APART:
@@ -59,7 +59,7 @@ class Confirms:
         return b"".join(frames)
 
     def _acked(self, frames: list[bytes], begin: int, end: int) -> None:
-        """The messages from `begin` to before `end` are safe."""
+        """Add the Ack for the messages from `begin` to before `end`, which are safe."""
         if begin < end:
             ack = BasicAck(end - 1, multiple=end - begin > 1)
             frames.append(method_frame(self._channel, ack))

@@ -42,9 +42,10 @@ class Consumer:
         *,
         no_ack: bool,
     ) -> None:
-        """`woken` is called when there may be messages: `send_soon` or `send_at_once` follows. `place` is
-        called when it does not count as a subscription any more, `ended` when its queue was deleted, and
-        `unreadable` when its queue cannot be read from the store, with the reason.
+        """Create a consumer without a channel. `woken` is called when there may be messages: `send_soon` or
+        `send_at_once` follows. `place` is called when it does not count as a subscription any more, `ended`
+        when its queue was deleted, and `unreadable` when its queue cannot be read from the store, with the
+        reason.
         """
         self.tag = tag
         self.topic = topic
@@ -83,7 +84,7 @@ class Consumer:
             self.channel.grant(window, Credit.WINDOW)
 
     def start(self) -> None:
-        """The client is about to be told its tag, so messages may follow."""
+        """Allow messages: the client is about to be told the tag, so they may follow."""
         self._started = True
         self.wake()
 
@@ -122,7 +123,7 @@ class Consumer:
             self._end()
 
     def _end(self) -> None:
-        """It is closed: close its channel, unless a message must go on."""
+        """Close the channel of a consumer that is closed, unless a message must go on."""
         if self._is_abandoned:
             self._contents.leave(self)
         if not self._is_begun:
@@ -207,4 +208,4 @@ class Consumer:
 
 
 def _nothing() -> None:
-    """It does not count any more."""
+    """Do nothing: the consumer has given back its place among the subscriptions."""

@@ -19,7 +19,9 @@ class Contents:
     def __init__(
         self, channel: int, sender: Sender, outbox: Outbox, tell: Callable[[bytes, Gone], None]
     ) -> None:
-        """`tell` logs that messages of a topic are gone."""
+        """Create the contents of a channel, none of them begun. `tell` logs that messages of a topic are
+        gone.
+        """
         self._channel = channel
         self._sender = sender
         self._outbox = outbox
@@ -30,7 +32,7 @@ class Contents:
         self._waiting: dict[Source, None] = {}
 
     def is_begun_by(self, source: Source) -> bool:
-        """Whether a message of this source is begun, and must go on."""
+        """Return whether a message of this source is begun, and must go on."""
         return self._source is source
 
     async def send(
@@ -66,7 +68,7 @@ class Contents:
         return True
 
     def leave(self, source: Source) -> None:
-        """A source sends nothing more, or not now."""
+        """Remove a source that sends nothing more, or not now."""
         self._waiting.pop(source, None)
         if self._source is not source:
             return

@@ -112,7 +112,9 @@ class Begun:
     def __init__(
         self, consumer: Consumer, opening: bytes, size: int, when_begun: Callable[[], None] | None
     ) -> None:
-        """`when_begun` is called when the first octet has left."""
+        """Create a message of `size` octets of which nothing has left. `when_begun` is called when the first
+        octet has left.
+        """
         self._consumer = consumer
         self._size = size
         self._when_begun = when_begun

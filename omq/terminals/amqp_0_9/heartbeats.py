@@ -17,7 +17,9 @@ class Heartbeats:
         self._heard = 0.0
 
     def begin(self, interval: int, now: float, received: int) -> None:
-        """The client wants heartbeats at this interval; 0 is for none. See `is_gone` for `received`."""
+        """Begin heartbeats at the interval that the client wants; 0 is for none. See `is_gone` for
+        `received`.
+        """
         self._interval = interval
         self._received = received
         self._heard = now

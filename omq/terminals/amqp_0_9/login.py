@@ -19,7 +19,7 @@ def read_login(mechanism: bytes, response: bytes) -> Login:
 
 
 def _amqplain(response: bytes) -> Login:
-    """A field table without its own length, with LOGIN and PASSWORD."""
+    """Read a field table without its own length, with LOGIN and PASSWORD. Raise BadLogin."""
     table_octets = len(response).to_bytes(4, "big") + response
     try:
         table, _ = read_small_table(table_octets, 0, len(table_octets), "the response to AMQPLAIN")

@@ -50,8 +50,9 @@ class LongPublishes:
         return sum(each.run.size for each in self._open.values() if isinstance(each, _Held))
 
     async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool) -> None:
-        """A message begins. If it `must_hold`, it does not go to a store as it arrives. Raises
-        ChannelProblem."""
+        """Begin a message. If the connection must hold it (`must_hold`), it does not go to a store as it
+        arrives. Raise ChannelProblem.
+        """
         run = _run(begun, Bodies([b""]))
         await self._publishing.flush()
         parts = await self._publishing.parts(publisher, run)
@@ -100,7 +101,7 @@ class LongPublishes:
                 assert_never(other)
 
     async def end(self, publisher: Publisher, channel: int) -> PublishRun | None:
-        """The body is complete: post the message, or return it to be published. Raises ChannelProblem."""
+        """Post the message, whose body is complete, or return it to be published. Raise ChannelProblem."""
         match self._open.pop(channel, None):
             case None:
                 return None
@@ -136,7 +137,7 @@ class LongPublishes:
         publisher.look()
 
     def drop(self, channel: int) -> None:
-        """The channel ended."""
+        """Drop the message of a channel that ended."""
         match self._open.pop(channel, None):
             case _Stored(_, uploads):
                 for upload in uploads:
@@ -147,7 +148,7 @@ class LongPublishes:
                 assert_never(other)
 
     def close(self) -> None:
-        """The connection ended."""
+        """Drop all messages of a connection that ended."""
         for channel in list(self._open):
             self.drop(channel)
 

@@ -66,15 +66,17 @@ class Outbox:
             await self._room.park()
 
     def hold(self, channel: int) -> None:
-        """A message is begun on this channel, and nothing may come between its frames."""
+        """Hold the frames of this channel: a message is begun on it, and nothing may come between its
+        frames.
+        """
         self._held.setdefault(channel, [])
 
     def is_held(self, channel: int) -> bool:
-        """Whether a message is begun on this channel."""
+        """Return whether a message is begun on this channel."""
         return channel in self._held
 
     def release(self, channel: int) -> None:
-        """The message is sent."""
+        """Queue the frames that waited for the message of this channel, which is sent."""
         held = self._held.pop(channel, None)
         if held:
             self._queue.extendleft(reversed(held))

@@ -92,7 +92,7 @@ class Posted:
     parts: list[_Part] = field(default_factory=list)
 
     def add(self, group: Group, begin: int, count: int, indexes: Sequence[int] | None) -> None:
-        """Some of them, or all, are in this group."""
+        """Note that N `count` of these messages are in this group: those at `indexes`, or all of them."""
         self.parts.append(_Part(group, begin, count, indexes))
 
     def confirmations(self) -> list[Confirmation]:

@@ -53,10 +53,10 @@ class Publisher(Protocol):
     """Whether the channel is closed."""
 
     def published(self, posted: Posted) -> None:
-        """These messages were published, in their order."""
+        """Note messages that were published, in their order."""
 
     def look(self) -> None:
-        """Something that was published is settled."""
+        """Look at what was published: something of it is settled."""
 
 
 class Publishing:
@@ -65,7 +65,9 @@ class Publishing:
     def __init__(
         self, topology: Topology, outbox: Outbox, user: bytes, excused: Excuse, at_once: AtOnce
     ) -> None:
-        """`user` is the name with which the client logged in. Within `excused` its silence does not count."""
+        """Create the publishing of a connection. `user` is the name with which the client logged in. Within
+        `excused` its silence does not count.
+        """
         self._topology = topology
         self._outbox = outbox
         self._user = user
@@ -214,8 +216,8 @@ class Publishing:
 
 
 def _slice_end(heads: Sequence[bytes], begin: int) -> int:
-    """Where a slice ends: after MESSAGES_A_SLICE messages, or heads of HEADS_A_SLICE octets that differ from
-    their neighbours.
+    """Return where a slice ends: after MESSAGES_A_SLICE messages, or heads of HEADS_A_SLICE octets that
+    differ from their neighbours.
     """
     octets = 0
     last = b""

@@ -298,7 +298,7 @@ class AmqpTerminal:
             self._drop(number, at_once=True)
 
     def _end(self) -> None:
-        """Nothing more is read, and what is in the outbox is sent."""
+        """Read nothing more, and send what is in the outbox."""
         self._state = Over()
         self._close_channels()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
@@ -531,7 +531,9 @@ class AmqpTerminal:
         await self._admission.limit(rates.received, self._transport.received)
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
-        """A client that cannot read Connection.Close at this point finds the connection closed."""
+        """Refuse a client. One that cannot read Connection.Close at this point finds the connection
+        closed.
+        """
         if not _has_capability(client_properties, b"authentication_failure_close"):
             self._end()
             return

@@ -66,7 +66,7 @@ class Unacknowledged:
         return sum(len(run.ids) for run in self._runs[self._gone :])
 
     def add(self, tag: int, ids: range, channel: Channel) -> None:
-        """Messages are sent with tags from `tag` on."""
+        """Add messages that are sent with tags from `tag` on."""
         run = _Run(tag, ids, channel)
         if self._runs and self._runs[-1].first > tag:
             insort(self._runs, run, lo=self._gone, key=_first)
@@ -74,7 +74,7 @@ class Unacknowledged:
             self._runs.append(run)
 
     def drop(self, tag: int, count: int) -> None:
-        """Messages with these tags are not sent after all."""
+        """Remove messages with these tags, which are not sent after all."""
         self._take(tag, tag + count)
 
     def take(self, first: int, last: int) -> list[Settled]:
@@ -126,7 +126,9 @@ class Unacknowledged:
         return index >= self._gone and tag < self._runs[index].next
 
     def _index(self, tag: int) -> int:
-        """The index of the last run that begins at this tag or before; less than `_gone` if there is none."""
+        """Return the index of the last run that begins at this tag or before; less than `_gone` if there is
+        none.
+        """
         return bisect_right(self._runs, tag, lo=self._gone, key=_first) - 1
 
     def _take(self, begin: int, end: int) -> list[Settled]:

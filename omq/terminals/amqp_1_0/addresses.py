@@ -84,7 +84,9 @@ class Prefixes:
     """The treatments of addresses by their prefixes: the longest one counts."""
 
     def __init__(self, configured: Mapping[str, str]) -> None:
-        """`configured` has the names of treatments by prefix, and replaces entries with equal prefixes."""
+        """Create the table. `configured` has the names of treatments by prefix, and replaces entries with
+        equal prefixes.
+        """
         own = [_Entry(prefix.encode(), Treatment[name.upper()], None) for prefix, name in configured.items()]
         entries = {entry.prefix: entry for entry in (*_DEFAULTS, *own)}
         self._entries = sorted(entries.values(), key=lambda entry: -len(entry.prefix))

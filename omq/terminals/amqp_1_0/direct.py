@@ -76,7 +76,9 @@ class DirectIncoming(Producing):
         wake: Callable[["DirectIncoming"], None],
         ended: Callable[["DirectIncoming"], None],
     ) -> None:
-        """`wake` is called when there is something to tell, `ended` when the node is gone."""
+        """Create a producer without a node. `wake` is called when there is something to tell, `ended` when
+        the node is gone.
+        """
         super().__init__(link, max_message_bytes, credit)
         self._wake = wake
         self._ended = ended
@@ -162,7 +164,9 @@ class DirectIncoming(Producing):
             self._reject(done, condition_of(lost.reason), str(lost))
 
     def _begun(self, delivery: int | None) -> Done:
-        """A message came; the client wants its outcome if it has a delivery-id here."""
+        """Count a message that came, and return what takes its outcome. The client wants to know it if the
+        message has a delivery-id here.
+        """
         if self.link.credit <= self._credit // 2:
             self.renew()
         self.unconfirmed += 1
@@ -172,7 +176,7 @@ class DirectIncoming(Producing):
         done(Rejected(), rejection(condition, text))
 
     async def flush(self) -> None:
-        """Everything is offered at once."""
+        """Do nothing: each message is offered at once."""
 
     # -- outcomes ------------------------------------------------------------------------------------------
 
@@ -208,7 +212,7 @@ class DirectIncoming(Producing):
 
 
 def _unchecked() -> None:
-    """Nothing is checked where the node was made for the link."""
+    """Do nothing: no right is checked where the node was made for the link."""
 
 
 def state_for(outcome: Outcome) -> bytes:

@@ -99,7 +99,9 @@ class Transfers:
         return parts
 
     def _is_settled(self, cut: Cut) -> bool:
-        """Whether these messages are settled when they are sent: the client decides, or leaves it open."""
+        """Return whether these messages are settled when they are sent: the client decides, or leaves it
+        open.
+        """
         mode = self.link.attach.snd_settle_mode
         return self.link.settles or (cut.is_settled and mode == MIXED)
 
@@ -175,16 +177,16 @@ class Transfers:
         return self._session.begin(self.link, ids, settled=settled)
 
     def completed(self, message: int, *, settled: bool) -> None:
-        """All of a message in pieces has left."""
+        """Note that all of a message in pieces has left."""
         if settled:
             self._left.append(range(message, message + 1))
 
     def may_begin(self, size: int) -> bool:
-        """Whether a message with a payload of this size may begin."""
+        """Return whether a message with a payload of this size may begin."""
         return self._session.may_begin(-(-size // self.framing.room))
 
     def take_back(self) -> None:
-        """The message that began last has not left."""
+        """Take back the message that began last: it has not left."""
         self._session.take_back(self.link, 1)
 
     def cut(
@@ -215,7 +217,7 @@ class Transfers:
         return now
 
     def undo(self, frames: Sent) -> None:
-        """These frames have not left."""
+        """Undo what `admit` did for these frames, which have not left."""
         self._session.transferred(-frames.now)
         self._session.forget(self.link, frames.waiting)
 
@@ -229,7 +231,9 @@ class Begun:
     def __init__(
         self, form: Transfers, message: int, around: Around, size: int, framed: _Framed | None
     ) -> None:
-        """`framed` has its delivery-id, if a part of it has been framed before."""
+        """Create a message in pieces. `framed` has its delivery-id, if a part of it has been framed
+        before.
+        """
         self._form = form
         self._message = message
         self._before, self._after = stored.frame_of(around, size)

@@ -52,8 +52,8 @@ class Incoming(Producing):
         wake: Callable[["Incoming"], None],
         excused: Excuse,
     ) -> None:
-        """`wake` is called when there may be outcomes to tell. Within `excused` the silence of the client
-        does not count.
+        """Create a producer that has sent nothing. `wake` is called when there may be outcomes to tell.
+        Within `excused` the silence of the client does not count.
         """
         super().__init__(link, session.max_message_bytes, credit)
         self._session = session
@@ -99,7 +99,7 @@ class Incoming(Producing):
         self._runs.append(_Run(run.batch, heads, [Deliveries(first, run.batch.count)]))
 
     def _end_bodies(self) -> None:
-        """What follows is no message by itself."""
+        """End the run of whole messages: what follows is no message by itself."""
         if self._bodies:
             heads = self._heads if any(self._heads) else ()
             self._runs.append(_Run(Bodies(self._bodies), heads, self._deliveries))
@@ -154,7 +154,7 @@ class Incoming(Producing):
         self.unconfirmed = 0
 
     def renew(self) -> None:
-        """The client may send what the configured credit leaves beside what is not settled."""
+        """Grant the client the credit that the configuration leaves beside what is not settled."""
         unposted = len(self._bodies) + sum(run.batch.count for run in self._runs)
         room = self._credit - self.unconfirmed - unposted
         if self.link.credit <= self._credit // 2 and room > self.link.credit:

@@ -47,8 +47,8 @@ class Links:
         wake: Callable[[], None],
         excused: Excuse,
     ) -> None:
-        """`wake` is called when there is something to `tell`, or there are messages of nodes to send. Within
-        `excused` the silence of the client does not count.
+        """Create the links of a connection. `wake` is called when there is something to `tell`, or there are
+        messages of nodes to send. Within `excused` the silence of the client does not count.
         """
         self._session = session
         self._direct = direct
@@ -71,7 +71,7 @@ class Links:
         """How many messages producers have sent so far."""
 
     def close(self) -> None:
-        """The connection is over."""
+        """Close all links: the connection is over."""
         outgoing, self._outgoing = self._outgoing, {}
         for consumer in outgoing.values():
             consumer.close()
@@ -148,7 +148,7 @@ class Links:
             incoming.take_run(run.run)
 
     def abort(self, link: ReceivingLink) -> None:
-        """A producer gives up the message that is not complete."""
+        """Drop the incomplete message that a producer gives up."""
         if (incoming := self._incoming.get(link)) is not None:
             incoming.abort()
             self._begun.discard(incoming)
@@ -202,24 +202,24 @@ class Links:
         return parts
 
     def settle(self, told: Outcome) -> None:
-        """A consumer told the outcome of messages."""
+        """Settle messages whose outcome a consumer told."""
         for each in told.sent:
             if (outgoing := self._outgoing.get(each.link)) is not None:
                 outgoing.settle(each.ids, told)
 
     def credited(self, link: SendingLink) -> None:
-        """A consumer stated its credit."""
+        """Grant the credit that a consumer stated."""
         if (outgoing := self._outgoing.get(link)) is not None:
             outgoing.credited()
 
     def opened(self, links: Sequence[SendingLink]) -> None:
-        """The window of the session lets these links send again."""
+        """Wake links that the window of the session lets send again."""
         for link in links:
             if (outgoing := self._outgoing.get(link)) is not None:
                 outgoing.wake()
 
     def detached(self, link: Link) -> None:
-        """A link is over."""
+        """Close a link that is over."""
         match link:
             case SendingLink():
                 outgoing = self._outgoing.pop(link, None)
@@ -241,11 +241,11 @@ class Links:
         self._sender.signal.set()
 
     def _failed(self, link: SendingLink, failure: Failure) -> None:
-        """A link cannot go on: its topic was deleted, or cannot be read."""
+        """Detach a link that cannot go on: its topic was deleted, or cannot be read."""
         self._detach(link, problem_of(failure))
 
     def _node_ended(self, incoming: DirectIncoming) -> None:
-        """The node of a producer is gone with the link that made it."""
+        """Detach a producer whose node is gone with the link that made it."""
         self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
 
     # -- attaching -----------------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ class Outgoing(Generic[C]):
         failed: Failed,
         opened: Callable[[Sequence[SendingLink]], None],
     ) -> None:
-        """`place` is called when it does not count as a subscription any more, perhaps several times;
-        `failed` when it must be detached, with the reason; `opened` with links that may send now, and could
-        not.
+        """Create a consumer without a channel. `place` is called when it does not count as a subscription any
+        more, perhaps several times; `failed` when it must be detached, with the reason; `opened` with links
+        that may send now, and could not.
         """
         self.link = link
         self.topic = topic
@@ -74,7 +74,7 @@ class Outgoing(Generic[C]):
         self._sender.forwarder.opened(channel)
 
     def credited(self) -> None:
-        """The client stated its credit."""
+        """Grant the credit that the client stated, after the current send if there is one."""
         if self._is_sending:
             self._flowed = True  # what is taken and not written would count twice
         elif self.channel is not None:
@@ -142,7 +142,7 @@ class Outgoing(Generic[C]):
         return self._may_send() and channel.ready()
 
     def _sent(self, channel: C) -> None:
-        """A send is over, whatever became of it."""
+        """Do what waited for the end of a send, which is over with or without success."""
         for ids in self._form.take_sent():
             channel.settle(ids, ACCEPTED)
         if self._is_closed:

@@ -15,7 +15,7 @@ class Producing(ABC):
     """One link on which the client sends."""
 
     def __init__(self, link: ReceivingLink, max_message_bytes: int, credit: int) -> None:
-        """`credit` is the most that the client may have."""
+        """Create a producer whose client may have `credit` at most."""
         self.link = link
         self._most = max_message_bytes
         self._credit = credit
@@ -98,7 +98,7 @@ class Producing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The link is over: tell it nothing more."""
+        """Tell the link nothing more: it is over."""
 
     def _settle(self, told: Iterable[Told]) -> None:
         """Tell outcomes, equal neighbours in one disposition."""

@@ -61,8 +61,8 @@ class Relay(Producing):
         wake: Callable[["Relay"], None],
         excused: Excuse,
     ) -> None:
-        """`wake` is called when there is something to tell. Within `excused` the silence of the client does
-        not count.
+        """Create a relay that has received nothing. `wake` is called when there is something to tell. Within
+        `excused` the silence of the client does not count.
         """
         super().__init__(link, session.max_message_bytes, credit)
         self._session = session
@@ -178,7 +178,7 @@ class Relay(Producing):
         self._end(delivery, told or state_for(outcome), is_accepted=isinstance(outcome, Accepted))
 
     def _end(self, delivery: int | None, state: bytes, *, is_accepted: bool = False) -> None:
-        """The outcome of a message is known; without a delivery-id the client does not want to know it."""
+        """Count the outcome of a message, and tell it to the client if the message has a delivery-id."""
         self.unconfirmed -= 1
         self.undelivered += not is_accepted
         if delivery is not None:
@@ -197,7 +197,7 @@ class Relay(Producing):
         self.renew()
 
     def renew(self) -> None:
-        """The client may send what the configured credit leaves beside what has no outcome."""
+        """Grant the client the credit that the configuration leaves beside what has no outcome."""
         room = self._credit - self.unconfirmed
         if self.link.credit <= self._credit // 2 and room > self.link.credit:
             self.link.grant(room)

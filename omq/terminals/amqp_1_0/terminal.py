@@ -247,14 +247,14 @@ class Amqp1Terminal:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
     def _drop(self, events: Iterator[Event]) -> None:
-        """The connection ends: its links are detached."""
+        """Detach all links: the connection ends."""
         for _ in events:
             pass  # each is the end of a link, and all links end here
         if self._admitted is not None:
             self._admitted.links.close()
 
     def _end(self) -> None:
-        """Nothing more is read, and what waits is sent."""
+        """Read nothing more, and send what waits."""
         self._drop(self._protocol.lost())
         self._state = Over()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
@@ -276,7 +276,7 @@ class Amqp1Terminal:
             self._waiting_octets += len(octets)
 
     def _wake(self) -> None:
-        """There is something to send."""
+        """Send what is ready, with the other connections that have something to send."""
         self._context.at_once.add(self)
 
     def send_at_once(self) -> None:

@@ -20,7 +20,7 @@ class WaitingFrames:
     """Those of one connection. Always call `close` at the end."""
 
     def __init__(self, stalled: Stalled, transport: Transport, scope: trio.CancelScope) -> None:
-        """`scope` is the connection: it is cancelled if others need the memory."""
+        """Count nothing yet. `scope` is the connection: it is cancelled if others need the memory."""
         self._stalled = stalled
         self._transport = transport
         self._scope = scope
@@ -42,7 +42,7 @@ class WaitingFrames:
             self._holder.moved()
 
     def close(self) -> None:
-        """Nothing waits any more."""
+        """Count nothing any more."""
         self._octets = 0
         self._holder = None
         self._counted.close()

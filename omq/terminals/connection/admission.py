@@ -29,9 +29,9 @@ class ReadAdmission:
         scope: trio.CancelScope,
         excused: AbstractContextManager[None] | None = None,
     ) -> None:
-        """The connection reads within `scope`. It is cancelled if others wait for memory that the connection
-        holds, and the connection does not go on; `gave_way` says so then. Within `excused` it waits for the
-        rate limit of its client, who is then not silent.
+        """Create the admission of a connection that reads within `scope`. It is cancelled if others wait for
+        memory that the connection holds, and the connection does not go on; `gave_way` says so then. Within
+        `excused` it waits for the rate limit of its client, who is then not silent.
         """
         self._transport = transport
         self._memory = memory
@@ -59,7 +59,7 @@ class ReadAdmission:
         return self._holding.octets
 
     async def limit(self, rate: RateLimit | None, received: int = 0) -> None:
-        """From now on keep to this rate limit. The `received` octets that were read before count in it, and
+        """Keep to this rate limit from now on. The `received` octets that were read before count in it, and
         wait for it here: so a client that connects again for each burst is no faster.
         """
         self._limit = rate
@@ -119,19 +119,19 @@ class ReadAdmission:
         return arrived
 
     def done(self) -> None:
-        """What was received is processed, and no longer held."""
+        """Give back the memory of what was received: it is processed, and no longer held."""
         if self._reading:
             self._memory.reading.give(self._reading)
             self._reading = 0
 
     def finished(self) -> None:
-        """A line or an envelope is complete: give its share back."""
+        """Give back the share of a line or an envelope that is complete."""
         if self._may_hold:
             self._may_hold = False
             self._memory.unfinished.release(self._holding)
 
     def must_hold(self, octets: int) -> bool:
-        """Whether `hold` changes anything."""
+        """Return whether `hold` changes anything."""
         return octets > FREE_OCTETS or self._may_hold
 
     async def hold(self, octets: int) -> None:

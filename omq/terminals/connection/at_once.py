@@ -51,7 +51,7 @@ class AtOnce:
                 connection.send_soon()
 
     def add(self, connection: Prompt) -> None:
-        """A connection has something to send."""
+        """Add a connection that has something to send."""
         if self._collects:
             self._ready[connection] = None
         else:

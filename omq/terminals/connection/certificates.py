@@ -17,7 +17,9 @@ class Certificates:
     """The TLS settings for new connections. A reload does not affect connections that are open."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ConfigError, in one line that names the configuration key and the file."""
+        """Load the certificates. Raise ConfigError, in one line that names the configuration key and the
+        file.
+        """
         self._config = config
         self._context = _context(config)
         self.expiries = _expiries(config)
@@ -75,7 +77,7 @@ def _context(config: Config) -> ssl.SSLContext:
 
 
 def _expiries(config: Config) -> tuple[Expiry, ...]:
-    """Raises ConfigError."""
+    """Return when the certificates of the configuration expire. Raise ConfigError."""
     files = {"tls_cert": config.tls_cert, "tls_client_ca": config.tls_client_ca}
     try:
         found = [expiry(key, file) for key, file in files.items() if file is not None]
@@ -85,7 +87,7 @@ def _expiries(config: Config) -> tuple[Expiry, ...]:
 
 
 def _check_readable(key: str, file: str) -> None:
-    """Raises ConfigError that names the file, which the error of OpenSSL would not."""
+    """Raise ConfigError that names a file which cannot be read: the error of OpenSSL would not."""
     try:
         with Path(file).open("rb"):
             pass

@@ -37,7 +37,7 @@ class Context:
 
     @classmethod
     def of(cls, config: Config, access: AccessControl, memory: Memory) -> Self:
-        """The context of a server."""
+        """Create the context of a server."""
         return cls(
             access,
             memory,

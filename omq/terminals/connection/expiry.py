@@ -94,7 +94,7 @@ def _elements(octets: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _time(tag: int, text: str) -> datetime:
-    """Raises ValueError."""
+    """Read a UTCTime or a GeneralizedTime. Raise ValueError."""
     if tag == _UTC_TIME:  # a year of two digits means 1950 to 2049 (RFC 5280, section 4.1.2.5.1)
         text = ("19" if text >= "50" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

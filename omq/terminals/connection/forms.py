@@ -67,7 +67,7 @@ class ContiguousMessage:
     __slots__ = ("_opening", "_size", "body", "is_begun")
 
     def __init__(self, opening: bytes, size: int) -> None:
-        """`opening` is never empty."""
+        """Create a message of which nothing has left, with an `opening` that is never empty."""
         self._opening = opening  # what has not left of it
         self._size = size
         self.body = 0

@@ -74,7 +74,9 @@ class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
     def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
-        """`scope` is the connection: it is cancelled if the message that is begun cannot be completed."""
+        """Create a forwarder. `scope` is the connection: it is cancelled if the message that is begun cannot
+        be completed.
+        """
         self._transport = transport
         self._stalled = stalled
         self._scope = scope
@@ -179,14 +181,14 @@ class Forwarder:
         return trio.current_time() - self._stalled_at if self.is_stalled else None
 
     def opened(self, channel: Channel) -> None:
-        """The connection has another channel."""
+        """Hold another channel of the connection, too, if the client is stalled."""
         if self.is_stalled:
             channel.hold()
 
     # -- stalls --------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Called about every second: whether the client has been taking nothing for SLOW_SECONDS."""
+        """Look about once a second whether the client has been taking nothing for SLOW_SECONDS."""
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             self._stall()
 
@@ -321,7 +323,7 @@ class Forwarder:
                 assert_never(left)
 
     async def _next_piece(self, topic: bytes, channel: Channel) -> Piece:
-        """The next piece of the message that is begun. If it cannot be had, the connection ends."""
+        """Return the next piece of the message that is begun. If it cannot be had, end the connection."""
         try:
             taken = await channel.take()
             if isinstance(taken, Piece):

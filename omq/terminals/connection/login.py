@@ -20,7 +20,7 @@ class BadLogin(Exception):
 
 
 def read_plain(response: bytes) -> Login:
-    """`authorisation identity | 0 | name | 0 | secret` (RFC 4616); the identity is not looked at.
+    """Read `authorisation identity | 0 | name | 0 | secret` (RFC 4616); the identity is not looked at.
 
     Raises BadLogin.
     """

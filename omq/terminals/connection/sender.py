@@ -76,19 +76,19 @@ class Side(Protocol):
         """Take what must go before all messages; of answers nothing unless they may go."""
 
     def urgent_sent(self) -> None:
-        """What was taken has left, or the connection broke."""
+        """Note that what was taken has left, or that the connection broke."""
 
     def may_forward(self) -> bool:
-        """Whether sources may have their turns."""
+        """Return whether sources may have their turns."""
 
     def has_ended(self) -> bool:
-        """Whether nothing will come any more. Called when there is nothing to send."""
+        """Return whether nothing will come any more. The sender asks when there is nothing to send."""
 
     def due(self) -> float:
-        """When there will be something urgent, without the signal."""
+        """Return when there will be something urgent without the signal, in the time of Trio's clock."""
 
     def channels(self) -> Iterable[Channel]:
-        """The open channels of the connection."""
+        """Return the open channels of the connection."""
 
 
 class Sender:
@@ -97,7 +97,9 @@ class Sender:
     def __init__(
         self, transport: Transport, stalled: Stalled, tails: TailMemory, pace: Pace, scope: trio.CancelScope
     ) -> None:
-        """`scope` is the connection: it is cancelled if a message that is begun cannot be completed."""
+        """Create a sender. `scope` is the connection: it is cancelled if a message that is begun cannot be
+        completed.
+        """
         self._transport = transport
         self._pace = pace
         self.forwarder = Forwarder(transport, stalled, scope)
@@ -124,7 +126,7 @@ class Sender:
         return not self._ready
 
     def limit(self, answers: RateLimit | None, messages: RateLimit | None) -> None:
-        """From now on keep to these limits. Answers count in both, and wait for the first only."""
+        """Keep to these limits from now on. Answers count in both, and wait for the first only."""
         self._answers = answers
         self._messages = messages
 
@@ -139,7 +141,7 @@ class Sender:
         return not all(limit is None or limit.is_open() for limit in (self._answers, self._messages))
 
     def ready(self, source: Source) -> None:
-        """A source has something to send: it gets its turn, unless nothing is sent any more."""
+        """Give a source its turn, as it has something to send, unless nothing is sent any more."""
         if self._has_ended:
             return
         self._ready[source] = None
@@ -208,8 +210,8 @@ class Sender:
         self.signal.set()
 
     def may_send_at_once(self) -> bool:
-        """Whether any task may send answers and messages: nothing stands before them, and no limit holds them
-        back.
+        """Return whether any task may send answers and messages: nothing stands before them, and no limit
+        holds them back.
         """
         return self.is_clear() and (self._answers is None or self._answers.is_open())
 

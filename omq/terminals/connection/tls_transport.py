@@ -49,7 +49,7 @@ class TlsTransport(Transport):
         return transport
 
     async def receive(self, octets: int = RECORD_OCTETS) -> bytes:
-        """As in a plain connection. Raises trio.BrokenResourceError also if the stream ends without
+        """Receive as a plain connection does. Raise trio.BrokenResourceError also if the stream ends without
         `close_notify`.
         """
         before = self.received
@@ -77,8 +77,9 @@ class TlsTransport(Transport):
             raise trio.BrokenResourceError(f"TLS: {error}") from error
 
     def try_send(self, parts: Sequence[Octets]) -> int:
-        """As in a plain connection. `sent` counts the octets of a record when all of it has left, because the
-        other side cannot read a part of one; the rest of a record is `pending`.
+        """Send what the socket takes, as a plain connection does. `sent` counts the octets of a record when
+        all of it has left, because the other side cannot read a part of one; the rest of a record is
+        `pending`.
         """
         self._push()
         taken = 0
@@ -92,8 +93,8 @@ class TlsTransport(Transport):
         return taken
 
     async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
-        """As in a plain connection. The records that were begun must leave whole: what the socket has not
-        taken of them is `pending`, and counts as sent.
+        """Send as a plain connection does. The records that were begun must leave whole: what the socket has
+        not taken of them is `pending`, and counts as sent.
         """
         if await super().send_unless_stalled(parts):
             return True

@@ -157,8 +157,8 @@ class Transport:
             rest = behind(rest, self.try_send(rest))
 
     async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
-        """As `send`, but return False if the other side has not taken everything within SLOW_SECONDS. `sent`
-        then includes all octets that must not be sent again.
+        """Send as `send` does, but return False if the other side has not taken everything within
+        SLOW_SECONDS. `sent` then includes all octets that must not be sent again.
         """
         rest = behind(parts, self.try_send(parts))
         if not rest and not self.pending:
@@ -203,7 +203,7 @@ class Transport:
 
 
 def behind(parts: Sequence[Octets], octets: int) -> Sequence[Octets]:
-    """The rest of these parts after their first `octets`."""
+    """Return the rest of these parts after their first `octets`."""
     for index, part in enumerate(parts):
         if octets < len(part):
             return (memoryview(part)[octets:] if octets else part, *parts[index + 1 :])

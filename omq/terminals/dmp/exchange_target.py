@@ -83,7 +83,7 @@ class ExchangeTarget:
             await self._leased.returned(head, body)
 
     async def _parts(self, key: bytes, heads: Sequence[bytes]) -> Sequence[Part]:
-        """Raises Refused."""
+        """Return the parts of these messages for the topics that they go to. Raise Refused."""
         while True:
             try:
                 return self._topology.parts(self._exchange, key, heads)
@@ -91,13 +91,13 @@ class ExchangeTarget:
                 await self._topology.settled()
 
     async def _offer(self, driver: Driver, group: _Group) -> Confirmation:
-        """Raises Refused."""
+        """Post the messages of a group, waiting for room if there is none. Raise Refused."""
         offered = self._topology.offer(driver, joined(group.batches), group.heads)
         return offered if isinstance(offered, Confirmation) else await offered.taken()
 
 
 async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """The ends of runs of messages with one routing key, and the keys."""
+    """Return the ends of runs of messages with one routing key, and the keys."""
     runs: list[tuple[int, bytes]] = []
     last, key = heads[0], _key(heads[0])
     for index, head in enumerate(heads):

@@ -59,7 +59,7 @@ class Posts:
         self._signal = Signal()
 
     def settle(self, count: int, confirmation: Confirmation) -> SinkProblem | None:
-        """A post of `count` messages is settled. Return the problem if it failed."""
+        """Count a post of `count` messages that is settled. Return the problem if it failed."""
         self._open -= 1
         self.unconfirmed -= count
         self._signal.set()
@@ -67,7 +67,7 @@ class Posts:
         return None if confirmation.failure is None else problem_of(confirmation.failure)
 
     def begin(self, count: int) -> None:
-        """A post of `count` messages begins."""
+        """Count a post of `count` messages that begins."""
         self._open += 1
         self.unconfirmed += count
 
@@ -110,7 +110,9 @@ class Target(Protocol):
     """Its name in the response to the lease."""
 
     async def stores(self) -> bool:
-        """Whether its messages go to one store, so that it takes long ones in fragments. Raises Refused."""
+        """Return whether the messages go to one store, so that it takes long ones in fragments. Raise
+        Refused.
+        """
 
     async def post(self, batch: EnvelopeBatch, sink: "SinkService") -> None:
         """Post these messages: tell `sink.posted` how many, and what confirms them. Raises Refused."""
@@ -191,7 +193,9 @@ class SinkService:
         self._reading.cancel()
 
     def shut_down(self, why: str) -> None:
-        """The server ends the connection. If the client has finished, only wait for its posts."""
+        """Fail because the server ends the connection. If the client has finished, only wait for its
+        posts.
+        """
         if not self._finished:
             self.fail(SinkProblem(ResponseCode.NOT_ALLOWED, why))
 

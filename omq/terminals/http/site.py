@@ -192,7 +192,7 @@ def _page(page: Page, request: Request) -> HttpAnswer:
 
 
 def _names(config: Config) -> list[str]:
-    """The hosts at which the configuration says to listen."""
+    """Return the hosts at which the configuration says to listen."""
     return [parse_address(address)[0] for address in config.listen + config.listen_tls + config.listen_http]
 
 

@@ -160,11 +160,11 @@ class HttpTerminal:
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
-        """A connection of HTTP has none."""
+        """Return nothing: a connection of HTTP has no subscriptions."""
         return []
 
     def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """A connection of HTTP has no subscriptions."""
+        """Return nothing: a connection of HTTP has no subscriptions."""
         return []
 
     @property
@@ -173,7 +173,7 @@ class HttpTerminal:
         return False
 
     def sweep(self, now: float) -> None:
-        """Its waits have limits of their own."""
+        """Do nothing: the waits of the connection have limits of their own."""
 
     @property
     def session(self) -> Session | None:

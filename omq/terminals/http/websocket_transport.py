@@ -30,7 +30,7 @@ class WebSocketTransport(Transport):
     """
 
     def __init__(self, inner: Transport, websocket: WebSocket) -> None:
-        """`websocket` may have received octets already."""
+        """Create a transport above `inner`. `websocket` may have received octets already."""
         super().__init__(inner.stream)
         self.is_encrypted = inner.is_encrypted
         self.since = inner.since
@@ -47,7 +47,9 @@ class WebSocketTransport(Transport):
     # -- reading -------------------------------------------------------------------------------------------
 
     async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
-        """As in a plain connection. Raises trio.BrokenResourceError also if the stream ends without Close."""
+        """Receive as a plain connection does. Raise trio.BrokenResourceError also if the stream ends without
+        Close.
+        """
         has_waited = False  # what is decoded already is returned after a checkpoint, too
         while not (data := self._decoded(octets)):
             if self._websocket.is_closed:
@@ -111,8 +113,8 @@ class WebSocketTransport(Transport):
         return taken
 
     async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
-        """As in a plain connection. The messages that were begun must leave whole: what the socket has not
-        taken of them is `pending`, and counts as sent.
+        """Send as a plain connection does. The messages that were begun must leave whole: what the socket has
+        not taken of them is `pending`, and counts as sent.
         """
         if await super().send_unless_stalled(parts):
             return True

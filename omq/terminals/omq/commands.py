@@ -48,7 +48,9 @@ class Commands:
         watching: Watching,
         excused: Excuse,
     ) -> None:
-        """Within `excused` the liveness check does not count the silence of the client."""
+        """Create the commands of a connection. Within `excused` the liveness check does not count the silence
+        of the client.
+        """
         self._session = session
         self._management = management
         self._administration = administration
@@ -163,7 +165,7 @@ class Commands:
             self._replies.add(types.Error(sentence(constructor, argument, str(refused))))
 
     async def _perform(self, command: types.Command) -> None:
-        """Raises Refused."""
+        """Execute a command. Raise Refused."""
         session = self._session
         match command:
             case types.Connect():

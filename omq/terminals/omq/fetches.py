@@ -124,7 +124,7 @@ class Fetches:
         return bool(self._frames)
 
     def hinders(self, now: float) -> bool:
-        """Whether the client has taken too long to read a piece while others wait for memory."""
+        """Return whether the client has taken too long to read a piece while others wait for memory."""
         return self._since is not None and now - self._since > PATIENCE_SECONDS and self._budget.is_wanted
 
     def complaint(self) -> bytes:
@@ -164,7 +164,9 @@ class Fetches:
                 self._sender.signal.set()
 
     async def _answer(self, command: types.Fetch, archive: Archive) -> None:
-        """Raises Refused and StoreError."""
+        """Send the blocks that the command asks for, and the end of the list. Raise Refused and
+        StoreError.
+        """
         stored = archive.find(command.first, command.count)
         position = command.first
         until = min(command.first + command.count, stored.next_id)

@@ -73,7 +73,9 @@ class HeldPublishes:
         nursery: trio.Nursery,
         excused: Excuse,
     ) -> None:
-        """`nursery` is the one of the connection. Within `excused` its silence does not count."""
+        """Hold nothing yet. `nursery` is the one of the connection. Within `excused` its silence does not
+        count.
+        """
         self._share = memory.reading
         self._most = FREE_OCTETS + memory.reading.limit // MOST_OF_SHARE
         self._waits = memory.waits
@@ -93,7 +95,7 @@ class HeldPublishes:
         """Whether the server must stop reading the connection."""
 
     def may_hold(self, place: NoRoom) -> bool:
-        """Whether to hold the messages with this queue place, and not to wait for it."""
+        """Return whether to hold the messages with this queue place, and not to wait for it."""
         return place.room is not None and bool(self._subscriptions.workers())
 
     def hold(self, topic: bytes, batch: Batch, place: NoRoom | None = None) -> Confirmation:

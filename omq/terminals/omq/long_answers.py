@@ -93,7 +93,7 @@ class _Listing:
         self._held = octets
 
     def leave(self) -> None:
-        """A connection does not need it any more. The last one gives its memory back."""
+        """Count one asker less. The last one gives the memory back."""
         self.askers -= 1
         if not self.askers and self._held:
             held, self._held = self._held, 0
@@ -120,7 +120,7 @@ class LongAnswers:
             return LongAnswer([encode(types.Error(text))], _nothing, self._budget)
 
     async def _blocks(self, command: types.Blocks, archive: Archive) -> LongAnswer:
-        """Raises Refused."""
+        """Return the answer to this command. Raise Refused."""
         most = min(MOST_BLOCKS, command.count) * BLOCK_OCTETS
         await self._budget.take(most)
         octets = b""
@@ -202,4 +202,4 @@ def framed(kind: FrameType, parts: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _nothing() -> None:
-    """There is no memory to give back."""
+    """Do nothing: there is no memory to give back."""

@@ -106,7 +106,7 @@ class Replies:
             await self._room.park()
 
     def has_room(self) -> None:
-        """There are fewer answers than before: wake the tasks that wait in `room`."""
+        """Wake the tasks that wait in `room`: there are fewer answers than before."""
         self._room.unpark_all()
 
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
@@ -129,7 +129,7 @@ class Replies:
         self._wake()
 
     def made(self, answer: LongAnswer) -> None:
-        """The long answer that was started is ready."""
+        """Take the long answer that was started and is ready."""
         first = self._queue[0] if self._queue else None
         if isinstance(first, _Long) and first.begun:
             first.made = answer
@@ -175,7 +175,7 @@ class Replies:
         self._wake()
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
-        """`count` messages were posted. Their confirmation takes the place of their answer."""
+        """Queue the confirmation of `count` posted messages in the place of their answer."""
         if confirmation.settled and confirmation.failure is None and not self._queue:
             return
         self._queue.append(_Outcome(topic, count, confirmation))

@@ -34,7 +34,9 @@ class OmqSubscription:
     is_exempt = False
 
     def __init__(self, all: "Subscriptions", topic: model.Topic, place: Callable[[], None]) -> None:
-        """`place` is called when the subscription is over: then it does not count any more."""
+        """Create a subscription without a channel. `place` is called when the subscription is over: then it
+        does not count any more.
+        """
         self._all = all
         self._place = place
         self.topic = topic
@@ -55,7 +57,7 @@ class OmqSubscription:
         return None if self._closed or self.channel is None else self.channel.flow
 
     def start(self) -> None:
-        """Subscribed is being sent, so messages may follow."""
+        """Allow messages: Subscribed is being sent, so they may follow."""
         self._started = True
         self._attach()
         self.wake()
@@ -114,7 +116,7 @@ class Subscriptions:
     # -- for commands --------------------------------------------------------------------------------------
 
     def check_free(self, topic: bytes) -> None:
-        """Raises Refused if the connection is subscribed to this topic."""
+        """Raise Refused if the connection is subscribed to this topic."""
         if topic in self._by_name:
             raise Refused(Reason.INVALID, "this connection is subscribed already")
 
@@ -257,7 +259,7 @@ class Subscriptions:
     # -- for channels --------------------------------------------------------------------------------------
 
     def ended(self, subscription: OmqSubscription) -> None:
-        """The topic was deleted, and its channel with it."""
+        """Tell the client that it is unsubscribed: the topic was deleted, and its channel with it."""
         subscription.channel = None
         if subscription.is_closed():
             return  # by the client, while a message was being sent: that is answered
