@@ -16,6 +16,7 @@ from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.factory import DriverFactory
 from omq.drivers.leftovers import Leftovers
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, Private, check_user
+from omq.drivers.limited import Measured
 from omq.drivers.loading import Loaded, Loading
 from omq.drivers.making import Making, check_name, first_bound
 from omq.drivers.memory import Memory
@@ -380,23 +381,26 @@ class Catalogue:
         """Give a queue other options. It stays as durable, exclusive and so on as it is: see
         `QueueOptions.changed`. Raises Refused.
         """
+        # To measure a long queue takes seconds, in which other topics can be declared and deleted.
+        queue = self._drivers.get(name)
+        measured = await _measured(queue, options) if isinstance(queue, QueueDriver) else None
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
                 raise Refused(Reason.NOT_FOUND, "there is no such topic")
             if not isinstance(driver, QueueDriver):
                 raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
-            await self._set_options(driver, driver.options.changed(options))
+            options = driver.options.changed(options)
+            await self._set_options(driver, options, measured if driver is queue else None)
 
-    async def _set_options(self, driver: QueueDriver, options: QueueOptions) -> None:
-        try:
-            await driver.prepare(options)
-        except StoreError as problem:
-            raise Refused.of(for_clients(problem)) from problem
+    async def _set_options(
+        self, driver: QueueDriver, options: QueueOptions, measured: Measured | None = None
+    ) -> None:
+        measured = await _measured(driver, options, measured)
         if driver.topic.id in self._records:  # a transient topic has a record, too; an ephemeral one does not
             set_queue = partial(self._store.catalogue.set_queue, driver.topic.id, options.encode())
             await self._calls.or_refused(set_queue)
-        driver.change(options)
+        driver.change(options, measured)
 
     async def _create_durable(self, name: bytes, options: QueueOptions, admit: Admit | None) -> QueueDriver:
         persistence = Persistent(options.sync or self._config.durable_sync())
@@ -644,6 +648,16 @@ class Catalogue:
             for driver in self
             if driver.topic.id in self._records and driver.reserved > max(1, driver.next_id)
         }
+
+
+async def _measured(
+    driver: QueueDriver, options: QueueOptions, measured: Measured | None = None
+) -> Measured | None:
+    """See `LimitedDriver.prepare`. Raises Refused."""
+    try:
+        return await driver.prepare(options, measured)
+    except StoreError as problem:
+        raise Refused.of(for_clients(problem)) from problem
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -27,23 +28,30 @@ MOST_DROPPED = 64
 """How many messages that were returned one call of `_shorten` drops."""
 
 
+class Measured(NamedTuple):
+    """The sizes of the messages of a queue."""
+
+    sizes: Sizes
+    below: int
+    """The id below which the messages are measured."""
+
+
 class LimitedDriver(ExpiringDriver):
     """One topic, with the limits of its options."""
 
     def __init__(self, opening: Opening) -> None:
         self._sizes: Sizes | None = None
         super().__init__(opening)
-        self._measured: tuple[Sizes, int] | None = None
-        """The sizes of the blocks below an id, for the next change of the options."""
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
 
-    async def prepare(self, options: QueueOptions) -> None:
-        """Measure the messages in steps if `change` needs it for these options. What `change` has to measure
-        then is only what has arrived since. Raises StoreError.
+    async def prepare(self, options: QueueOptions, measured: Measured | None = None) -> Measured | None:
+        """Measure the messages in steps if `change` needs it for these options: those that have arrived
+        since they were `measured`, if they were. What `change` has to measure then is only what has arrived
+        since. Raises StoreError.
         """
         if options.max_octets is None or self._sizes is not None:
-            return
-        sizes, begin = Sizes(), self._first_kept()
+            return None
+        sizes, begin = measured or Measured(Sizes(), self._first_kept())
         while begin < self.next_id and not self.deleted:
             end = self.next_id
             infos: list[BlockInfo] = []
@@ -52,16 +60,17 @@ class LimitedDriver(ExpiringDriver):
             else:
                 await trio.lowlevel.checkpoint()
             begin = self._measure(sizes, begin, end, infos)
-        self._measured = sizes, begin
+        return Measured(sizes, begin)
 
-    def change(self, options: QueueOptions) -> None:
-        """Give the queue options that differ in those of `CHANGEABLE` only."""
+    def change(self, options: QueueOptions, measured: Measured | None = None) -> None:
+        """Give the queue options that differ in those of `CHANGEABLE` only. `measured` is what `prepare`
+        returned for them.
+        """
         super().change(options)
         if options.max_octets is None:
             self._sizes = None
         elif self._sizes is None:
-            self._sizes = self._stored_sizes()
-        self._measured = None
+            self._sizes = self._stored_sizes(measured)
         if self._excess():
             self._shorten()
 
@@ -157,9 +166,9 @@ class LimitedDriver(ExpiringDriver):
             await trio.lowlevel.checkpoint()
         await super()._watch_head()
 
-    def _stored_sizes(self) -> Sizes:
+    def _stored_sizes(self, measured: Measured | None) -> Sizes:
         """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
-        sizes, begin = self._measured or (Sizes(), self._first_kept())
+        sizes, begin = measured or Measured(Sizes(), self._first_kept())
         while begin < self.next_id:
             infos: list[BlockInfo] = []
             if self._has_blocks_in_store:

@@ -11,7 +11,7 @@ from omq.drivers.consumers import Consumers
 from omq.drivers.dealt_times import DealtTimes
 from omq.drivers.disuse import Disuse
 from omq.drivers.driver import Opening
-from omq.drivers.limited import LimitedDriver
+from omq.drivers.limited import LimitedDriver, Measured
 from omq.drivers.pieces import Pieces
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin_channel import RoundRobinChannel
@@ -32,9 +32,9 @@ class QueueDriver(LimitedDriver):
         self._disuse = Disuse(self)
         self.change(self.options)
 
-    def change(self, options: QueueOptions) -> None:
-        """Give the queue options that differ in those of `CHANGEABLE` only."""
-        super().change(options)
+    def change(self, options: QueueOptions, measured: Measured | None = None) -> None:
+        """See `LimitedDriver.change`."""
+        super().change(options, measured)
         self._disuse.change(options.expires_ms)
 
     def oldest_ms(self) -> int | None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import pytest
@@ -19,20 +19,23 @@ from served_drivers import Client, Drivers, Listener, opened, post, quiet, settl
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.holdings import RELEASED_BLOCKS
-from omq.drivers.limited import MEASURED_BLOCKS, MOST_DROPPED
+from omq.drivers.limited import MEASURED_BLOCKS, MOST_DROPPED, Measured
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Credit, Modified
 from omq.drivers.settling import SETTLED_RANGES
+from omq.drivers.sizes import Sizes
 from omq.model import FromCurrent, Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq_storage.batches import Bodies
+from omq_storage.catalogue import Catalogue
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
 from omq_storage.lookup import StoredBlock
+from omq_storage.records import BlockInfo
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
 FAILED = Modified(delivery_failed=True)
@@ -409,18 +412,93 @@ async def test_a_long_queue_is_measured_in_steps(drivers: Drivers, durable: bool
     assert queue.ready == count - 5 + 5
 
 
+async def test_other_topics_are_made_while_a_long_queue_is_measured(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await queue_of(drivers, durable=True)
+    await post(queue, b"x")
+    lists, may_go_on = trio.Event(), threading.Event()
+
+    def slow(self: Environment, *args: Any) -> list[BlockInfo]:
+        trio.from_thread.run_sync(lists.set)
+        assert may_go_on.wait(60)
+        return blocks(self, *args)
+
+    blocks = Environment.blocks
+    monkeypatch.setattr(Environment, "blocks", slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(drivers.catalogue.change_queue, b"q", QueueOptions(max_octets=1))
+        await lists.wait()
+        monkeypatch.setattr(Environment, "blocks", blocks)
+        try:
+            with trio.fail_after(60):
+                await queue_of(drivers, b"other")
+        finally:
+            may_go_on.set()
+    await post(queue, b"y")
+    assert queue.ready == 1
+
+
+async def test_a_queue_that_is_made_again_while_it_is_measured_is_measured_again(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await queue_of(drivers, durable=True)
+    await post(queue, b"x", b"x", b"x")
+    prepare, asked = QueueDriver.prepare, 0
+
+    async def replaced(self: QueueDriver, *args: Any) -> Measured | None:
+        nonlocal queue, asked
+        asked += 1
+        measured = await prepare(self, *args)
+        if self is queue and asked == 1:
+            await drivers.catalogue.delete(b"q")
+            queue = await queue_of(drivers, durable=True)
+            await post(queue, b"abc", b"de", b"f")
+        return measured
+
+    monkeypatch.setattr(QueueDriver, "prepare", replaced)
+    await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=5))
+    await quiet()
+    assert asked == 2
+    assert await rest(queue) == [b"de", b"f"]
+
+
+def number_of_sizes() -> int:
+    """Return for how many queues there are sizes."""
+    gc.collect()
+    return sum(isinstance(each, Sizes) for each in gc.get_objects())
+
+
+async def test_a_refused_change_keeps_no_sizes(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await queue_of(drivers, durable=True)
+    await post(queue, b"x")
+    known = number_of_sizes()
+
+    def fail(*_: object) -> NoReturn:
+        raise StoreError("The disk is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalogue, "set_queue", fail)
+        with pytest.raises(Refused):
+            await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=1))
+    assert number_of_sizes() == known
+    await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=1))
+    await post(queue, b"y")
+    assert await rest(queue) == [b"y"]
+
+
 @pytest.mark.parametrize("limit", [{"max_length": 10}, {"max_octets": 10}])
 async def test_many_returned_messages_are_dropped_in_portions(
     drivers: Drivers, limit: dict[str, int]
 ) -> None:
     queue = await queue_of(drivers, **limit)
-    count = 5 * MOST_DROPPED
+    count = 5 * MOST_DROPPED, Measured
     client = worker(queue, count)
     for _ in range(count // 10):
         await small_posts(queue, 10)
         await client.read()
     client.close()
-    assert queue.ready == count - MOST_DROPPED
+    assert queue.ready == count - MOST_DROPPED, Measured
     await quiet()
     assert queue.ready == 10
     assert len(await rest(queue)) == 10
