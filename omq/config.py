@@ -94,7 +94,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     certificate: str | None = None
 
     def secrets(self) -> tuple[str, ...]:
-        """The hashes of its secrets: two while one is replaced by another."""
+        """Return the hashes of the client's secrets: two while one is replaced by another."""
         return (self.secret,) if isinstance(self.secret, str) else tuple(self.secret)
 
 
@@ -161,11 +161,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     log_levels: dict[str, LogLevel] = {}
 
     def default_types(self) -> tuple[Delivery, Persistence]:
-        """The types of a topic whose name is used before it is declared."""
+        """Return the types of a topic whose name is used before it is declared."""
         return DELIVERIES[self.default_delivery], PERSISTENCES[self.default_persistence]
 
     def durable_sync(self) -> Sync:
-        """The sync level of durable AMQP queues whose declaration names none."""
+        """Return the sync level of durable AMQP queues whose declaration names none."""
         return Sync(self.amqp_durable.capitalize())
 
     def retention(self) -> tuple[int | None, float | None]:

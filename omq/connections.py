@@ -38,7 +38,7 @@ class Terminal(Protocol):
         """Whether a rate limit holds back what is sent."""
 
     def sweep(self, now: float) -> None:
-        """Called about every second."""
+        """Close what has taken too long; called about every second."""
 
     @property
     def session(self) -> Session | None:

@@ -71,8 +71,8 @@ class LogThrottle:
         lines: int = LINES,
         seconds: float = SECONDS,
     ) -> None:
-        """`what` was suppressed N times: the log says "N more WHAT". All lines begin with `prefix`, and have
-        `topic` as a field.
+        """Create a throttle. When `what` was suppressed N times, the log says "N more WHAT". All lines begin
+        with `prefix`, and have `topic` as a field.
         """
         self._log = log
         self._level = level

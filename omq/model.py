@@ -168,7 +168,7 @@ class BlockInfo:
 
 
 def check_topic(name: bytes) -> str | None:
-    """Why `name` cannot name a topic, or None if it can: a topic's name has 1 to 255 octets."""
+    """Return why `name` cannot name a topic, or None if it can: a topic's name has 1 to 255 octets."""
     if not name:
         return "the topic's name is empty"
     if len(name) > MAX_TOPIC_OCTETS:

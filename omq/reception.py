@@ -46,7 +46,7 @@ class Reception:
         long_answers: LongAnswers,
         source: Source,
     ) -> None:
-        """`source` is the server, for its metrics."""
+        """Create a reception without connections. `source` is the server, for its metrics."""
         self._context = context
         self._certificates = certificates
         self._connections = connections
@@ -111,7 +111,8 @@ class Reception:
             transport.close()
 
     def _make_room(self) -> bool:
-        """If the quota is used up, end the oldest connection whose client is not known yet, for a new one.
+        """End the oldest connection whose client is not known yet, for a new one, if the quota is used up.
+        Return whether there was one.
 
         A client is known when its Connect is accepted, or its lease. So nobody keeps others out with
         connections that say nothing, or that say which protocol they speak and nothing else.
@@ -205,7 +206,9 @@ class Reception:
 
     @contextmanager
     def _handshake(self) -> Iterator[trio.CancelScope]:
-        """The time for the first eight octets; it ends early when the server stops."""
+        """Give the block the time in which the first eight octets must come; end it early when the server
+        stops.
+        """
         with trio.move_on_after(self._context.config.handshake_seconds) as limit:
             self._handshakes.add(limit)
             try:
@@ -214,7 +217,7 @@ class Reception:
                 self._handshakes.remove(limit)
 
     def _late(self, transport: Transport, limit: trio.CancelScope, received: bytearray) -> None:
-        """The first eight octets did not come in time, or the server stops."""
+        """Report a client whose first eight octets did not come in time, unless the server stops."""
         if trio.current_time() >= limit.deadline:
             seconds = self._context.config.handshake_seconds
             self._stranger(transport, f"no handshake within {seconds:g} s", received)

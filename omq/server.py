@@ -110,7 +110,7 @@ class Server:
         return self._connections.is_stopping
 
     def terminals(self) -> list[Terminal]:
-        """The connections after their handshake, the oldest first."""
+        """Return the connections after their handshake, the oldest first."""
         return self._connections.terminals()
 
     def nodes(self) -> list[NodeStatistics]:
@@ -122,7 +122,7 @@ class Server:
         return self._access.nodes.named()
 
     def numbered(self) -> list[tuple[Terminal, int]]:
-        """The connections after their handshake with their ids, the oldest first."""
+        """Return the connections after their handshake with their ids, the oldest first."""
         return self._connections.numbered()
 
     def statistics(self) -> ServerStatistics:
@@ -219,7 +219,7 @@ def _forbidden(terminal: Terminal, session: Session) -> str | None:
 
 
 def check_files(config: Config) -> None:
-    """Raises ConfigError when a file that the configuration names cannot be used."""
+    """Raise ConfigError when a file that the configuration names cannot be used."""
     certificates(config)
 
 
@@ -362,7 +362,7 @@ async def _accept(
 
 
 async def _settle(catalogue: Catalogue, store: Store) -> None:
-    """After the last connection: store all posts, and the position of each topic."""
+    """Store all posts, and the position of each topic, after the last connection."""
     for writer in catalogue.writers.values():
         await writer.drain()
         try:

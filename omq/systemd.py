@@ -37,15 +37,15 @@ class Manager:
                 pass  # the manager sees that nothing comes, and acts on it
 
     def ready(self, status: str) -> None:
-        """The server serves."""
+        """Tell systemd that the server serves."""
         self.tell("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """The configuration is being read again; `ready` says when that is done."""
+        """Tell systemd that the configuration is being read again; `ready` says when that is done."""
         self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The server stops."""
+        """Tell systemd that the server stops."""
         self.tell("STOPPING=1")
 
     async def keep_alive(self) -> None:

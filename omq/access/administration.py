@@ -106,7 +106,9 @@ class Administration:
         await self._catalogue.retain(self._find(name).topic.topic, retention)
 
     def _find(self, name: bytes) -> Driver:
-        """Raises Refused."""
+        """Return the topic with this name. Raise Refused if there is none, or it is exclusive to another
+        connection.
+        """
         driver = self._catalogue.lookup(name)
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "there is no such topic")

@@ -116,7 +116,7 @@ class Attempts:
                 return is_right
 
     def forget_wrong_ids(self) -> None:
-        """The secrets have changed: an id that was wrong may be right now, so check it again."""
+        """Forget ids that were wrong: the secrets have changed, so check them again."""
         self._wrong_ids.clear()
 
     def look(self) -> None:

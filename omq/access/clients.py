@@ -119,7 +119,7 @@ class _Known:
         self._replace_certificate(config)
 
     def withdraw(self, why: str) -> None:
-        """Neither the secrets nor the certificate are valid any more."""
+        """Withdraw all secrets and the certificate: they are no longer valid."""
         for secret in self.secrets:
             secret.identity.withdrawn = why
         self.secrets = ()
@@ -162,7 +162,9 @@ class Clients:
     """All clients of a server. Without configured clients, every address is a client with all rights."""
 
     def __init__(self, configured: Iterable[ClientConfig], quotas: ClientQuotas = UNLIMITED) -> None:
-        """`quotas` are those of a client whose configuration does not set its own."""
+        """Create the accounts of the configured clients. `quotas` are those of a client whose configuration
+        does not set its own.
+        """
         self._known = {config.name.encode(): _Known(config, quotas) for config in configured}
         self._certified = self._by_certificate()
         self._quotas = quotas
@@ -252,7 +254,9 @@ class Clients:
     def identify_certified(
         self, certificate: str | None, wanted: bytes, peer: str
     ) -> tuple[bytes, Identity] | None:
-        """As `certified`, if that is the client that is `wanted`, or this is empty. `peer` is for the log."""
+        """Identify a client as `certified` does, if it is the one that is `wanted`, or this is empty. `peer`
+        is for the log.
+        """
         found = self.certified(certificate)
         if found is not None and wanted in (b"", found[0]):
             return found

@@ -160,7 +160,7 @@ class AccessControl:
         return Administration(session, self._catalogue, self.watches, self._overseer)
 
     def _session(self, identity: Identity, name: bytes) -> Session:
-        """A session for a connection with a lease."""
+        """Return a session for a connection with a lease."""
         client = identity.client
 
         def closed() -> None:

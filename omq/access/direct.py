@@ -31,7 +31,7 @@ class Nodes:
     """The nodes of a server."""
 
     def __init__(self, memory: DirectMemory) -> None:
-        """`memory` counts the messages that the nodes hold."""
+        """Create an empty set of nodes. `memory` counts the messages that they hold."""
         self._memory = memory
         self._nodes: dict[bytes, DirectNode] = {}
         self.totals = DirectTotals()
@@ -85,7 +85,7 @@ class Direct:
         self._own = session.made_names
 
     def check(self, name: bytes) -> None:
-        """Raises Refused when the client may not send to the node of this name."""
+        """Raise Refused when the client may not send to the node of this name."""
         if not name.startswith(DYNAMIC):
             self._session.check(Right.PUBLISH, name)
 

@@ -66,8 +66,8 @@ class Principal:
     __slots__ = ("_report", "host", "is_openamq", "leases", "name")
 
     def __init__(self, host: str, name: bytes, report: Report | None, *, is_openamq: bool = False) -> None:
-        """`report` sends an Error; it may wait until there is room for one more answer. It is None for a
-        protocol that has no such message.
+        """Create a principal without leases. `report` sends an Error; it may wait until there is room for one
+        more answer. It is None for a protocol that has no such message.
         """
         self.host = host
         """The host of the client."""
@@ -114,9 +114,7 @@ class Leases:
     """All leases of a server."""
 
     def __init__(self, seconds: float, most: int, *, same_host: bool) -> None:
-        """There may be `most` unused leases. With `same_host`, only the host of the principal may use
-        them.
-        """
+        """Allow N (`most`) unused leases. With `same_host`, only the host of the principal may use them."""
         self._seconds = seconds
         self._quota = Quota(most)
         self._most_used = most
@@ -134,7 +132,7 @@ class Leases:
         return len(self._unused)
 
     def check_room(self, client: ClientAccount) -> None:
-        """Raises Refused when the server or this client has as many unused leases as it may have."""
+        """Raise Refused when the server or this client has as many unused leases as it may have."""
         self.expire()
         check_quota(self._quota, Owner.SERVER, "unused leases")
         check_quota(client.leases, client.owner, "unused leases")

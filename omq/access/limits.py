@@ -25,7 +25,7 @@ class Quota:
     """A limit on how many of something may be in use at a time. Without a limit it only counts."""
 
     def __init__(self, most: int | None) -> None:
-        """`most` is the limit, None for no limit."""
+        """Create an unused quota. `most` is the limit, None for no limit."""
         self.most = most
         self.used = 0
         self._given = trio.lowlevel.ParkingLot()
@@ -74,7 +74,7 @@ def spent(quota: Quota, owner: Owner, what: str) -> Refused:
 
 
 def check_quota(quota: Quota, owner: Owner, what: str) -> None:
-    """Raises Refused when the quota is spent."""
+    """Raise Refused when the quota is spent."""
     if quota.is_spent:
         raise spent(quota, owner, what)
 
@@ -126,7 +126,7 @@ class RateLimit:
             return
 
     def is_open(self) -> bool:
-        """Whether more may pass now."""
+        """Return whether more may pass now."""
         return trio.current_time() >= self.until
 
 
@@ -143,7 +143,7 @@ class Rates:
 
     @classmethod
     def of(cls, octets_per_second: int | None) -> "Rates":
-        """The same limit in each direction, or none."""
+        """Return the same limit in each direction, or none."""
         if octets_per_second is None:
             return UNLIMITED
         return cls(*(RateLimit(octets_per_second) for _ in range(3)))

@@ -278,7 +278,7 @@ class Management:
 
 
 def _index(number: int) -> int:
-    """Raises Refused for a negative number."""
+    """Return a number of the client. Raise Refused if it is negative."""
     if number < 0:
         raise Refused(Reason.INVALID, "a number cannot be negative")
     return number
@@ -357,7 +357,7 @@ def _shown(value: Value) -> management.Value:
 
 
 def _table(arguments: Sequence[management.Argument]) -> Table:
-    """Raises Refused for an argument that cannot be made."""
+    """Return these arguments as a table. Raise Refused for an argument that cannot be made."""
     return Table(tuple((each.name, _value(each.value)) for each in arguments))
 
 
@@ -416,13 +416,13 @@ class _Mover:
     """The subscriber of a channel that moves messages: it asks for them."""
 
     def wake(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no task waits."""
 
     def replaced(self, channel: Channel) -> None:
-        """A queue with messages is not given other types."""
+        """Do nothing: a queue with messages is not given other types."""
 
     def ended(self, end: End) -> None:
-        """The next message is asked for in vain."""
+        """Do nothing: the next Get of a message finds none."""
 
 
 async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | None:

@@ -81,7 +81,7 @@ class Rights:
                 assert_never(other)
 
     def sees(self, topic: bytes) -> bool:
-        """Whether the client may know that the topic exists: when it has any right to it."""
+        """Return whether the client may know that the topic exists: when it has any right to it."""
         return (
             topic in self.subscribe
             or topic in self.publish

@@ -81,7 +81,7 @@ class TooLarge(Refused):
 
 
 def too_large(limit: int, octets: int) -> str:
-    """The sentence that refuses a message of this many octets."""
+    """Return the sentence that refuses a message of N `octets`."""
     return f"a message has at most {limit} octets, this one {octets}"
 
 
@@ -129,7 +129,9 @@ class Session:
     def __init__(
         self, shared: SessionContext, identity: Identity, name: bytes, closed: Callable[[], None]
     ) -> None:
-        """`name` is what the client calls itself. `closed` is called once, when the session is closed."""
+        """Create an open session. `name` is what the client calls itself. `closed` is called once, when the
+        session is closed.
+        """
         self._shared = shared
         self._catalogue = shared.catalogue
         self.max_message_bytes = shared.max_message_bytes
@@ -203,12 +205,12 @@ class Session:
             closed()
 
     def check(self, right: Right, topic: bytes) -> None:
-        """Raises Refused when the client does not have this right to the topic."""
+        """Raise Refused when the client does not have this right to the topic."""
         if topic not in self._client.rights.of(right):
             raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} it")
 
     def check_server(self, right: Right) -> None:
-        """Raises Refused when the client does not have this right to all topics, and so to the server."""
+        """Raise Refused when the client does not have this right to all topics, and so to the server."""
         if not self._client.rights.of(right).are_all:
             raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} the server")
 
@@ -229,7 +231,7 @@ class Session:
         return driver.offer(batch, heads, origins)
 
     def check_offer(self, name: bytes, batch: Batch) -> None:
-        """Raises TooLarge and Refused as `offer` does, for messages that are offered later."""
+        """Raise TooLarge and Refused as `offer` does, for messages that are offered later."""
         if name not in self._may_publish:
             self._check_publish(name)
         if batch.longest > self.max_message_bytes:
@@ -315,7 +317,7 @@ class Session:
         return await Upload.begin(await self._find_leased(topic))
 
     async def check_leased(self, topic: Topic) -> None:
-        """Raises Refused when the client may not publish to this very topic, or it was deleted."""
+        """Raise Refused when the client may not publish to this very topic, or it was deleted."""
         await self._find_leased(topic)
 
     async def takers(self, topic: Topic) -> Takers:

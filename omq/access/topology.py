@@ -132,7 +132,9 @@ class Topology:
         self._catalogue.end(self._owner)
 
     def _check(self, right: Right, name: bytes) -> None:
-        """Raises Refused."""
+        """Raise Refused when the client does not have this right to the topic, unless the server generated
+        its name.
+        """
         if name not in self._generated:
             self._session.check(right, name)
 
@@ -428,17 +430,17 @@ class Topology:
         return self._session.window(wanted or sys.maxsize)
 
     def is_stream(self, name: bytes) -> bool:
-        """Whether a name is that of a broadcast topic. Raises Refused."""
+        """Return whether a name is that of a broadcast topic. Raises Refused."""
         return not isinstance(self._find(name), QueueDriver)
 
     def from_last(self, name: bytes) -> Replay:
-        """Where the last message of a stream is. Raises Refused."""
+        """Return where the last message of a stream is. Raises Refused."""
         driver = self._find(name)
         return FromMessage(driver.next_id - 1) if driver.next_id > 1 else FromCurrent()
 
     async def from_time(self, name: bytes, seconds: int) -> Replay:
-        """Where the first message of this time, or a later one, is; the end of the stream if there is none.
-        Raises Refused, and omq_storage.errors.StoreError.
+        """Return where the first message of this time, or a later one, is; the end of the stream if there is
+        none. Raises Refused, and omq_storage.errors.StoreError.
         """
         driver = self._find(name)
         if not driver.is_persistent:
@@ -450,7 +452,7 @@ class Topology:
         return await self.from_time(name, max(0, int(time.time()) - seconds))
 
     def check_get(self, name: bytes) -> None:
-        """Raises Refused when the client may not get messages of this queue. To be called for each Get: the
+        """Raise Refused when the client may not get messages of this queue. To be called for each Get: the
         rights may have changed since `open_getter`.
         """
         self._check(Right.SUBSCRIBE, name)

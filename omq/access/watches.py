@@ -66,8 +66,8 @@ class Watcher:
         period: int,
         wake: Callable[[], None],
     ) -> None:
-        """`rights` returns those of the client now, and `quota` counts its watchers. `wake` is called when a
-        round begins.
+        """Create a watcher that watches nothing. `rights` returns those of the client now, and `quota` counts
+        its watchers. `wake` is called when a round begins.
         """
         self._watches = watches
         self.quota = quota
@@ -195,7 +195,7 @@ class Watches:
             self._signal.set()
 
     def moved(self) -> None:
-        """A watcher is due, or has taken all of its round."""
+        """Look again: a watcher is due, or has taken all of its round."""
         self._signal.set()
 
     async def run(self) -> None:

@@ -29,7 +29,7 @@ class Columns:
     """Makes record batches with the selected columns of one topic."""
 
     def __init__(self, schema: Any, topic: str) -> None:
-        """`schema`: the selected columns, as an Arrow schema."""
+        """Create columns. `schema`: the selected columns, as an Arrow schema."""
         self._schema = schema
         self._topic = topic
         self._constants: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def _timestamps(block: Block, begin: int, count: int) -> Any:
 
 
 def _keys(block: Block, begin: int, count: int) -> Any:
-    """The routing keys; null for a message without one."""
+    """Return the routing keys; null for a message without one."""
     if block.heads is None:
         return pa.nulls(count, pa.binary())
     heads = _strings(block.heads.offsets, block.heads.octets, block.count).slice(begin, count)
@@ -163,7 +163,7 @@ def _strings(offsets: Any, octets: Any, count: int) -> Any:
 
 
 def _counting(count: int) -> Any:
-    """An array of 0 to `count` - 1."""
+    """Return an array of 0 to `count` - 1."""
     global _counts
     if len(_counts) < count:
         _counts = pa.array(range(max(count, 1 << 13)), pa.int64())

@@ -52,7 +52,7 @@ class Outcome(Generic[T]):
         return bool(self._results) or self._error is not None
 
     def set_result(self, result: T) -> None:
-        """Called in the loop's thread, as `set_exception` is; one of them, once."""
+        """Set the result in the loop's thread, where `set_exception` is called, too; one of them, once."""
         self._results.append(result)
         self._known.put(None)
 
@@ -104,7 +104,9 @@ class Portal:
         function: Callable[[Unpack[Arguments]], Awaitable[T]],
         *arguments: *Arguments,
     ) -> T:
-        """As `call`, but cancel the call after `seconds` and raise TimeoutError. None waits without limit."""
+        """Call a function as `call` does, but cancel the call after `seconds` and raise TimeoutError. None
+        waits without limit.
+        """
         if seconds is None:
             return self.call(function, *arguments)
         return self.call(_within, seconds, partial(function, *arguments))
@@ -286,7 +288,9 @@ class _Loop:
         self._thread.join()
 
     def abandon(self) -> None:
-        """The same, but do not wait for long: for clients that are not closed. Any thread may call this."""
+        """Stop as `stop` does, but do not wait for long: for clients that are not closed. Any thread may call
+        this.
+        """
         if self.is_of_another_process:
             return  # the thread is one of the process from which this one was forked
         try:

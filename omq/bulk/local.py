@@ -24,7 +24,7 @@ class LocalStore:
     shows_all = True
 
     def __init__(self, path: str) -> None:
-        """Raises omq_storage.errors.StoreError."""
+        """Open the store at this path. Raise omq_storage.errors.StoreError."""
         self._reader = opened(Path(path))
         self._records: dict[int, TopicRecord] = {}
 
@@ -106,7 +106,9 @@ class LocalStore:
 
 
 def _level(record: TopicRecord) -> Level:
-    """The sync level of a topic. A transient topic has none; return any, since nothing of it is stored."""
+    """Return the sync level of a topic. A transient topic has none; return any, since nothing of it is
+    stored.
+    """
     match read_stored_persistence(record.persistence):
         case Transient():
             return Level.WEAK

@@ -53,10 +53,10 @@ class Wire(Protocol):
         """Close the sending direction; receiving continues."""
 
     def is_readable(self) -> bool:
-        """Whether data or the end of the stream has arrived."""
+        """Return whether data or the end of the stream has arrived."""
 
     def be_patient(self, patience: "Waiting") -> None:
-        """From now on use the timeouts for an established connection."""
+        """Use the timeouts for an established connection from now on."""
 
     def peer(self) -> tuple[str, int]: ...
 
@@ -121,7 +121,7 @@ class PlainWire:
         self.socket.shutdown(socket.SHUT_WR)
 
     def is_readable(self) -> bool:
-        """Whether data or the end of the stream has arrived."""
+        """Return whether data or the end of the stream has arrived."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))

@@ -74,7 +74,7 @@ class StorePlace:
     path: str
 
     def open(self) -> Access:
-        """Raises omq_storage.errors.StoreError."""
+        """Open the store. Raise omq_storage.errors.StoreError."""
         # Import late: this loads all of the store's code, which readers of a server do not need.
         from omq.bulk.local import LocalStore
 

@@ -157,7 +157,9 @@ def _made(found: Iterable[T | Gap]) -> list[T]:
 
 
 def _first_since(block: Block, _: range, time: int) -> tuple[int, int]:
-    """The first message of a block at or after a time, or the end of the block; and the end of the block."""
+    """Return the first message of a block at or after a time, or the end of the block; and the end of the
+    block.
+    """
     if block.deltas is None:
         return block.first if block.time >= time else block.next, block.next
     before = sum(delta < time - block.time for delta in numbers.unpack(block.deltas))
@@ -211,7 +213,7 @@ def pack(
 
 
 def _octets(part: Range) -> float:
-    """The approximate size of a range in the store."""
+    """Return the approximate size of a range in the store, in octets."""
     kept = part.topic.next - part.topic.first
     return part.topic.bytes * len(part) / kept if kept else 0.0
 
@@ -233,7 +235,7 @@ def _pieces(access: Access, part: Range, wanted: int, most: int) -> list[Range]:
 
 
 def _nearest_edge(access: Access, part: Range, message: int) -> int:
-    """The beginning or the end of the block that holds a message, whichever is nearer."""
+    """Return the beginning or the end of the block that holds a message, whichever is nearer."""
     block = access.block_at(part.topic, message, part.end)
     if block is None or block.first > message:
         return message  # it is in a gap

@@ -231,8 +231,8 @@ class Connection:
     """
 
     def __init__(self, address: Address, credentials: Credentials, silence: float) -> None:
-        """`silence`: how many seconds the server may send nothing. Also raises BadOptions, for unusable
-        files.
+        """Connect to the server. `silence`: how many seconds the server may send nothing. Also raise
+        BadOptions, for unusable files.
         """
         self.address = address
         self.silence = silence
@@ -275,7 +275,7 @@ class Connection:
         self._wire.close()
 
     def peer(self) -> tuple[str, int]:
-        """The server's host and port, where its leases are valid."""
+        """Return the server's host and port, where its leases are valid."""
         return self._wire.peer()
 
     def topics(self) -> tuple[TopicInfo, ...]:

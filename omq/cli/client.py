@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _id_files(options: argparse.Namespace) -> list[str]:
-    """The files with ids that the command line names."""
+    """Return the files with ids that the command line names."""
     own = [] if options.id_file is None else [options.id_file.path]
     to = getattr(options, "to_id_file", None)  # of replay alone
     return own if to is None else [*own, str(to)]

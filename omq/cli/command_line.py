@@ -421,7 +421,7 @@ def _file(text: str) -> Path:
 
 
 def _pattern(text: str) -> bytes:
-    """The name of a topic, or a prefix of names followed by `*`."""
+    """Read the name of a topic, or a prefix of names followed by `*`."""
     beginning = text.removesuffix("*")
     return _topic(beginning) + b"*" if beginning not in (text, "") else _topic(text)
 

@@ -38,7 +38,7 @@ def refuse(sentence: str, style: str) -> None:
 
 
 def style_asked_for(arguments: Sequence[str]) -> str:
-    """The log style that a command line requests, even if the command line has other errors."""
+    """Return the log style that a command line requests, even if the command line has other errors."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--log-format", choices=STYLES, default="human")
     parser.add_argument("--log-level")  # so that argparse detects ambiguous abbreviations
@@ -55,7 +55,9 @@ class _Json(JsonFormatter):
         super().__init__("{asctime}{levelname}{name}{message}", style="{", json_ensure_ascii=False)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """ISO 8601 with the offset of the local zone: no reader has to know where the server runs."""
+        """Return the time in ISO 8601 with the offset of the local zone: no reader has to know where the
+        server runs.
+        """
         return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
 
 

@@ -37,12 +37,14 @@ def joined(form: str, bodies: list[bytes]) -> bytes:
 
 
 def _json_line(topic: bytes, id: int, body: bytes) -> bytes:
-    """One message as a JSON object. Octets that are not UTF-8 are in base64, under another key."""
+    """Return one message as a JSON object. Octets that are not UTF-8 are in base64, under another key."""
     return _json({"id": id, **_text_or_base64("topic", topic), **_text_or_base64("body", body)})
 
 
 def json_envelope(topic: bytes, envelope: Envelope) -> bytes:
-    """The same for a message of a feed, which has no id, but a head: its non-empty parts are included."""
+    """Return a message of a feed as a JSON object. It has no id, but a head: its non-empty parts are
+    included.
+    """
     record: dict[str, object] = {**_text_or_base64("topic", topic), **_text_or_base64("body", envelope.body)}
     head = envelope.head
     if head.exchange:
@@ -123,7 +125,7 @@ def json_topics(infos: list[TopicInfo]) -> str:
 
 
 def shown(name: bytes) -> str:
-    """A topic's name for a table or a sentence: one line, without control characters."""
+    """Return a topic's name for a table or a sentence: one line, without control characters."""
     return printable(name.decode("utf-8", "backslashreplace"))
 
 
@@ -161,7 +163,7 @@ class LogLines(logging.Handler):
         say(self._last)
 
     def has_said(self, server_error: str) -> bool:
-        """Whether the last line was this Error of the server."""
+        """Return whether the last line was this Error of the server."""
         return self._last == f"the server said: {server_error}"
 
 

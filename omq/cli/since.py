@@ -37,7 +37,7 @@ async def replay_since(client: Client, name: bytes, info: TopicInfo | None, time
 
 
 async def _block_at(client: Client, name: bytes, message: int, end: int) -> BlockInfo | None:
-    """The block that holds `message`, or the next one that begins before `end`."""
+    """Return the block that holds `message`, or the next one that begins before `end`."""
     # Ask for one message first, because the answer for a range lists all its blocks.
     for count in (1, end - message):
         found = await client.blocks(name, message, count)
@@ -47,7 +47,9 @@ async def _block_at(client: Client, name: bytes, message: int, end: int) -> Bloc
 
 
 async def _first_in_block(client: Client, name: bytes, info: BlockInfo, time: int, otherwise: int) -> int:
-    """The first message since `time` in a block that begins before `time`; `otherwise` if there is none."""
+    """Return the first message since `time` in a block that begins before `time`; `otherwise` if there is
+    none.
+    """
     async with client.fetch(name, info.first, 1) as blocks:
         async for block in blocks:
             found = bisect_left(range(block.first, block.next), time, key=block.message_time) + block.first

@@ -102,11 +102,11 @@ class _Printer:
             return wanted
 
     def arrived(self) -> None:
-        """A part of a message has come: the server is not silent."""
+        """Note that a part of a message has come: the server is not silent."""
         self._wait()
 
     def saved(self) -> None:
-        """A message is saved."""
+        """Count a message that is saved, and end after the last one that is wanted."""
         self._wait()
         if self.left is not None:
             self.left -= 1

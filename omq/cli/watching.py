@@ -117,7 +117,7 @@ def _sorted(topics: Sequence[watching.TopicWatch], rates: TopicRates, by: str) -
 
 
 async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
-    """omq topics --lag."""
+    """Run `omq topics --lag`."""
     async with client.watch() as rounds:
         one = await anext(rounds)
     found = sorted((numbers.topic for numbers in one.topics.values()), key=lambda topic: topic.topic)
@@ -141,7 +141,7 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
 
 
 async def top(client: Client, options: argparse.Namespace) -> None:
-    """omq top."""
+    """Run `omq top`."""
     rates = TopicRates()
     lines: list[watching.Line] = []
     is_live = os.isatty(1) and not options.once
@@ -249,7 +249,7 @@ def _json_round(round: Round, rates: TopicRates) -> str:
 
 
 async def connections(client: Client, options: argparse.Namespace) -> None:
-    """omq connections."""
+    """Run `omq connections`."""
     if options.topic is not None:
         await _subscribers(client, options)
         return
@@ -302,7 +302,7 @@ async def _subscribers(client: Client, options: argparse.Namespace) -> None:
 
 
 async def disconnect(client: Client, options: argparse.Namespace) -> None:
-    """omq disconnect."""
+    """Run `omq disconnect`."""
     if not await client.disconnect(options.connection):
         raise CommandFailed(f"there is no connection {options.connection}")
 
@@ -311,7 +311,7 @@ async def disconnect(client: Client, options: argparse.Namespace) -> None:
 
 
 async def purge(client: Client, options: argparse.Namespace) -> None:
-    """omq purge."""
+    """Run `omq purge`."""
     await _print("lines", f"{await client.purge(options.topic)}\n")
 
 
@@ -324,7 +324,7 @@ def unclear(options: argparse.Namespace) -> str | None:
 
 
 async def retain(client: Client, options: argparse.Namespace) -> None:
-    """omq retain."""
+    """Run `omq retain`."""
     if options.configured:
         await client.retain(options.topic, watching.Configured())
         return

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 def current_task_here() -> Callable[[], object]:
-    """The function that returns the current task, of the library whose task calls this. anyio's own function
-    makes an object for each call, and a client calls this one for each message.
+    """Return the function that returns the current task, of the library whose task calls this. anyio's own
+    function makes an object for each call, and a client calls this one for each message.
     """
     trio = sys.modules.get("trio")  # not imported by programs on asyncio
     if trio is not None and trio.lowlevel.in_trio_task():

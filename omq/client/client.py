@@ -464,7 +464,9 @@ class Client:
                     raise
 
     async def _queue(self, octets: bytes, messages: int) -> Connection:
-        """As `_send`, but do not yield to other tasks afterwards. Return the connection that sends it."""
+        """Send octets as `_send` does, but do not yield to other tasks afterwards. Return the connection that
+        sends them.
+        """
         while True:
             connection = await self._connections.live()
             try:
@@ -479,7 +481,7 @@ class Client:
             await self._send(publish_bodies(start, batch), len(batch))
 
     def _start(self, topic: Name) -> bytes:
-        """The beginning of a Publish line of this topic, cached."""
+        """Return the beginning of a Publish line of this topic, cached."""
         try:
             return self._starts.get(topic) or self._new_start(topic)
         except TypeError:

@@ -32,7 +32,9 @@ class Connecting(AbstractAsyncContextManager[Client]):
     # could not write `except ServerError` around the block.
 
     def __init__(self, settings: Settings, caller: Callable[[], object] | None = None) -> None:
-        """`caller` returns on whose behalf a method is called; by default the current task."""
+        """Create the block without connecting. `caller` returns on whose behalf a method is called; by
+        default the current task.
+        """
         self._settings = settings
         self._caller = caller
         self._entered: tuple[Connections, TaskGroup] | None = None

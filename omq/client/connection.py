@@ -67,7 +67,9 @@ class Connection:
     """A connection after its handshake. Call the other methods while `run` runs."""
 
     def __init__(self, stream: Stream, id: bytes, ledger: Ledger, news: Callable[[bytes], None]) -> None:
-        """`news` receives the server's notices about sinks and feeds with leases from this connection."""
+        """Create a connection. `news` receives the server's notices about sinks and feeds with leases from
+        this connection.
+        """
         self._stream = stream
         self._ledger = ledger
         self._news = news
@@ -121,8 +123,8 @@ class Connection:
             self._ended.set()
 
     def peer(self) -> tuple[str, int]:
-        """The server's address and port. If a host name has several addresses, the lease of a sink or a feed
-        is valid at this one. Raises ConnectionLost when the connection has ended.
+        """Return the server's address and port. If a host name has several addresses, the lease of a sink or
+        a feed is valid at this one. Raise ConnectionLost when the connection has ended.
         """
         self._refuse()
         try:
@@ -141,7 +143,7 @@ class Connection:
         return self._failure is not None
 
     def failure(self) -> ConnectionLost:
-        """Why the connection ended, as an exception to raise."""
+        """Return why the connection ended, as an exception to raise."""
         if self._failure is None:
             raise RuntimeError("the connection has not ended")
         kind, text = self._failure
@@ -164,7 +166,7 @@ class Connection:
         self._send_queue.close()
 
     def _settle_all(self) -> None:
-        """The connection has ended: record the outcome of the messages without a confirmation."""
+        """Record the outcome of the messages without a confirmation when the connection has ended."""
         if self._leaving and self._failure == (ConnectionLost, _CLOSED):
             # Not lost: the server has read everything before it closed.
             if self._refusals:
@@ -211,8 +213,8 @@ class Connection:
         await self._send_queue.pause()
 
     async def queue(self, octets: bytes, messages: int) -> None:
-        """As `send`, but without a checkpoint at the end: the caller's next command follows directly, before
-        any command of another task.
+        """Queue octets as `send` does, but without a checkpoint at the end: the caller's next command follows
+        directly, before any command of another task.
         """
         await self._send_queue.send(octets)
         self._ledger.published += messages

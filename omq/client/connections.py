@@ -90,7 +90,7 @@ class Connections:
         return self._failure is not None
 
     def live_now(self) -> Connection | None:
-        """The present connection; None while disconnected."""
+        """Return the present connection; None while disconnected."""
         return None if self.current is None or self.current.failed else self.current
 
     async def ask(self, connection: Connection, *, own: bool) -> None:

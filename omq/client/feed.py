@@ -46,7 +46,9 @@ class Feed:
     def __init__(
         self, topic: bytes, opened: DmpStream, why_ended: Callable[["Feed"], Awaitable[OmqError | None]]
     ) -> None:
-        """`why_ended` returns why the server has closed the feed, or None if the topic was deleted."""
+        """Create a feed. `why_ended` returns why the server has closed the feed, or None if the topic was
+        deleted.
+        """
         self.topic = topic
         self.notices: list[str] = []
         """The server's last notice about feeds of this topic, from the client's connection."""

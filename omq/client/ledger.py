@@ -50,7 +50,9 @@ class Ledger:
     """The published messages of a client, by number, and their failures."""
 
     def __init__(self, caller: Callable[[], object]) -> None:
-        """`caller` returns the present caller: an object with an identity of its own, such as a task."""
+        """Create an empty ledger. `caller` returns the present caller: an object with an identity of its own,
+        such as a task.
+        """
         self.caller = caller
         self.published = 0
         """The number of the last message that was queued."""
@@ -128,8 +130,8 @@ class Ledger:
         self._raise(found)
 
     def tell_publisher(self, number: int) -> None:
-        """The same, for a task that waits for its message `number`: without failures of single messages whose
-        publishers wait for their own report.
+        """Raise what `tell` raises, for a task that waits for its message `number`: without failures of
+        single messages whose publishers wait for their own report.
         """
         caller = self.caller()
         since = self._seen.get(caller, 0)

@@ -13,7 +13,7 @@ _END = b'")\n'
 
 
 def publish_start(topic: bytes) -> bytes:
-    """A Publish line up to the opening quote of its body, quote included."""
+    """Return a Publish line up to the opening quote of its body, quote included."""
     return b'(Publish %s "' % atom(topic)
 
 
@@ -44,7 +44,9 @@ def publish_bodies(start: bytes, bodies: list[bytes]) -> bytes:
 
 
 def always_fits(start: bytes, longest: int) -> int:
-    """The length up to which any body fits a line of `longest` octets: escaping at most doubles a body."""
+    """Return the length up to which any body fits a line of `longest` octets: escaping at most doubles a
+    body.
+    """
     return (longest + 1 - len(start) - len(_END)) // 2
 
 

@@ -31,7 +31,7 @@ class Stream(Protocol):
         """Close the sending direction; receiving continues."""
 
     def peer(self) -> tuple[str, int]:
-        """The address and the port of the other side. Raises OSError."""
+        """Return the address and the port of the other side. Raise OSError."""
 
     def close(self) -> None:
         """Close the socket, also while a task waits for it. A second call does nothing."""

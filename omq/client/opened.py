@@ -16,7 +16,9 @@ class OpenMessage:
     def __init__(
         self, head: Head, size: int, beginning: bytes, receive: Callable[[int], Awaitable[bytes]]
     ) -> None:
-        """`receive(most)` returns the next octets, at least one and at most `most`."""
+        """Create a message of which only the beginning is received. `receive(most)` returns the next octets,
+        at least one and at most `most`.
+        """
         self.head = head
         self.size = size
         """Octets of the body."""

@@ -101,7 +101,7 @@ class SendQueue:
         await self._stream.send_eof()
 
     def close(self) -> None:
-        """The connection has ended: wake all waiting tasks."""
+        """Wake all waiting tasks: the connection has ended."""
         self.closed = True
         self._has_room.unpark_all()
         self._flushed.unpark_all()

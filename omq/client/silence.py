@@ -14,7 +14,8 @@ class ServerSilent(anyio.BrokenResourceError):
 
 
 async def receive(stream: Stream, octets: int) -> bytes:
-    """As `stream.receive_some`, but raise ServerSilent when the server sends nothing for SILENCE_SECONDS.
+    """Receive as `stream.receive_some` does, but raise ServerSilent when the server sends nothing for
+    SILENCE_SECONDS.
 
     Only the time of this call counts, not the time in which the caller does not read.
     """

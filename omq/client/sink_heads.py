@@ -23,7 +23,9 @@ class Heads:
     """Makes the heads of messages. With a producer, `next` is the sequence number of the next message."""
 
     def __init__(self, producer: bytes | None, first: int) -> None:
-        """Raises ValueError for an invalid producer name or first number."""
+        """Create heads that number messages from `first` on. Raise ValueError for an invalid producer name or
+        first number.
+        """
         if producer is not None and not producer:
             raise ValueError("a producer has a name")
         if not 0 <= first <= LARGEST_NUMBER:
@@ -66,7 +68,7 @@ class Heads:
 
 
 def head_of(exchange: bytes, routing_key: bytes, properties: Properties | None) -> Head | None:
-    """The head with these values; None if it is empty."""
+    """Return the head with these values; None if it is empty."""
     if not exchange and not routing_key and (properties is None or properties == NO_PROPERTIES):
         return None
     return Head(exchange, routing_key, NO_PROPERTIES if properties is None else properties)

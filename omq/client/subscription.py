@@ -154,7 +154,7 @@ class Subscription:
         return self.buffered >= self._capacity and not self._closed
 
     def subscribed(self, connection: Carrier, topic: Topic) -> None:
-        """The server has accepted the subscription, on this connection."""
+        """Note that the server has accepted the subscription on this connection."""
         self._connection = connection
         self.topic = topic
 
@@ -212,7 +212,7 @@ class Subscription:
         self._arrived.unpark_all()
 
     def disconnected(self) -> None:
-        """The connection is lost. Drop messages received with credit: other workers get them."""
+        """Drop messages received with credit, as the connection is lost: other workers get them."""
         self._connection = None
         self._owed.clear()
         if self.credit is not None:

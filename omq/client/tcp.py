@@ -79,7 +79,7 @@ class TcpStream:
             raise self._broken(error) from error
 
     def peer(self) -> tuple[str, int]:
-        """The address and the port of the other side. Raises OSError."""
+        """Return the address and the port of the other side. Raise OSError."""
         host, port, *_ = self._socket.getpeername()
         return str(host), int(port)
 

@@ -41,7 +41,7 @@ class Routing(Protocol):
     """What this needs of the exchanges."""
 
     def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
-        """Raises Refused, and TopicIsReplaced."""
+        """Return the route of a message. Raise Refused, and TopicIsReplaced."""
 
     async def settled(self) -> None:
         """Wait until no topic is being given other types."""
@@ -139,7 +139,7 @@ class DeadLetterExchange:
     def _address(
         self, queue: bytes, options: QueueOptions, death: Death, letter: Letter, now: int, portion: Portion
     ) -> Addressed:
-        """Raises Refused, and TopicIsReplaced."""
+        """Return a dead letter with its new queues. Raise Refused, and TopicIsReplaced."""
         exchange = options.dead_letter_exchange
         if exchange is None:  # the queue was changed meanwhile
             raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
@@ -156,8 +156,8 @@ class DeadLetterExchange:
         return Addressed(tuple(kept), encoded, letter)
 
     def _is_cycle(self, driver: Driver, deaths: Sequence[Table]) -> bool:
-        """Whether a message came from this queue before, and no consumer has rejected it since: nothing
-        would ever end that.
+        """Return whether a message came from this queue before, and no consumer has rejected it since:
+        nothing would ever end that.
         """
         name = driver.topic.topic
         for index, table in enumerate(deaths):

@@ -99,7 +99,7 @@ class Exchanges:
         return list(self._declared.exchanges.values())
 
     def has(self, name: bytes) -> bool:
-        """Whether an exchange with this name is declared, besides the default one."""
+        """Return whether an exchange with this name is declared, besides the default one."""
         return name in self._declared.exchanges
 
     def find(self, name: bytes) -> Exchange:

@@ -20,7 +20,7 @@ log = logging.getLogger("omq.exchanges")
 
 
 def is_recorded(driver: Driver) -> bool:
-    """Whether a topic has a record in the store, so that its bindings can have one."""
+    """Return whether a topic has a record in the store, so that its bindings can have one."""
     return isinstance(driver.lifetime, Durable)
 
 

@@ -58,7 +58,9 @@ class Router:
     """Finds the topics of a message."""
 
     def __init__(self, declared: Declared, topic: Callable[[bytes], Driver | None]) -> None:
-        """`topic` returns the topic with a name. Raises TopicIsReplaced."""
+        """Create the routes of these exchanges. `topic` returns the topic with a name, and may raise
+        TopicIsReplaced.
+        """
         self._exchanges: Mapping[bytes, Exchange] = declared.exchanges
         self._indexes: Mapping[bytes, Index] = declared.indexes
         self._topic = topic

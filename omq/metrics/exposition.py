@@ -29,7 +29,7 @@ class Exposition:
     """Writes families of metrics, one after another."""
 
     def __init__(self, accept: str | None) -> None:
-        """`accept` is the field of a request, which chooses the format."""
+        """Create an empty exposition. `accept` is the field of a request, which chooses the format."""
         self._encode: Callable[[CollectorRegistry], bytes]
         self._encode, self.content_type = choose_encoder(accept or "")
         self._parts: list[bytes] = []

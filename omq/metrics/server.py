@@ -58,7 +58,7 @@ class Connections:
 
 
 def _measure(source: Source) -> Stores:
-    """This blocks. Raises OSError and StoreError."""
+    """Measure the stores and the disk; this blocks. Raise OSError and StoreError."""
     writers = source.catalogue.writers
     used = {level: writer.environment.usage().used for level, writer in writers.items()}
     status = os.statvfs(source.config.store)

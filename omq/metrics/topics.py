@@ -155,7 +155,7 @@ class TopicMetrics:
                 self._labels.discard(seen.label)
 
     def _has_other_types(self, seen: _Seen) -> bool:
-        """Whether the topic has another driver now."""
+        """Return whether the topic has another driver now."""
         driver = self._source.catalogue.by_name.get(seen.topic.topic)
         return driver is not None and driver.topic.id == seen.topic.id
 
@@ -186,5 +186,5 @@ def _plus(one: Numbers, other: Numbers) -> Numbers:
 
 
 def _larger(one: Numbers, other: Numbers) -> Numbers:
-    """The larger numbers: messages that were counted as sent and were not are taken off again."""
+    """Return the larger numbers: messages that were counted as sent and were not are taken off again."""
     return tuple(map(max, one, other))

@@ -33,7 +33,7 @@ class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
         self._thread.join(END_SECONDS)
 
     def __iter__(self) -> Iterator[T]:
-        """Raises what the generator raised."""
+        """Yield the items of the generator. Raise what it raised."""
         while True:
             item = self._queue.get()
             if isinstance(item, _End):

@@ -134,7 +134,7 @@ def _check_not_itself(source: Place, destination: ToServer, topics: list[str]) -
 
 
 def _hosts(place: ServerPlace) -> list[tuple[str, int]]:
-    """The addresses of a server, without regard to TLS."""
+    """Return the addresses of a server, without regard to TLS."""
     return [(address.host, address.port) for address in place.addresses]
 
 

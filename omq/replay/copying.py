@@ -29,7 +29,7 @@ PORTION_OCTETS = 256 << 20
 
 
 def producers(destination: ToServer) -> "ProducerNames":
-    """The names under which a replay publishes its topics."""
+    """Return the names under which a replay publishes its topics."""
     return ProducerNames(
         destination.producer or f"replay-{uuid.uuid4().hex}", destination.producer is not None
     )
@@ -43,7 +43,7 @@ class ProducerNames:
     all: bool
 
     def of(self, topic: StoredTopic) -> Producer:
-        """The producer for messages of this source topic."""
+        """Return the producer for messages of this source topic."""
         return Producer(f"{self.name}-{topic.id}".encode(), self.all)
 
 

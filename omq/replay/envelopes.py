@@ -40,7 +40,9 @@ def envelopes(block: Block, messages: range, producer: Producer) -> bytes:
 
 
 def renamed(head: bytes, message: int, producer: Producer) -> bytes:
-    """The head of a copy: with the replay's message-id and app-id if needed, and otherwise unchanged."""
+    """Return the head of a copy: with the replay's message-id and app-id if needed, and otherwise
+    unchanged.
+    """
     if not producer.all and dmp_producer.origin(head) is None:
         return head
     if head == PLAIN_HEAD or head.startswith(_ONLY_IDS):
@@ -52,6 +54,6 @@ def renamed(head: bytes, message: int, producer: Producer) -> bytes:
 
 
 def bodies_size(block: Block, messages: range) -> int:
-    """The total size of the bodies of consecutive messages, in octets."""
+    """Return the total size of the bodies of consecutive messages, in octets."""
     frames = len(block.after(messages.start)) - len(block.after(messages.stop))
     return frames - FRAME_HEADER * len(messages)

@@ -28,14 +28,14 @@ def pass_over(part: Range, gap: Gap, meter: Meter, skip_lost: bool) -> None:
 
 
 def going_on(part: Range, following: int) -> str:
-    """The end of a sentence: where a replay of the same range begins after lost messages."""
+    """Return the end of a sentence: where a replay of the same range begins after lost messages."""
     if following >= part.end:
         return "; none of this topic follow"
     return f"; a replay of {part.topic.name!r} with --first {following} begins after them"
 
 
 def published(part: Range, confirmed: int) -> str:
-    """How far a range is published: up to before the message `confirmed`."""
+    """Return up to which message a range is published: `confirmed` is the first one that is not."""
     if confirmed == part.start:
         return "nothing is published"
     return f"messages up to {confirmed - 1} are published"

@@ -104,7 +104,7 @@ def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
 
 
 def _wanted(spark: SparkSession, plan: Plan) -> DataFrame:
-    """The rows of a plan. Raises BadOptions."""
+    """Return the rows of a plan. Raise BadOptions."""
     request = plan.request
     frame = _decoded(_frame(spark, plan), request)
     if request.where is None:
@@ -328,7 +328,9 @@ _LOST = re.compile(r"Topic (.+): messages [0-9]+ to ([0-9]+) are gone: ")
 
 
 def _with_way(sentence: str, plan: Plan) -> str:
-    """A sentence about lost messages, with where a replay after them begins; other sentences unchanged."""
+    """Return a sentence about lost messages, with where a replay after them begins; other sentences
+    unchanged.
+    """
     lost = _LOST.match(sentence)
     for part in plan.parts:
         if lost is not None and lost[1] == repr(part.topic.name):
@@ -337,7 +339,7 @@ def _with_way(sentence: str, plan: Plan) -> str:
 
 
 def _first_line(error: PySparkException) -> str:
-    """The sentence of our error in Spark's exception, or else the first line of the exception."""
+    """Return the sentence of our error in Spark's exception, or else the first line of the exception."""
     text = str(error)
     ours = _OURS.findall(text)
     if not ours:

@@ -43,7 +43,7 @@ class Meter(AbstractContextManager["Meter"]):
         tqdm.write(f"omq: {printable(line)}", file=sys.stderr)
 
     def summary(self) -> str:
-        """The numbers of messages and octets by topic, and the duration."""
+        """Return the numbers of messages and octets by topic, and the duration."""
         seconds = self._seconds if self._seconds is not None else time.perf_counter() - self._start
         width = max([len("topic"), *map(len, self.messages)])
         lines = [f"{'topic':<{width}}  {'messages':>12}  {'bodies':>9}"]

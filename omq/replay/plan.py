@@ -79,7 +79,7 @@ def describe(plan: Plan) -> str:
 
 
 def _octets(part: Range) -> float:
-    """The approximate size of a range in the store."""
+    """Return the approximate size of a range in the store, in octets."""
     kept = part.topic.next - part.topic.first
     return part.topic.bytes * len(part) / kept if kept else 0.0
 

@@ -47,7 +47,7 @@ def hold_interrupts() -> Iterator[None]:
 
 @contextmanager
 def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[threading.Event]:
-    """On Ctrl-C set the event, and cancel the work of the block from another thread, so that a dialogue with
+    """Set the event on Ctrl-C, and cancel the work of the block from another thread, so that a dialogue with
     another process is never interrupted in the middle of a message. If the work then fails, raise
     KeyboardInterrupt; if it completes anyway, it counts as completed. The second Ctrl-C interrupts it at
     once.

@@ -21,7 +21,7 @@ class BatchReader(DataSourceReader):
     """A batch read: the driver plans its partitions, and tasks read them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises BadOptions for a schema with unknown columns or types."""
+        """Create a reader. Raise BadOptions for a schema with unknown columns or types."""
         check_schema(schema, options)
         self._options = options
         self._schema = schema

@@ -40,7 +40,9 @@ class Rows:
     """Turns record batches of one task into envelopes, and numbers the rows."""
 
     def __init__(self, names: Sequence[str], topic: str | None, producer: Producer) -> None:
-        """`names`: the columns. `topic`: the topic of all rows; None if a column contains it."""
+        """Prepare for rows with these columns (`names`). `topic`: the topic of all rows; None if a column
+        contains it.
+        """
         self._places = {name: place for place, name in reversed(list(enumerate(names)))}
         self._topic = None if topic is None else topic.encode()
         self._producer = producer
@@ -115,7 +117,7 @@ class Rows:
         return batch.column(self._places[name]) if name in self._places else None
 
     def _octets(self, batch: Any, name: str) -> Any:
-        """A column of strings or octets, as octets; None if the batch lacks it."""
+        """Return a column of strings or octets, as octets; None if the batch lacks it."""
         column = self._column(batch, name)
         return None if column is None else column.cast(pa.binary())
 
@@ -134,6 +136,6 @@ def _short(octets: bytes, what: str) -> bytes:
 
 
 def _null(column: Any) -> int:
-    """The index of the first null."""
+    """Return the index of the first null."""
     index: int = pc.index(pc.is_null(column), True).as_py()
     return index

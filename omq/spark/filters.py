@@ -38,7 +38,7 @@ class ReadBounds:
     names: list[Callable[[str], bool]] = field(default_factory=list)
 
     def wants(self, topic: str) -> bool:
-        """Whether rows of this topic can match."""
+        """Return whether rows of this topic can match."""
         return all(is_wanted(topic) for is_wanted in self.names)
 
     def take(self, filter: Filter) -> bool:

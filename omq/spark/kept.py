@@ -13,7 +13,7 @@ _modules = 0
 
 
 def keep_what_is_loaded() -> None:
-    """In a Spark worker, freeze all present objects, so that later garbage collections skip them.
+    """Freeze all present objects of a Spark worker, so that later garbage collections skip them.
 
     Call this when everything is imported. It does nothing if no module was imported since the last call, so
     that the number of frozen objects does not grow with each task, and nothing in other processes, such as

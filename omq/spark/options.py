@@ -201,7 +201,7 @@ class _Given:
         return self._options.get(name.lower())
 
     def among(self, names: tuple[str, ...]) -> str | None:
-        """The one of these names that is given, if any. Raises BadOptions for more than one."""
+        """Return the one of these names that is given, if any. Raise BadOptions for more than one."""
         found = [name for name in names if self.get(name) is not None]
         if len(found) > 1:
             raise BadOptions(f"{' and '.join(found)} exclude each other: give one of them.")

@@ -37,17 +37,17 @@ class Position:
         return self.bounds[-1]
 
     def parts(self, topic: StoredTopic) -> list[Range]:
-        """The ranges of the topic in the micro-batch that ended here."""
+        """Return the ranges of the topic in the micro-batch that ended here."""
         return [Range(topic, begin, end) for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
 
 
 def at(topic: StoredTopic, message: int) -> Position:
-    """The position at a message, with no micro-batch before it."""
+    """Return the position at a message, with no micro-batch before it."""
     return Position(topic.id, (message,))
 
 
 def behind(topic: StoredTopic, begin: int, parts: Iterable[Range], joined: bool) -> Position:
-    """The position after these parts of a topic, which are consecutive and start at `begin`."""
+    """Return the position after these parts of a topic, which are consecutive and start at `begin`."""
     return Position(topic.id, (begin, *(part.end for part in parts)), joined)
 
 

@@ -32,7 +32,7 @@ _HEADERS = StructField(HEADERS, HEADERS_TYPE)
 
 
 def usual_schema(options: ReadOptions) -> StructType:
-    """All columns, as the Kafka source has them."""
+    """Return all columns, as the Kafka source has them."""
     return StructType([*_FIELDS, *((_HEADERS,) if options.include_headers else ())])
 
 

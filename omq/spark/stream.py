@@ -38,7 +38,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self, options: ReadOptions, schema: StructType, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """`now`: the clock, in seconds. Raises BadOptions for a schema with unknown columns or types."""
+        """Create a reader. `now`: the clock, in seconds. Raise BadOptions for a schema with unknown columns
+        or types.
+        """
         check_schema(schema, options)
         self._options = options
         self._schema = schema
@@ -125,8 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _waits(self, limit: ReadLimit, messages: int) -> bool:
-        """Whether to wait for more messages than these. The first micro-batch of a run never waits, as in the
-        Kafka source.
+        """Return whether to wait for more messages than these. The first micro-batch of a run never waits, as
+        in the Kafka source.
         """
         wait = self._options.wait
         # A trigger that reads what there is now would otherwise wait for messages that it must not read.

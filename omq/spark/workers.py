@@ -59,7 +59,7 @@ def check_workers(context: SparkContext) -> None:
 
 
 def _environment(context: SparkContext) -> Mapping[str, str]:
-    """The environment of the workers, whose path includes the files that were shipped with the job."""
+    """Return the environment of the workers, whose path includes the files that were shipped with the job."""
     environment = os.environ | context.environment
     shipped = Path(SparkFiles.getRootDirectory())
     modules = [str(shipped / name) for name in context._python_includes or ()]
@@ -69,7 +69,7 @@ def _environment(context: SparkContext) -> Mapping[str, str]:
 
 @functools.cache
 def _problem(python: str, environment: tuple[tuple[str, str], ...]) -> str | None:
-    """Why this Python cannot import omq; None if it can."""
+    """Return why this Python cannot import omq; None if it can."""
     try:
         done = subprocess.run(
             [python, "-c", _PROBE, *_MODULES],

@@ -67,7 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes a batch. Each writer is a separate producer, unless the option `producer` names one."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises BadOptions."""
+        """Create a writer. Raise BadOptions for unsuitable columns."""
         check_columns(schema, options)
         self._options = options
         self._names = schema.names
@@ -88,7 +88,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises BadOptions."""
+        """Create a writer. Raise BadOptions for unsuitable columns."""
         check_columns(schema, options)
         self._options = options
         self._names = schema.names
