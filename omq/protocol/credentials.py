@@ -23,7 +23,7 @@ def read_id(file: File) -> bytes:
 
 
 def is_readable_by_others(file: File) -> bool:
-    """Whether the permissions of a regular file let other users than its owner read it.
+    """Return whether the permissions of a regular file let other users than its owner read it.
 
     False for an inaccessible file: reading it will raise the error.
     """

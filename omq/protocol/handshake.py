@@ -136,7 +136,9 @@ _VERSIONS_TO_COME = 1 << 16
 
 
 def shown(octets: bytes) -> str:
-    """What a connection began with, for the log: the octets, and the protocol's name where it is known."""
+    """Return what a connection began with, for the log: the octets, and the protocol's name where it is
+    known.
+    """
     head = octets[:LENGTH]
     text = "".join(chr(octet) if 0x20 <= octet < 0x7F else "." for octet in head)
     name = _name_of(head)
@@ -155,7 +157,7 @@ def _name_of(head: bytes) -> str | None:
 
 
 def hello(version: int = VERSION_ONE) -> bytes:
-    """The client's first octets, and the answer of a server that accepts: a signed 64-bit version."""
+    """Return the client's first octets, and the answer of a server that accepts: a signed 64-bit version."""
     return _VERSION.pack(version)
 
 
@@ -167,8 +169,8 @@ REFUSED = _VERSION.pack(-1)
 
 
 def answer_to_other(other: OtherAmqp) -> bytes:
-    """The answer to `OtherAmqp`: the header of the supported version, of DMP or else of AMQP 0-9-1; then the
-    server closes.
+    """Return the answer to `OtherAmqp`: the header of the supported version, of DMP or else of AMQP 0-9-1;
+    then the server closes.
     """
     is_dmp = other.header[len(AMQP)] == DMP_HEADER[len(AMQP)]
     return DMP_HEADER if is_dmp else _AMQP_0_9[0]

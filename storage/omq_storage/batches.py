@@ -68,7 +68,9 @@ class Bodies(Batch):
     __slots__ = ("_bodies", "count", "longest", "octets")
 
     def __init__(self, bodies: Sequence[bytes], sizes: tuple[int, int] | None = None) -> None:
-        """`sizes`: `octets` and `longest`, if the caller has determined them."""
+        """Create a batch of these bodies. `sizes`: `octets` and `longest`, if the caller has
+        determined them.
+        """
         self._bodies = bodies
         self.count = len(bodies)
         if sizes is None:
@@ -137,7 +139,9 @@ class Assembly:
     """
 
     def __init__(self, size: int) -> None:
-        """`size`: octets of the body. The memory for all of it is allocated, but not used yet."""
+        """Create an empty body of N (`size`) octets. The memory for all of it is allocated, but not
+        used yet.
+        """
         self._size = self._left = size
         self._body = bytearray()
         is_framed = codec.COMPILED and size + FRAME_HEADER < FRAMES_LIMIT

@@ -170,8 +170,8 @@ class Checkpoints:
     """Takes the checkpoints of one open environment.  It takes the first one at once, before any write."""
 
     def __init__(self, database: Database, boot_id: str, identity: Identity | None) -> None:
-        """``boot_id``: names this start of the machine.  ``identity``: that of the environment, if it has
-        one.
+        """Take a first checkpoint. ``boot_id``: names this start of the machine. ``identity``: that of the
+        environment, if it has one.
 
         Raises StoreError, and OSError when the checkpoint file cannot be read.
         """

@@ -236,7 +236,7 @@ class Environment:
             put_fragments(transaction, parts)
 
     def abandon(self, body: int) -> None:
-        """Nobody writes this body any more.  If it is no message, ``sweep`` deletes it."""
+        """Give up a body that nobody writes any more. If it is no message, ``sweep`` deletes it."""
         with self._bodies_lock:
             self._bodies.discard(body)
 

@@ -137,7 +137,7 @@ class TooLargeToHold(StoreError):
     """A message is too large to be read as a whole."""
 
     def __init__(self, topic: int, message: int, octets: int) -> None:
-        """``octets``: size of its body."""
+        """Refuse to read a message at once. ``octets``: size of its body."""
         super().__init__(
             f"Message {message} of topic {topic} has {octets} octets; it can only be read in pieces."
         )

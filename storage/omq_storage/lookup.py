@@ -49,8 +49,8 @@ class LargeBlock(Exception):
     """The stored value of the requested block is larger than the caller's limit; nothing was read."""
 
     def __init__(self, octets: int, message: Fragmented | None = None) -> None:
-        """``octets``: size of the stored value.  ``message``: the message, if it is stored in fragments; it
-        can be read in pieces only.
+        """Refuse to read a block. ``octets``: size of the stored value. ``message``: the message, if it is
+        stored in fragments; it can be read in pieces only.
         """
         super().__init__(f"a block of {octets} octets")
         self.octets = octets

@@ -45,11 +45,13 @@ class PlainRoute:
         """The driver of the topic; None when the topic is deleted."""
 
     def open(self, lane: "Lane | None") -> None:
-        """All subscribers have everything: what comes goes to the connections of `lane`, None for nobody."""
+        """Send what comes to the connections of `lane`, None for none of them: all subscribers have
+        everything.
+        """
         self.is_open = True
 
     def close(self) -> None:
-        """Messages must be offered to the driver of the topic."""
+        """Have messages offered to the driver of the topic."""
         self.is_open = False
 
 

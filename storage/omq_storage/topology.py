@@ -116,7 +116,9 @@ class Topology:
         bindings: dict[int, BindingRecord],
         queues: dict[int, bytes],
     ) -> None:
-        """``bindings`` are by number, ``queues`` the options by topic id."""
+        """Create a topology of these records. ``bindings`` are by number, ``queues`` the options by
+        topic id.
+        """
         self.exchanges = exchanges
         self.queues = queues
         self._next = 1 + max(bindings, default=0)

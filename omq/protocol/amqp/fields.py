@@ -173,7 +173,7 @@ def check_small_table(data: bytes, at: int, end: int, what: str = "the table") -
 
 
 def is_small_table(data: bytes, at: int, end: int, what: str = "the table") -> bool:
-    """Whether the table at `data[at]` has fewer than VALUES_A_STEP values.
+    """Return whether the table at `data[at]` has fewer than VALUES_A_STEP values.
 
     Raises `FieldError` as `read_table` does, if it finds an error among the first `VALUES_A_STEP` values.
     """
@@ -197,7 +197,9 @@ VALUES_A_STEP = 512
 
 
 def bounds(data: bytes, at: int, end: int, what: str = "the table") -> tuple[int, int]:
-    """The beginning and end of the contents of the table at `data[at]`. Raises `FieldError` if truncated."""
+    """Return the beginning and end of the contents of the table at `data[at]`. Raise `FieldError` if
+    truncated.
+    """
     return _long(data, at, end, what)
 
 
@@ -223,7 +225,7 @@ def names(data: bytes, at: int) -> Iterator[bytes]:
 def _checking(
     data: bytes, at: int, end: int, what: str, levels: int, named: bool, values: Iterator[int]
 ) -> Steps[int]:
-    """`checking` for a table, or for an array, whose values have no names."""
+    """Check a table as `checking` does, or an array, whose values have no names."""
     at, stop = _counted(data, at, end, what, levels)
     while at < stop:
         if not next(values) % VALUES_A_STEP:
@@ -248,14 +250,14 @@ def _checking(
 
 
 def _counted(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[int, int]:
-    """The beginning and end of the contents of a table or an array."""
+    """Return the beginning and end of the contents of a table or an array. Raise `FieldError`."""
     if not levels:
         raise FieldError(f"tables are nested more than {MAX_NESTING} deep")
     return _long(data, at, end, what)
 
 
 def _long(data: bytes, at: int, end: int, what: str) -> tuple[int, int]:
-    """The beginning and end of the octets after their u32 length at `data[at]`."""
+    """Return the beginning and end of the octets after their u32 length at `data[at]`. Raise `FieldError`."""
     start = _room(at, _U32.size, end, what)
     (length,) = _U32.unpack_from(data, at)
     if length > end - start:
@@ -264,7 +266,7 @@ def _long(data: bytes, at: int, end: int, what: str) -> tuple[int, int]:
 
 
 def _room(at: int, size: int, end: int, what: str) -> int:
-    """The end of a field of `size` octets at `at`. Raises `FieldError` if it is truncated."""
+    """Return the end of a field of `size` octets at `at`. Raise `FieldError` if it is truncated."""
     if end - at < size:
         raise FieldError(f"{what} has {end - at} of its {size} octets")
     return at + size
@@ -308,7 +310,7 @@ def _cut(what: str) -> str:
 
 
 def shown(name: bytes) -> str:
-    """A name for an error's text, shortened when long."""
+    """Return a name for an error's text, shortened when long."""
     return repr(name if len(name) <= 40 else name[:37] + b"...")[1:]
 
 

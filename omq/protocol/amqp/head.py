@@ -49,7 +49,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
-    """As `skip`, but do not check the headers table; return also its position, or None."""
+    """Skip a head as `skip` does, but do not check the headers table; return also its position, or None."""
     # The common case first, without a call: two complete names, and no properties.
     key_at = at + 1 + data[at] if at < end else end
     flags_at = key_at + 1 + data[key_at] if key_at < end else end

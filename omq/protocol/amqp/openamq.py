@@ -35,7 +35,7 @@ _HEADS_A_STEP = 64
 
 
 def is_openamq(client_properties: Table) -> bool:
-    """Whether these properties of Start-Ok are those of OpenAMQ's client library."""
+    """Return whether these properties of Start-Ok are those of OpenAMQ's client library."""
     return any(
         name == b"product" and isinstance(value, LongString) and value.octets.startswith(_NAME)
         for name, value in client_properties.entries
@@ -63,7 +63,7 @@ def widened_properties(octets: bytes) -> bytes:
 
 
 def may_have_times(octets: bytes) -> bool:
-    """Whether checked properties, or a stored head, may differ in OpenAMQ's form: most do not."""
+    """Return whether checked properties, or a stored head, may differ in OpenAMQ's form: most do not."""
     return _TIME in octets
 
 

@@ -16,7 +16,7 @@ _SEQUENCES = 1 << 64
 
 
 def origin(head: bytes) -> tuple[bytes, int] | None:
-    """The app-id and the message-id of a checked head; None if its producer is not idempotent.
+    """Return the app-id and the message-id of a checked head; None if its producer is not idempotent.
 
     A message-id is a sequence number if it is decimal and below 2^64.
     """

@@ -92,7 +92,9 @@ _MEANINGLESS = 0xFFFF & ~sum(flag for flag, *_ in _FIELDS)
 
 @lru_cache(maxsize=256)
 def _present(flags: int) -> tuple[tuple[str, str, _Kind], ...]:
-    """The properties that the flags mark as present. Raises `FieldError` for a flag without a meaning."""
+    """Return the properties that the flags mark as present. Raise `FieldError` for a flag without a
+    meaning.
+    """
     if flags & _MEANINGLESS:
         raise FieldError(f"the property flags {flags:#06x} have bits set that stand for no property")
     return tuple((name, what, kind) for flag, name, what, kind in _FIELDS if flags & flag)

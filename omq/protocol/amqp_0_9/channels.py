@@ -90,11 +90,11 @@ class Channel:
         self._content = None
 
     def begin(self, method: BasicPublish) -> None:
-        """A Basic.Publish was read."""
+        """Begin a message, whose Basic.Publish was read."""
         self._content = _Published(method)
 
     def header(self, payload: bytes, max_message: int, whole: int) -> PublishRun | LongBegun | None:
-        """The payload of a header frame was read; a body of up to `whole` octets is collected here.
+        """Take the payload of a header frame; collect a body of up to `whole` octets here.
 
         Raises `ChannelProblem` and `ConnectionProblem`.
         """
@@ -122,7 +122,7 @@ class Channel:
         )
 
     def body(self, payload: bytes) -> tuple[PublishRun | LongPart | LongEnded, ...]:
-        """The payload of a body frame was read; it may be empty. Raises `ConnectionProblem`."""
+        """Take the payload of a body frame, which may be empty. Raise `ConnectionProblem`."""
         match self._content:
             case _Published() | None:
                 raise self._unexpected("a body frame")
@@ -147,7 +147,7 @@ class Channel:
                 assert_never(other)
 
     def _properties(self, payload: bytes) -> tuple[bytes, int]:
-        """The property flags and properties of a header frame, and the size of its body."""
+        """Return the property flags and properties of a header frame, and the size of its body."""
         if len(payload) < CONTENT.size:
             raise self._malformed(f"a content header of {len(payload)} octets has no size")
         class_id, weight, size = CONTENT.unpack_from(payload)
@@ -181,7 +181,7 @@ class Channel:
         return ConnectionProblem(ReplyCode.UNEXPECTED_FRAME, text, BasicPublish.CLASS, BasicPublish.METHOD)
 
     def interrupted(self) -> ConnectionProblem:
-        """The problem of a method between a Basic.Publish and the end of its body."""
+        """Return the problem of a method between a Basic.Publish and the end of its body."""
         return self._unexpected("a method")
 
     def _malformed(self, text: str) -> ConnectionProblem:

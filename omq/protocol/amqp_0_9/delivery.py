@@ -60,7 +60,7 @@ class Consumer:
 
 
 def properties(head: bytes) -> bytes:
-    """The property flags and the properties of a stored head."""
+    """Return the property flags and the properties of a stored head."""
     return head[names_end(head) :]
 
 
@@ -102,7 +102,7 @@ class _Template:
     """Where the message id is; -1 if it is not there."""
 
     def filled(self, delivery_tag: int, message: int, size: int) -> bytes:
-        """The octets with these numbers."""
+        """Return the octets with these numbers."""
         octets = bytearray(self.octets)
         _NUMBER.pack_into(octets, self.tag_at, delivery_tag)
         _NUMBER.pack_into(octets, self.size_at, size)
@@ -156,7 +156,7 @@ def opening(
     portion: Portion,
     deliveries: int = 0,
 ) -> bytes:
-    """Everything of one delivery that precedes its body frames: the method and the content header. A
+    """Return everything of one delivery that precedes its body frames: the method and the content header. A
     translation of the head counts in `portion`.
     """
     return _template(consumer, head, deliveries, portion).filled(delivery_tag, message, size)
@@ -170,8 +170,9 @@ def deliveries(
     portion: Portion,
     deliveries: int = 0,
 ) -> tuple[bytes, int]:
-    """The frames of these messages of a block, with delivery tags from `delivery_tag` on, up to the first
-    message with another head than the one before when `portion` is spent; and how many messages these are.
+    """Return the frames of these messages of a block, with delivery tags from `delivery_tag` on, up to the
+    first message with another head than the one before when `portion` is spent; and how many messages these
+    are.
 
     `deliveries` is how often each of them was delivered before.
     """
@@ -204,7 +205,7 @@ def deliveries_plain(
     portion: Portion,
     deliveries: int = 0,
 ) -> tuple[bytes, int]:
-    """`deliveries` in plain Python."""
+    """Return what `deliveries` returns, in plain Python."""
     begin, end = block.indexes(messages)
     step = messages.step
     frames = block.slices(block.first + begin)[: end - begin : step]
@@ -223,7 +224,7 @@ def deliveries_plain(
 
 
 def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-    """How many whole deliveries the first `octets` octets of these parts have, and how many octets of the
+    """Return how many whole deliveries the first N `octets` of these parts have, and how many octets of the
     next one. No part ends within the first seven octets of a frame.
     """
     count = -1  # a delivery is complete where the next one begins
@@ -247,7 +248,7 @@ def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
 def get_opening(
     consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, size: int, deliveries: int = 0
 ) -> bytes:
-    """Everything of a Basic.Get-Ok that precedes its body frames. `consumer` has no tag; its queue has
+    """Return everything of a Basic.Get-Ok that precedes its body frames. `consumer` has no tag; its queue has
     `message_count` more messages.
     """
     head = _shown(consumer, head, Portion())
@@ -270,7 +271,9 @@ def returned(
     *,
     to_openamq: bool = False,
 ) -> Sequence[Octets]:
-    """The parts of Basic.Return with a message that could not be routed, for example 312 `NO_ROUTE`."""
+    """Return the parts of Basic.Return with a message that could not be routed, for example 312
+    `NO_ROUTE`.
+    """
     octets = properties(head)
     if to_openamq:
         octets = openamq.narrowed_properties(octets)

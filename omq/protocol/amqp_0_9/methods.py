@@ -681,7 +681,9 @@ def _written(kind: str, value: Any, name: str | None) -> bytes:
 
 
 def ids(payload: bytes) -> tuple[int, int]:
-    """The class and method of the payload of a method frame. Raises `ConnectionProblem` if it has none."""
+    """Return the class and method of the payload of a method frame. Raise `ConnectionProblem` if it
+    has none.
+    """
     if len(payload) < _IDS.size:
         raise ConnectionProblem(ReplyCode.FRAME_ERROR, f"a method of {len(payload)} octets has no class")
     class_id, method_id = _IDS.unpack_from(payload)

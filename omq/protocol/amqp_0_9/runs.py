@@ -45,8 +45,8 @@ class Limits:
 
 @lru_cache(maxsize=256)
 def _beginning(method: int, properties: int) -> Struct:
-    """A message up to its body: the method frame, the header frame around the body's size, and the fields
-    of the body frame.
+    """Return the layout of a message up to its body: the method frame, the header frame around the body's
+    size, and the fields of the body frame.
     """
     return Struct(f">{method}s{FRAME.size + 4}sQ{properties + 1}sBHI")
 
@@ -68,7 +68,7 @@ def take_publishes(data: bytes, at: int, channel: int, limits: Limits) -> tuple[
 
 
 def take_publishes_plain(data: bytes, at: int, channel: int, limits: Limits) -> tuple[PublishRun | None, int]:
-    """`take_publishes` in plain Python."""
+    """Take messages as `take_publishes` does, in plain Python."""
     method_end = _publish_end(data, at, channel, limits)
     if not method_end:
         return None, at
@@ -129,7 +129,7 @@ def take_publishes_plain(data: bytes, at: int, channel: int, limits: Limits) -> 
 
 
 def _publish_end(data: bytes, at: int, channel: int, limits: Limits) -> int:
-    """The end of a whole Basic.Publish in the common form at `at`; 0 if there is none."""
+    """Return the end of a whole Basic.Publish in the common form at `at`; 0 if there is none."""
     end = _frame_end(data, at, FrameType.METHOD, channel, limits)
     if not end or not data.startswith(_PUBLISH, at + _METHOD_AT):
         return 0
@@ -146,7 +146,9 @@ def _publish_end(data: bytes, at: int, channel: int, limits: Limits) -> int:
 
 
 def _header(data: bytes, at: int, channel: int, limits: Limits) -> tuple[int, int, int] | None:
-    """The size of the body, where the properties begin, and the end of a whole header frame at `at`."""
+    """Return the size of the body, where the properties begin, and the end of a whole header frame at `at`;
+    None if there is none.
+    """
     end = _frame_end(data, at, FrameType.HEADER, channel, limits)
     properties_at = at + FRAME.size + CONTENT.size
     if not end or end - 1 < properties_at:
@@ -156,7 +158,7 @@ def _header(data: bytes, at: int, channel: int, limits: Limits) -> tuple[int, in
 
 
 def _body_end(data: bytes, at: int, channel: int, size: int, limits: Limits) -> int:
-    """The end of the body at `at` if it is in one frame, or empty and in none; else 0."""
+    """Return the end of the body at `at` if it is in one frame, or empty and in none; else 0."""
     if not size:
         return at
     end = at + OVERHEAD + size
@@ -166,7 +168,7 @@ def _body_end(data: bytes, at: int, channel: int, size: int, limits: Limits) -> 
 
 
 def _frame_end(data: bytes, at: int, kind: FrameType, channel: int, limits: Limits) -> int:
-    """The end of a whole frame of this type and channel at `at`; 0 if there is none."""
+    """Return the end of a whole frame of this type and channel at `at`; 0 if there is none."""
     if len(data) - at < OVERHEAD:
         return 0
     found, number, size = FRAME.unpack_from(data, at)
@@ -189,7 +191,7 @@ def take_acks(data: bytes, at: int, channel: int) -> tuple[list[tuple[int, int]]
 
 
 def take_acks_plain(data: bytes, at: int, channel: int) -> tuple[list[tuple[int, int]], int]:
-    """`take_acks` in plain Python."""
+    """Take acknowledgements as `take_acks` does, in plain Python."""
     ranges: list[tuple[int, int]] = []
     beginning = FRAME.pack(FrameType.METHOD, channel, _ACK_FRAME.size - OVERHEAD)
     last_start = len(data) - _ACK_FRAME.size

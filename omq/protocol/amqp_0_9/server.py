@@ -131,7 +131,9 @@ class ServerConnection:
     """
 
     def __init__(self, max_message: int = DEFAULT_MAX_BODY, whole_body: int = WHOLE_BODY) -> None:
-        """`max_message`: the longest accepted body. A body longer than `whole_body` is handed on in parts."""
+        """Create a connection that is started. `max_message`: the longest accepted body. A body longer than
+        `whole_body` is handed on in parts.
+        """
         self._max_message = max_message
         self._whole_body = min(whole_body, max_message)
         self._phase = _Phase.STARTED
@@ -148,7 +150,7 @@ class ServerConnection:
     # -- sending -------------------------------------------------------------------------------------------
 
     def start(self, server_properties: Table, mechanisms: bytes, locales: bytes = b"en_US") -> bytes:
-        """The first octets of the server: Connection.Start."""
+        """Return the first octets of the server: Connection.Start."""
         return method_frame(0, ConnectionStart(0, 9, server_properties, mechanisms, locales))
 
     def tune(
@@ -157,13 +159,14 @@ class ServerConnection:
         frame_max: int = FRAME_MAX,
         heartbeat: int = HEARTBEAT_SECONDS,
     ) -> bytes:
-        """Connection.Tune, for a client that has proved who it is. `frame_max` is at least 4096."""
+        """Return Connection.Tune, for a client that has proved who it is. `frame_max` is at least 4096."""
         self._phase = _Phase.TUNING
         self._offered = channel_max, frame_max
         return method_frame(0, ConnectionTune(channel_max, frame_max, heartbeat))
 
     def close_channel(self, channel: int, problem: Problem) -> bytes:
-        """Channel.Close: from now on everything on the channel is dropped, until the client's Close-Ok.
+        """Return Channel.Close: from now on everything on the channel is dropped, until the client's
+        Close-Ok.
 
         Nothing if the channel is not open any more.
         """
@@ -174,7 +177,7 @@ class ServerConnection:
         return method_frame(channel, ChannelClose(*_closing(problem)))
 
     def close(self, problem: Problem) -> bytes:
-        """Connection.Close: from now on everything is dropped, until the client's Close-Ok."""
+        """Return Connection.Close: from now on everything is dropped, until the client's Close-Ok."""
         self._end(_Phase.CLOSING)
         return method_frame(0, ConnectionClose(*_closing(problem)))
 
@@ -184,7 +187,7 @@ class ServerConnection:
         return self._is_openamq
 
     def is_open(self, channel: int) -> bool:
-        """Whether the channel is open and not closing."""
+        """Return whether the channel is open and not closing."""
         found = self._channels.get(channel)
         return found is not None and found.state is State.OPEN
 

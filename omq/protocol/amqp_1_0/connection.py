@@ -137,7 +137,7 @@ class Connection:
         return (*opened, *self.unblocked())
 
     def frame_room(self) -> int:
-        """The longest frame that the client takes."""
+        """Return the octets of the longest frame that the client takes."""
         return frames.SMALLEST_MAX if self.opened is None else min(self.opened.max_frame_size, MOST_FRAME)
 
     @property
@@ -366,7 +366,7 @@ class Connection:
             yield from session.lost()
 
     def lost(self) -> Iterator[Event]:
-        """The connection broke: yield what that means for its links."""
+        """End the connection, which broke; yield what that means for its links."""
         self.stage = Stage.CLOSED
         yield from self._finish()
 

@@ -79,7 +79,7 @@ _expansion = Translation(_expanded)
 
 
 def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
-    """Raises DecodeError and FieldError."""
+    """Return the head of a message with these sections before its body. Raise DecodeError and FieldError."""
     found = {place.section: place for place in sections.find(before)}
 
     def listed(section: Section, count: int) -> list[Value]:

@@ -96,7 +96,7 @@ class FrameReader:
             self._buffer = buffer[self._at :]
 
     def taken(self, end: int) -> None:
-        """The caller has taken the frames up to this position in the octets of the last frame."""
+        """Note that the caller has taken the frames up to this position in the octets of the last frame."""
         self._at = end
 
     def _check(self, size: int, offset: int, kind: int) -> None:

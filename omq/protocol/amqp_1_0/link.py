@@ -40,7 +40,7 @@ class LinkSession(Protocol):
         """How many transfers may leave now: none while others wait."""
 
     def frame_room(self) -> int:
-        """The longest frame that the client takes."""
+        """Return the octets of the longest frame that the client takes."""
 
     @property
     def unsettled(self) -> int:
@@ -53,7 +53,9 @@ class LinkSession(Protocol):
         """Return a flow with the state of the session, to which a link adds its own."""
 
     def detached(self, gone: "SendingLink | ReceivingLink") -> None:
-        """The server detached a link. Its handles are in use until the client detaches it, too."""
+        """Remove a link that the server detached. Its handles are in use until the client detaches
+        it, too.
+        """
 
     @property
     def may_transfer(self) -> bool:
@@ -63,7 +65,9 @@ class LinkSession(Protocol):
         """Count messages that are about to be sent; return the delivery-id of the first one."""
 
     def take_back(self, sender: "SendingLink", count: int) -> None:
-        """The last deliveries that began were not sent: their delivery-ids are used again."""
+        """Take back the last deliveries that began, which were not sent: their delivery-ids are used
+        again.
+        """
 
     def transferred(self, count: int) -> None:
         """Count transfer frames that are about to be sent; a negative number for some that were not."""
@@ -84,10 +88,10 @@ class LinkSession(Protocol):
         """Let a link state its credit behind its transfers that wait."""
 
     def begin_send(self) -> None:
-        """A link begins to send: what waits for the window stays until `end_send`."""
+        """Begin a send of a link: what waits for the window stays until `end_send`."""
 
     def end_send(self) -> "tuple[SendingLink, ...]":
-        """The send is over. Return the links that may send now, and could not before it."""
+        """End the send. Return the links that may send now, and could not before it."""
 
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""

@@ -60,7 +60,7 @@ def _binary(value: Value) -> bytes:
 
 
 def _symbols(value: Value) -> tuple[str, ...]:
-    """One symbol, or an array of them: fields of the specification that are `multiple`."""
+    """Return one symbol, or those of an array: fields of the specification that are `multiple`."""
     if isinstance(value, Array):
         return tuple(_symbol(each) for each in value.values)
     return (_symbol(value),)
@@ -457,7 +457,7 @@ def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
 
 
 def read_plain(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
-    """`read` in plain Python."""
+    """Read a performative as `read` does, in plain Python."""
     layout, at = _layout(octets, at, end)
     found, after = types.fields(octets, at, end)
     return _made(layout, found), after
@@ -472,7 +472,9 @@ def read_all(octets: bytes) -> Performative:
 
 
 def read_state(octets: bytes) -> Performative:
-    """As `read_all`, for the state of deliveries: most of the states that a peer tells are equal."""
+    """Read the state of deliveries as `read_all` does, but faster: most of the states that a peer tells are
+    equal.
+    """
     return _read_short_state(octets) if len(octets) <= _SHORT_STATE else read_all(octets)
 
 

@@ -63,7 +63,7 @@ def take_transfers(data: bytes, at: int, max_frame: int) -> tuple[TransferRun | 
 
 
 def take_transfers_plain(data: bytes, at: int, max_frame: int) -> tuple[TransferRun | None, int]:
-    """`take_transfers` in plain Python."""
+    """Take messages as `take_transfers` does, in plain Python."""
     bodies: list[bytes] = []
     heads: list[bytes] = []
     longest = 0

@@ -60,13 +60,13 @@ class Peer(Protocol):
         """Add octets that the connection sends."""
 
     def frame_room(self) -> int:
-        """The longest frame that the client takes."""
+        """Return the octets of the longest frame that the client takes."""
 
     def attached(self, link: SendingLink | ReceivingLink) -> SendingLink | ReceivingLink | None:
-        """A link was attached. Return the one of the same name and direction, which it steals."""
+        """Add a link that was attached. Return the one of the same name and direction, which it steals."""
 
     def detached(self, link: SendingLink | ReceivingLink) -> None:
-        """A link is over."""
+        """Remove a link that is over."""
 
     @property
     def handles(self) -> int:
@@ -86,7 +86,7 @@ class Peer(Protocol):
         """Call `flush` of this session when there is room for more octets."""
 
     def block(self) -> None:
-        """A message did not begin, because transfers of others wait."""
+        """Note that a message did not begin, because transfers of others wait."""
 
     def unblocked(self) -> tuple[SendingLink, ...]:
         """Return the links that may send now because nothing waits any more."""
@@ -140,7 +140,7 @@ class Session:
         return 0 if self._waiting else max(self._remote_window, 0)
 
     def frame_room(self) -> int:
-        """The longest frame that the client takes."""
+        """Return the octets of the longest frame that the client takes."""
         return self._peer.frame_room()
 
     @property
@@ -154,7 +154,8 @@ class Session:
         return self._deliveries.add(sender, ids, settled=settled)
 
     def take_back(self, sender: SendingLink, count: int) -> None:
-        """The last deliveries that began, all of this link, were not sent: their delivery-ids are used again.
+        """Take back the last deliveries that began, all of this link, which were not sent: their delivery-ids
+        are used again.
 
         Some clients take a gap between the delivery-ids of a session for an error.
         """
@@ -167,13 +168,13 @@ class Session:
         self._remote_window -= count
 
     def begin_send(self) -> None:
-        """A link begins to send. What waits for the window stays until `end_send`, because it stands behind
+        """Begin a send of a link. What waits for the window stays until `end_send`, because it stands behind
         what is being sent, and may be forgotten.
         """
         self._is_sending = True
 
     def end_send(self) -> tuple[SendingLink, ...]:
-        """The send is over. Return the links that may send now, and could not before it."""
+        """End the send. Return the links that may send now, and could not before it."""
         self._is_sending = False
         self._look_flushable()
         return self.unblocked()
@@ -222,7 +223,9 @@ class Session:
         return self.may_transfer
 
     def unblock(self) -> tuple[SendingLink, ...]:
-        """Nothing waits on the connection. Return the links if one of them could not begin a message."""
+        """Return the links if one of them could not begin a message: nothing waits on the connection any
+        more.
+        """
         was_blocked, self._is_blocked = self._is_blocked, False
         return self._senders() if was_blocked and self.may_transfer else ()
 
@@ -277,7 +280,7 @@ class Session:
         yield from self._finish(None)
 
     def lost(self) -> Iterator[Event]:
-        """The connection is over; yield what that means for the links."""
+        """End the session with its connection; yield what that means for the links."""
         yield from self._finish(None)
 
     # -- in ------------------------------------------------------------------------------------------------
@@ -360,7 +363,9 @@ class Session:
             yield Detached(found, _error(detach.error))
 
     def detached(self, gone: SendingLink | ReceivingLink) -> None:
-        """The server detached a link. Its handles are in use until the client detaches it, too."""
+        """Remove a link that the server detached. Its handles are in use until the client detaches
+        it, too.
+        """
         if isinstance(gone, SendingLink):
             self._deliveries.drop(gone)
             self._drop(gone)

@@ -77,7 +77,7 @@ class Framing:
     def run_plain(
         self, block: Block, ids: range, delivery: int, portion: Portion, *, settled: bool
     ) -> tuple[bytes, int]:
-        """`run` in plain Python."""
+        """Return what `run` returns, in plain Python."""
         parts: list[bytes | memoryview] = []
         translated: bytes | None = None
         for count, message in enumerate(ids):

@@ -148,7 +148,7 @@ def _text(octets: bytes | None) -> Value:
 
 
 def _string(octets: bytes) -> str | Binary:
-    """A string, or binary where the octets are no UTF-8."""
+    """Return a string, or binary where the octets are no UTF-8."""
     try:
         return octets.decode()
     except UnicodeDecodeError:

@@ -35,7 +35,7 @@ class Unsettled(Generic[L]):
         self._runs: list[Sent[L]] = []
 
     def __len__(self) -> int:
-        """How many deliveries are unsettled."""
+        """Return how many deliveries are unsettled."""
         return sum(len(run.ids) for run in self._runs)
 
     @property

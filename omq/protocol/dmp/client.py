@@ -91,7 +91,9 @@ class ClientDialogue:
     __slots__ = ("_at", "_kept", "_lease", "_purpose", "_state")
 
     def __init__(self, lease: bytes, purpose: Purpose) -> None:
-        """Raises `ValueError` for a lease that is empty or longer than 255 octets."""
+        """Create a dialogue about this lease. Raise `ValueError` for a lease that is empty or longer than 255
+        octets.
+        """
         if not lease:
             raise ValueError("a lease has at least one octet")
         self._lease = shortstr.write(lease, "a lease")
@@ -101,7 +103,7 @@ class ClientDialogue:
         self._at = 0  # the position of the next unread octet in `_kept`
 
     def start(self) -> bytes:
-        """The octets to send first: the protocol header and the lease."""
+        """Return the octets to send first: the protocol header and the lease."""
         return handshake.DMP_HEADER + self._lease
 
     def feed(self, data: bytes) -> list[ClientEvent]:

@@ -111,5 +111,5 @@ class EnvelopeError(ValueError):
 
 @lru_cache(maxsize=64)
 def beginning(head_length: int) -> Struct:
-    """The layout of an envelope with options of 0 up to its body: size, head, body length."""
+    """Return the layout of an envelope with options of 0 up to its body: size, head, body length."""
     return Struct(f">I{head_length}sI")

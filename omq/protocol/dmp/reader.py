@@ -60,8 +60,9 @@ class EnvelopeReader:
     __slots__ = ("_from_openamq", "_max_message", "_needed", "_read", "_unfinished")
 
     def __init__(self, max_message: int = DEFAULT_MAX_BODY, *, from_openamq: bool = False) -> None:
-        """`max_message`: the longest accepted body, in octets. With `from_openamq` the tables in heads have
-        OpenAMQ's form: they are checked as such, and returned as they are.
+        """Create a reader without octets. `max_message`: the longest accepted body, in octets. With
+        `from_openamq` the tables in heads have OpenAMQ's form: they are checked as such, and returned as they
+        are.
         """
         self._max_message = max_message
         self._from_openamq = from_openamq
@@ -146,14 +147,15 @@ class EnvelopeReader:
         return run
 
     def feed_batch(self, data: bytes) -> EnvelopeBatch:
-        """As `feed`, but return a batch, which can be posted to a topic.
+        """Take octets as `feed` does, but return a batch, which can be posted to a topic.
 
         An `EnvelopeError` then holds the valid envelopes in `batch` instead of `before`.
         """
         return finished(self.reading(data))
 
     def reading(self, data: bytes) -> Steps[EnvelopeBatch]:
-        """`feed_batch` in steps: one read may contain very many envelopes, or large headers tables.
+        """Take octets as `feed_batch` does, in steps: one read may contain very many envelopes, or large
+        headers tables.
 
         Do not feed the reader before this is complete.
         """
@@ -270,7 +272,7 @@ def _finding(spans: "Spans", data: bytes, max_message: int, from_openamq: bool) 
 def scan_plain(
     data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
 ) -> tuple[int, int]:
-    """`scan` in plain Python."""
+    """Scan envelopes as `scan` does, in plain Python."""
     return finished(_scanning_plain(data, max_message, bodies, heads, options))
 
 

@@ -81,17 +81,17 @@ _LONGEST_NAME = shortstr.LONGEST - len(b"200 OK Sink '' ready")
 
 
 def sink_ready(name: bytes) -> Response:
-    """The answer to the lease of a sink; a name that does not fit is shortened and ends in `...`."""
+    """Return the answer to the lease of a sink; a name that does not fit is shortened and ends in `...`."""
     return response(ResponseCode.OK, b"Sink '%s' ready" % _fitting(name, _LONGEST_NAME))
 
 
 def feed_ready(name: bytes) -> Response:
-    """The answer to the lease of a feed; a name that does not fit is shortened and ends in `...`."""
+    """Return the answer to the lease of a feed; a name that does not fit is shortened and ends in `...`."""
     return response(ResponseCode.OK, b"Feed '%s' ready" % _fitting(name, _LONGEST_NAME))
 
 
 def stored(messages: int) -> Response:
-    """The final response to a sink that closed its sending direction, once its messages are stored."""
+    """Return the final response to a sink that closed its sending direction, once its messages are stored."""
     return response(ResponseCode.OK, b"%d messages stored" % messages)
 
 

@@ -76,14 +76,14 @@ def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Seq
 
 
 def opening(length: int, head: bytes) -> bytes:
-    """The octets that `for_feed` writes before a body of this length. Raises as `for_feed` does."""
+    """Return the octets that `for_feed` writes before a body of this length. Raise what `for_feed` raises."""
     if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
         raise ValueError(f"a body of {length} octets does not fit into an envelope")
     return _begin(length, head, 0, SMALLEST_ON_FEEDS)
 
 
 def opening_for_sink(length: int, head: bytes, options: int = 0) -> bytes:
-    """The octets that `for_sink` writes before a body of this length. Raises as `for_sink` does."""
+    """Return the octets that `for_sink` writes before a body of this length. Raise what `for_sink` raises."""
     if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
         raise ValueError(f"a body of {length} octets does not fit into an envelope")
     return _begin(length, head, options, 0)
@@ -105,7 +105,7 @@ def _run(bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int
 def run_plain(
     bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int], smallest: int
 ) -> bytes:
-    """One or more envelopes in plain Python."""
+    """Return one or more envelopes, in plain Python."""
     count = len(bodies)
     lengths = list(map(len, bodies))
     head = heads[0] if heads else PLAIN_HEAD
@@ -127,7 +127,7 @@ def run_plain(
 
 
 def _begin(length: int, head: bytes, options: int, smallest: int) -> bytes:
-    """An envelope up to its body of `length` octets."""
+    """Return an envelope up to its body of `length` octets."""
     if len(head) + AFTER_HEAD + length < smallest:
         head = stored_head.with_headers(head)
     if options and length > LONGEST_6_DMP_BODY:

@@ -63,7 +63,7 @@ class Sites:
         return None
 
     def is_foreign(self, origin: str) -> bool:
-        """Whether the configuration names this origin."""
+        """Return whether the configuration names this origin."""
         return origin.lower() in self.origins
 
     def _is_own(self, name: str, local: str) -> bool:

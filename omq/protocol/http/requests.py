@@ -70,7 +70,7 @@ class HttpAnswer:
     def text(
         cls, status: int, line: str, fields: tuple[tuple[str, str], ...] = (), *, ends: bool = False
     ) -> "HttpAnswer":
-        """An answer of one line."""
+        """Return an answer of one line."""
         return cls(status, line.encode() + b"\n", fields=fields, ends=ends)
 
 
@@ -78,7 +78,7 @@ class Requests:
     """The server's side of one connection. After `next` returned a request, call `answer` before `next`."""
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
-        """`fields` are the header fields of every answer."""
+        """Create a connection without requests. `fields` are the header fields of every answer."""
         self._fields = fields
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_OCTETS)
         self._received = bytearray()

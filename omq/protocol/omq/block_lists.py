@@ -38,7 +38,7 @@ def write(blocks: tuple[BlockInfo, ...]) -> bytes:
 
 
 def records(blocks: Iterable[Info]) -> bytes:
-    """The same without the outer parentheses."""
+    """Encode the records as `write` does, without the outer parentheses."""
     return b"".join([_RECORD % (b.first, b.count, b.time, b.bytes) for b in blocks])
 
 

@@ -200,7 +200,9 @@ class ClientSession(Generic[T]):
     """A client's commands and the server's frames after the greeting. `T` is the type of the tokens."""
 
     def __init__(self, id: bytes, max_frame: int = DEFAULT_MAX_FRAME) -> None:
-        """`id` is the client's id; `max_frame` bounds the length of a frame."""
+        """Create a session that has begun with Connect. `id` is the client's id; `max_frame` bounds the
+        length of a frame.
+        """
         self._decoder = FrameDecoder(max_frame)
         self._output: list[bytes] = []
         self._expected: deque[_Expected[T]] = deque()
@@ -313,12 +315,12 @@ class ClientSession(Generic[T]):
 
 
 def constructor(command: Command) -> str:
-    """The command's name, with which an Error about it begins."""
+    """Return the command's name, with which an Error about it begins."""
     return type(command).__name__
 
 
 def argument(command: AnsweredCommand | Fetch) -> bytes | None:
-    """The argument that an Error about a command names after the constructor."""
+    """Return the argument that an Error about a command names after the constructor."""
     match command:
         case Topics():
             return None
@@ -337,7 +339,7 @@ def argument(command: AnsweredCommand | Fetch) -> bytes | None:
 
 
 def answers(command: AnsweredCommand, frame: Answer) -> bool:
-    """Whether `frame` is an answer to `command`."""
+    """Return whether `frame` is an answer to `command`."""
     match command, frame:
         case (
             (Subscribe(name, _), Subscribed(topic))

@@ -117,7 +117,7 @@ def parse(line: bytes) -> Command | None:
 
 
 def parsing(line: bytes) -> Steps[Command | None]:
-    """The same in steps, since a line may be long and contain anything."""
+    """Parse one line as `parse` does, in steps, since a line may be long and contain anything."""
     try:
         sexp = yield from steps(line, max_tokens=MAX_TOKENS)
     except SexpError as error:
@@ -179,7 +179,7 @@ def _needs(shape: _Constructor) -> str:
 
 
 def sexp_of_command(command: Command) -> bytes:
-    """`command` as sexplib prints it in machine form, without a line feed.
+    """Return `command` as sexplib prints it in machine form, without a line feed.
 
     Raises OverflowError for an Ack whose time is outside the years 1 to 9999.
     """
@@ -193,7 +193,7 @@ def sexp_of_command(command: Command) -> bytes:
 
 
 def publish_sexp(topic: bytes, body: bytes) -> bytes:
-    """`(Publish topic body)` in machine form, without a line feed."""
+    """Return `(Publish topic body)` in machine form, without a line feed."""
     topic, body = atom(topic), atom(body)
     before_topic = b"" if topic.startswith(b'"') else b" "
     between = b" " if before_topic and not body.startswith(b'"') else b""

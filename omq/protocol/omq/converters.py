@@ -18,7 +18,7 @@ class ConversionError(ValueError):
 
 
 def string_of_sexp(sexp: Sexp) -> bytes:
-    """An OCaml `string`: any atom."""
+    """Read an OCaml `string`: any atom."""
     if isinstance(sexp, bytes):
         return sexp
     raise ConversionError("must be an atom, not a list")
@@ -80,12 +80,12 @@ def _shorter(atom: bytes) -> bytes:
 
 
 def int64_of_sexp(sexp: Sexp) -> int:
-    """An OCaml `int64`, as Int64.of_string reads it."""
+    """Read an OCaml `int64`, as Int64.of_string does."""
     return integer(string_of_sexp(sexp), 64)
 
 
 def int_of_sexp(sexp: Sexp) -> int:
-    """An OCaml `int` on a 64-bit machine: 63 bits."""
+    """Read an OCaml `int` on a 64-bit machine: 63 bits."""
     return integer(string_of_sexp(sexp), 63)
 
 
@@ -97,7 +97,8 @@ def constructors(values: Mapping[str, T]) -> dict[bytes, T]:
 
 
 def fields_of_sexp(sexp: Sexp, names: tuple[bytes, ...]) -> list[Sexp]:
-    """The values of a record's fields, in the order of `names`; the fields of the record may have any order.
+    """Return the values of a record's fields, in the order of `names`; the fields of the record may have any
+    order.
 
     Raises ConversionError for missing, repeated and unknown fields.
     """

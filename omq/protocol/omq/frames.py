@@ -103,7 +103,7 @@ class MessageRun:
         return len(self.ids)
 
     def messages(self) -> list[Message]:
-        """The same as `Message` objects, a new list."""
+        """Return the messages as `Message` objects, in a new list."""
         # A frozen dataclass sets each field through object.__setattr__, which costs more than all the rest of
         # decoding. The slots' own setters, mapped over the lists, fill the same objects at half the price.
         made: list[Message] = list(map(_new_message, repeat(Message, len(self.ids))))
@@ -180,12 +180,12 @@ def encode(frame: Frame) -> bytes:
 
 
 def header(kind: FrameType, octets: int) -> bytes:
-    """The header of a frame with a payload of `octets` octets."""
+    """Return the header of a frame with a payload of N `octets`."""
     return _HEADER.pack(1 + octets, kind)
 
 
 def block_header(octets: int) -> bytes:
-    """The header of a Block frame with a stored block of `octets` octets."""
+    """Return the header of a Block frame with a stored block of N `octets`."""
     return header(FrameType.BLOCK, octets)
 
 
@@ -203,7 +203,9 @@ class FrameDecoder:
     __slots__ = ("_max_frame", "_needed", "_unfinished")
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
-        """`max_frame`: the largest accepted value of a frame's length field, in octets."""
+        """Create a decoder without octets. `max_frame`: the largest accepted value of a frame's length field,
+        in octets.
+        """
         self._max_frame = max_frame
         self._unfinished = bytearray()
         self._needed = _LENGTH.size  # octets of `_unfinished` needed for progress
@@ -270,7 +272,7 @@ def take_messages(data: bytes, position: int, largest: int, found: list[Frame | 
 
 
 def take_messages_plain(data: bytes, position: int, largest: int, found: list[Frame | MessageRun]) -> int:
-    """`take_messages` in plain Python."""
+    """Take messages as `take_messages` does, in plain Python."""
     size = len(data)
     last_start = size - MESSAGE_HEADER.size
     unpack = MESSAGE_HEADER.unpack_from
@@ -296,7 +298,7 @@ def take_messages_plain(data: bytes, position: int, largest: int, found: list[Fr
 
 
 def _control(kind: int, payload: bytes) -> Frame:
-    """The frame of any type but Message: `take_messages` took every good one of those."""
+    """Return the frame of any type but Message: `take_messages` took every good one of those."""
     match kind:
         case FrameType.ERROR:
             return Error(payload)

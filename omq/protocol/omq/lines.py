@@ -114,8 +114,8 @@ class LineReader:
         return [event for events in self.reads(data) for event in events]
 
     def reads(self, data: bytes, deal: "Deal | None" = None) -> Iterator[list[Event]]:
-        """The same in steps of less than a millisecond, so that other connections can have their turn: one
-        read may contain very many lines, and a line may be long.
+        """Read lines as `feed` does, in steps of less than a millisecond, so that other connections can have
+        their turn: one read may contain very many lines, and a line may be long.
 
         Some of the lists may be empty. Do not feed the reader before the iterator is exhausted.
 
@@ -159,7 +159,9 @@ class LineReader:
 
 
 def _find_longer(lines: bytes, limit: int) -> int | None:
-    """The position of the first line longer than `limit`. Every step but the last skips complete lines."""
+    """Return the position of the first line longer than `limit`. Every step but the last skips complete
+    lines.
+    """
     start = 0
     while start < len(lines):
         end = lines.rfind(b"\n", start, start + limit + 1)
@@ -211,7 +213,7 @@ def _events(lines: bytes, position: int, deal: Deal | None) -> Turn:
 
 
 def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]]:
-    """The same with an empty list for each pause."""
+    """Take the steps of a turn, with an empty list for each pause."""
     while True:
         try:
             next(turn)
@@ -256,18 +258,18 @@ _BLANK_LINES = re.compile(rb"(?:[ \t\f]*+(?:#\|[^#|\"\n]*+\|#[ \t\f]*+)*+(?:;[^\
 
 
 def _after_blank_lines(lines: bytes, position: int) -> int:
-    """The end of blank lines, or of some of them."""
+    """Return the end of blank lines, or of some of them."""
     blank = _BLANK_LINES.match(lines, position, min(len(lines), position + BLANK_OCTETS))
     return position if blank is None else blank.end()
 
 
 def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
-    """`reading_compiled` without a pause."""
+    """Read lines as `reading_compiled` does, without a pause."""
     return finished(reading_compiled(lines, position))
 
 
 def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
-    """`reading_plain` without a pause."""
+    """Read lines as `reading_plain` does, without a pause."""
     return finished(reading_plain(lines, position))
 
 
@@ -301,7 +303,7 @@ def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> T
 
 
 def reading_plain(lines: bytes, position: int) -> Turn:
-    """The same in plain Python."""
+    """Read lines in plain Python."""
     events = _Events()
     if not position:
         # What is all alike makes one run, as far as it goes.
@@ -331,7 +333,7 @@ def reading_plain(lines: bytes, position: int) -> Turn:
 
 
 def _uniform(lines: bytes) -> PublishRun | None:
-    """The run of lines that differ only in bodies without escapes; None for other lines.
+    """Return the run of lines that differ only in bodies without escapes; None for other lines.
 
     A fast publisher sends only such lines. This splits them at the octets between two bodies, and then
     searches all bodies at once for each octet with a special meaning.
@@ -349,7 +351,7 @@ def _uniform(lines: bytes) -> PublishRun | None:
 
 
 def _plain_bare(bodies: list[bytes]) -> list[bytes] | None:
-    """The bodies if each is a bare atom for certain."""
+    """Return the bodies if each is a bare atom for certain."""
     together = b"".join(bodies)
     if any(octet in together for octet in b'\n() ";\t\f\r') or not all(bodies):
         return None
@@ -359,7 +361,9 @@ def _plain_bare(bodies: list[bytes]) -> list[bytes] | None:
 
 
 def _plain_quoted(contents: list[bytes]) -> list[bytes] | None:
-    """The bodies if each is the content of a quoted atom for certain, with no escapes, or none but `\\"`."""
+    r"""Return the bodies if each is the content of a quoted atom for certain, with no escapes, or none but
+    `\"`.
+    """
     together = b"".join(contents)
     if ord("\n") in together:
         return None
@@ -373,7 +377,9 @@ def _plain_quoted(contents: list[bytes]) -> list[bytes] | None:
 
 
 def _bodies(quoted: tuple[bytes, ...], bare: tuple[bytes, ...], escaped: bool) -> list[bytes]:
-    """The bodies of rows of which each has either a quoted or a bare one. A bare one is never empty."""
+    """Return the bodies of rows of which each has either a quoted or a bare one. A bare one is never
+    empty.
+    """
     if not any(bare):
         return [unescape(body) if b"\\" in body else body for body in quoted] if escaped else list(quoted)
     if all(bare):
@@ -386,7 +392,7 @@ def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
 
 
 def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> Steps[list[Event]]:
-    """The events of rows of several topics, or of other commands too."""
+    """Return the events of rows of several topics, or of other commands too."""
     events = _Events()
     topics: dict[bytes, bytes] = {}  # what stands for each way to write one
     waiting: dict[bytes, list[bytes]] = {}

@@ -19,7 +19,9 @@ UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
 
 
 def sentence(constructor: str, argument: bytes | None, what: str) -> bytes:
-    """`Subscribe prices: what`, with the argument printed as an atom; `Subscribe: what` without one."""
+    """Return `Subscribe prices: what`, with the argument printed as an atom; `Subscribe: what`
+    without one.
+    """
     if argument is None:
         return f"{constructor}: {what}".encode()
     return b"%s %s: %s" % (constructor.encode(), shortened(argument), what.encode())
@@ -33,7 +35,7 @@ def shortened(argument: bytes) -> bytes:
 
 
 def gone(first: int, last: int, reason: str) -> str:
-    """The text about messages that are no longer available, for `sentence`."""
+    """Return the text about messages that are no longer available, for `sentence`."""
     return f"messages {first} to {last} are gone: {reason}"
 
 
@@ -47,12 +49,12 @@ class Sentence:
     what: str
 
     def answers(self, constructor: str, argument: bytes | None) -> bool:
-        """Whether the sentence answers this command."""
+        """Return whether the sentence answers this command."""
         printed = None if argument is None else shortened(argument)
         return self.constructor == constructor and self.argument == printed
 
     def gone(self) -> tuple[int, int, str] | None:
-        """The first and the last message reported as gone, and the reason; None if it reports none."""
+        """Return the first and the last message reported as gone, and the reason; None if it reports none."""
         match = _GONE.fullmatch(self.what)
         return None if match is None else (int(match[1]), int(match[2]), match[3])
 

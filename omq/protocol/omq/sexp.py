@@ -306,7 +306,7 @@ def _fault(text: str, max_depth: int, max_tokens: int | None) -> SexpError:
 
 
 def scanned_plain(text: bytes, max_depth: int, max_tokens: int | None) -> Steps[tuple[str, list[bytes]]]:
-    """The same in plain Python."""
+    """Scan a text as `scanned_compiled` does, in plain Python."""
     structure = _Structure(max_depth, max_tokens)
     for token in _tokens(text):
         if token is None:
@@ -352,7 +352,7 @@ class _Structure:
             self._fail(_TOO_MANY)
 
     def finish(self) -> tuple[str, list[bytes]]:
-        """The skeleton and the atoms. Raises SexpError."""
+        """Return the skeleton and the atoms. Raise SexpError."""
         if self.fault is None and self._comments:
             self._fail(_COMMENTS_NOTHING)
         if self.fault is None and self._opened:
@@ -445,14 +445,14 @@ def unquote(atom: bytes) -> bytes:
 
 
 def unquoting(atom: bytes) -> Steps[bytes]:
-    """The same in steps."""
+    """Resolve the escapes of a quoted atom as `unquote` does, in steps."""
     if b"\\" not in atom:
         return atom[1:-1]
     return (yield from (unquoting_compiled if codec.COMPILED else unquoting_plain)(atom))
 
 
 def unquoting_compiled(atom: bytes) -> Steps[bytes]:
-    """`unquoting` by the compiled codec."""
+    """Resolve escapes as `unquoting` does, with the compiled codec."""
     at, end = 1, len(atom) - 1
     pieces: list[bytes] = []
     while True:
@@ -468,7 +468,7 @@ _WHOLE = re.compile(rb"[^\\]*+(?:" + _ESCAPE + rb"[^\\]*+)*+")
 
 
 def unquoting_plain(atom: bytes) -> Steps[bytes]:
-    """`unquoting` in plain Python."""
+    """Resolve escapes as `unquoting` does, in plain Python."""
     at, end = 1, len(atom) - 1
     if end - at <= _WINDOW or b"\n" in atom:
         # An escape with a line feed also skips the blanks after it; it does not occur in lines.
@@ -503,7 +503,7 @@ _SKELETON = re.compile(r"[()]|[0-9]++")
 
 
 def write(sexp: Sexp) -> bytes:
-    """`sexp` in sexplib's machine form, without a line feed: one space between two bare atoms and none
+    """Return `sexp` in sexplib's machine form, without a line feed: one space between two bare atoms and none
     elsewhere.
 
     Raises SexpError when it nests deeper than MAX_DEPTH.

@@ -47,7 +47,8 @@ def _refuse() -> ConversionError:
 
 
 def time_of_sexp(sexp: Sexp) -> int:
-    """Microseconds since the epoch of `(date time)`, `(date time zone)`, or one atom with a space or a `T`.
+    """Return microseconds since the epoch of `(date time)`, `(date time zone)`, or one atom with a space or a
+    `T`.
 
     Raises ConversionError for anything else, an unknown zone included.
     """
@@ -92,7 +93,9 @@ def _of_text(text: bytes) -> int:
 
 
 def _with_offset(day: bytes, clock: bytes) -> int:
-    """A day and a time of day that may end in `Z` or an offset such as `+05:30`, `+0530` or `-5`."""
+    """Read a day and a time of day that may end in `Z` or an offset such as `+05:30`, `+0530` or `-5`, as
+    microseconds since the epoch.
+    """
     offset = 0.0
     if clock.endswith(b"Z"):
         clock = clock[:-1]
@@ -146,7 +149,9 @@ _CLOCK = re.compile(rb"(?:([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9_]*+))?
 
 
 def _seconds(clock: bytes) -> float:
-    """Seconds since midnight of `10:01`, `1001`, `10:01:02` or `10:01:02.123456`; 24:00 is the day's end."""
+    """Return seconds since midnight of `10:01`, `1001`, `10:01:02` or `10:01:02.123456`; 24:00 is the day's
+    end.
+    """
     match = _CLOCK.fullmatch(clock)
     if match is None:
         raise _refuse()
@@ -167,7 +172,9 @@ _YEAR_FIRST = re.compile(rb"([0-9]{4}) ([A-Za-z]{3}) ([0-9]{2})")
 
 
 def _days(text: bytes) -> int:
-    """Days since the epoch of `2013-08-07`, `20130807`, `2013/08/07`, `08/07/2013`, `07 Aug 2013`, ..."""
+    """Return days since the epoch of `2013-08-07`, `20130807`, `2013/08/07`, `08/07/2013`, `07 Aug
+    2013`, ...
+    """
     if b"/" in text:
         return _days_with_slashes(text)
     if match := _NUMBERED.fullmatch(text):
@@ -180,7 +187,7 @@ def _days(text: bytes) -> int:
 
 
 def _days_with_slashes(text: bytes) -> int:
-    """Year, month, day if the first part has four octets, else month, day, year. Years may be short."""
+    """Read year, month, day if the first part has four octets, else month, day, year. Years may be short."""
     parts = text.split(b"/", 3)
     if len(parts) != 3:
         raise _refuse()
@@ -215,7 +222,7 @@ def _days_of(year: int, month: int, day: int) -> int:
 
 
 def sexp_of_time(microseconds: int) -> Sexp:
-    """`(2013-08-07 10:01:02.123456Z)`. Raises OverflowError outside the years 1 to 9999."""
+    """Return `(2013-08-07 10:01:02.123456Z)`. Raise OverflowError outside the years 1 to 9999."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     day, _, clock = moment.replace(tzinfo=None).isoformat(" ", "microseconds").partition(" ")
     return [day.encode(), clock.encode() + b"Z"]

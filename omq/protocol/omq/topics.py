@@ -22,7 +22,7 @@ from omq.watching import TopicWatch
 
 
 def topic_sexp(topic: Topic) -> bytes:
-    """`((id 7)(topic prices))`: the payload of Subscribed, Unsubscribed, Declared and Deleted."""
+    """Return `((id 7)(topic prices))`: the payload of Subscribed, Unsubscribed, Declared and Deleted."""
     # The same as `write` prints, but faster: a client may subscribe to many topics.
     return b"((id %d)(topic%s))" % (topic.id, _behind_name(atom(topic.topic)))
 
@@ -43,13 +43,15 @@ _FIELDS = (
 
 
 def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
-    """The payload of a Topics frame: a list of records, each with its fields in the order of `TopicInfo`."""
+    """Return the payload of a Topics frame: a list of records, each with its fields in the order of
+    `TopicInfo`.
+    """
     return b"(" + b"".join(map(topic_info_sexp, topics)) + b")"
 
 
 def identity_fields(info: TopicInfo | TopicWatch) -> tuple[int, bytes, bytes, bytes]:
-    """The id, the name and the types of a topic, for the format with which all records of topics begin. Those
-    that may be quoted or lists have the space before them.
+    """Return the id, the name and the types of a topic, for the format with which all records of topics
+    begin. Those that may be quoted or lists have the space before them.
     """
     return (
         info.id,
@@ -66,7 +68,7 @@ _RECORD = (
 
 
 def topic_info_sexp(info: TopicInfo) -> bytes:
-    """One record of that list."""
+    """Return one record of that list."""
     # The same as `write` prints, but faster: there may be many records, and only two fields need escaping.
     return _RECORD % (
         *identity_fields(info),
