@@ -9,7 +9,12 @@ from omq.drivers.seam import Channel
 from omq.logs import LogThrottle, quoted
 from omq.model import Topic
 from omq.printable import printable
-from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind, SubscriptionStatistics
+from omq.terminals.connection.statistics import (
+    ConnectionStatistics,
+    EndedConnections,
+    Kind,
+    SubscriptionStatistics,
+)
 from omq.terminals.connection.transport import BY_CLIENT
 
 MOST_ENDS, ENDS_SECONDS = 100, 10.0
@@ -60,7 +65,7 @@ class Connections:
         self._next_id = 1
         self.served: Counter[Kind] = Counter()
         """How many connections there are now."""
-        self.ended: defaultdict[Kind, Ended] = defaultdict(Ended)
+        self.ended: defaultdict[Kind, EndedConnections] = defaultdict(EndedConnections)
         """The sums of the connections that have ended."""
         self._ends = LogThrottle(
             log, logging.INFO, "connections ended", lines=MOST_ENDS, seconds=ENDS_SECONDS
@@ -89,7 +94,7 @@ class Connections:
             del self._terminals[terminal]
             self.served[kind] -= 1
             found = terminal.statistics()
-            self.ended[found.kind] = self.ended[found.kind].plus(Ended.one(found))
+            self.ended[found.kind] = self.ended[found.kind].plus(EndedConnections.one(found))
             if found.client is not None:  # strangers cannot fill the log
                 self._tell_end(found, found.client, peer)
 

@@ -17,7 +17,7 @@ from omq.access.limits import Quota
 from omq.connections import Connections
 from omq.listening import Spoken
 from omq.logs import LogThrottle
-from omq.metrics.source import Source
+from omq.metrics.source import MetricsSource
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.terminals.connection.certificates import Certificates
@@ -44,7 +44,7 @@ class Reception:
         certificates: Certificates | None,
         connections: Connections,
         long_answers: LongAnswers,
-        source: Source,
+        source: MetricsSource,
     ) -> None:
         """Create a reception without connections. `source` is the server, for its metrics."""
         self._context = context

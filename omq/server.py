@@ -39,7 +39,7 @@ from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.context import Context
 from omq.terminals.connection.liveness import look_seconds
-from omq.terminals.connection.statistics import Ended, Kind
+from omq.terminals.connection.statistics import EndedConnections, Kind
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
@@ -100,7 +100,7 @@ class Server:
         return self.reception.quota.used
 
     @property
-    def ended(self) -> Mapping[Kind, Ended]:
+    def ended(self) -> Mapping[Kind, EndedConnections]:
         """The sums of the connections that have ended."""
         return self._connections.ended
 

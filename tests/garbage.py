@@ -11,7 +11,7 @@ from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.direct import DirectChannel, DirectNode
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.protocol.amqp_0_9.server import ServerConnection
-from omq.protocol.amqp_1_0.connection import Connection
+from omq.protocol.amqp_1_0.connection import AmqpConnection
 from omq.protocol.amqp_1_0.link import Link
 from omq.protocol.amqp_1_0.session import Session
 from omq.terminals.amqp_0_9.channel import AmqpChannel
@@ -35,7 +35,7 @@ KINDS = (
     AmqpChannel,
     Consumer,
     Amqp1Terminal,
-    Connection,
+    AmqpConnection,
     Session,
     Link,
     Outgoing,

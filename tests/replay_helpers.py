@@ -9,7 +9,7 @@ from omq.bulk.remote import Patience, RemoteServer, parse_servers
 from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
-from omq.replay.request import Request
+from omq.replay.request import ReplayRequest
 from omq_storage.blocks import FRAME_HEADER, Block
 
 
@@ -28,7 +28,7 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def request(*words: str) -> Request:
+def request(*words: str) -> ReplayRequest:
     return command.request_of(parsed(*words))
 
 

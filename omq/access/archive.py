@@ -8,8 +8,8 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import Gone
 from omq.model import Topic, TopicInfo
-from omq_storage.environment import BlockInfo
-from omq_storage.lookup import StoredBlock
+from omq_storage.environment import BlockRecord
+from omq_storage.lookup import VerifiedBlock
 from omq_storage.pieces import LargeMessage
 
 T = TypeVar("T")
@@ -22,14 +22,14 @@ class StoredMessages(Protocol):
     next_id: int
     deleted: bool
 
-    async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
+    async def replay(self, position: int, octets: int) -> list[VerifiedBlock] | Gone:
         """See `Driver.replay`."""
 
     async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
         """See `Driver.read_piece`."""
 
     async def stored_blocks(
-        self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
+        self, first: int, count: int, limit: int, then: Callable[[list[BlockRecord]], T]
     ) -> T:
         """See `Driver.stored_blocks`."""
 

@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from omq.access.rights import Right
 from omq.access.session import Release, Session
-from omq.drivers.direct import Consumer, DirectChannel, DirectNode, DirectTotals, Done, Producer
+from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Done, NodeConsumer, NodeProducer
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
 from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Bodies
 
-C = TypeVar("C", bound=Consumer)
+C = TypeVar("C", bound=NodeConsumer)
 
 DYNAMIC = b"amqp:/_omq/temp."
 """How the names begin that the server makes."""
@@ -89,14 +89,14 @@ class Direct:
         if not name.startswith(DYNAMIC):
             self._session.check(Right.PUBLISH, name)
 
-    def produce(self, name: bytes, producer: Producer) -> DirectNode:
+    def produce(self, name: bytes, producer: NodeProducer) -> DirectNode:
         """Attach a producer to the node of this name. Raises Refused."""
         self.check(name)
         node = self._nodes.find(name)
         node.attach(producer)
         return node
 
-    def make(self, producer: Producer) -> DirectNode:
+    def make(self, producer: NodeProducer) -> DirectNode:
         """Attach a producer to a new node with a name of its own. The caller ends the node (`end`)."""
         node = self._nodes.make()
         self._own.add(node.name)

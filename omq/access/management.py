@@ -30,9 +30,9 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import CHANGEABLE, DEFAULT, Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, RELEASED, Channel, Credit, End, Messages, Piece
+from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Messages, Piece
 from omq.exchanges.exchanges import Exchanges
-from omq.exchanges.types import ALTERNATE, RESERVED, Binding, Destination, Exchange, Kind, argument
+from omq.exchanges.types import ALTERNATE, RESERVED, Binding, Destination, DestinationKind, Exchange, argument
 from omq.logs import quoted
 from omq.model import PERSISTENCES, Persistent
 from omq.protocol.amqp import head as heads
@@ -181,12 +181,12 @@ class Management:
         self._session.check(Right.SUBSCRIBE, source)
         match destination:
             case management.Exchange(name):
-                return Destination(Kind.EXCHANGE, name)
+                return Destination(DestinationKind.EXCHANGE, name)
             case management.Queue(name):
                 driver = self._catalogue.lookup(name)
                 if driver is not None:
                     check_user(driver.lifetime, self._session.owner)
-                return Destination(Kind.QUEUE, name)
+                return Destination(DestinationKind.QUEUE, name)
             case _:
                 assert_never(destination)
 
@@ -229,7 +229,7 @@ class Management:
         if to is not None:
             self._target(to)
         getter = driver.open_getter(_Mover())
-        getter.grant(MOST_MOVED, Credit.WINDOW)
+        getter.grant(MOST_MOVED, CreditKind.WINDOW)
         moved = 0
         waiting: list[tuple[Confirmation, range]] = []
         kept: list[range] = []
@@ -333,7 +333,7 @@ def _exchange_info(exchange: Exchange) -> management.ExchangeInfo:
 
 def _binding_info(binding: Binding) -> management.BindingInfo:
     name = binding.destination.name
-    is_queue = binding.destination.kind is Kind.QUEUE
+    is_queue = binding.destination.kind is DestinationKind.QUEUE
     return management.BindingInfo(
         binding.source,
         management.Queue(name) if is_queue else management.Exchange(name),
@@ -421,7 +421,7 @@ class _Mover:
     def replaced(self, channel: Channel) -> None:
         """Do nothing: a queue with messages is not given other types."""
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         """Do nothing: the next Get of a message finds none."""
 
 

@@ -34,13 +34,13 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, Credit, Subscriber
+from omq.drivers.seam import Channel, CreditKind, Subscriber
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import MARK, copies_of
 from omq.exchanges.exchanges import Exchanges
-from omq.exchanges.routes import Part
-from omq.exchanges.types import DEFAULT, RESERVED, Destination, Exchange, Kind, alternate_exchange
+from omq.exchanges.routes import RoutedPart
+from omq.exchanges.types import DEFAULT, RESERVED, Destination, DestinationKind, Exchange, alternate_exchange
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
@@ -100,7 +100,7 @@ class Getter:
 
     def grant(self) -> None:
         """Keep messages until they are settled."""
-        self.channel.grant(sys.maxsize, Credit.WINDOW)
+        self.channel.grant(sys.maxsize, CreditKind.WINDOW)
 
     async def deal_one(self) -> bool:
         """Let the channel have the oldest message that is ready; return False if there is none.
@@ -140,7 +140,7 @@ class Topology:
 
     # -- publishing ----------------------------------------------------------------------------------------
 
-    def parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> Sequence[Part]:
+    def parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> Sequence[RoutedPart]:
         """Divide messages by the topics that get them: see `omq.exchanges.routes.Router.parts`.
 
         Raises Refused, and omq.exchanges.routes.TopicIsReplaced.
@@ -243,7 +243,7 @@ class Topology:
         self._check(Right.PUBLISH, destination.name)
         if destination.name not in self._generated or not source.startswith(RESERVED):
             self._check(Right.SUBSCRIBE, source)
-        if destination.kind is Kind.QUEUE:
+        if destination.kind is DestinationKind.QUEUE:
             self._find(destination.name)
 
     # -- queues --------------------------------------------------------------------------------------------

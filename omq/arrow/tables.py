@@ -11,7 +11,7 @@ from omq.arrow.columns import LIST_OF_HEADERS
 from omq.bulk.access import Access, StoredTopic
 from omq.bulk.credentials import Credentials, HeldId
 from omq.bulk.errors import BadOptions
-from omq.bulk.places import Place, ServerPlace, StorePlace, Topics
+from omq.bulk.places import NamedTopics, Place, ServerPlace, StorePlace
 from omq.bulk.ranges import Range, choose, first_since
 from omq.bulk.remote import Patience, parse_servers
 from omq.bulk.times import microseconds
@@ -125,7 +125,7 @@ def open_reader(
             raise BadOptions(f"{name} must be a datetime.datetime, not {time!r}.")
     place = _place(source, id, ca, certificate, key)
     with place.open() as access:
-        found = choose(access, Topics((topic,)))[topic]
+        found = choose(access, NamedTopics((topic,)))[topic]
         part = _range(access, found, first, last, since, until)
     schema = pa.schema([(name, _TYPES[name]) for name in columns])
     found_batches = batches(

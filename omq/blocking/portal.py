@@ -36,7 +36,7 @@ its queue earlier.
 """
 
 
-class Outcome(Generic[T]):
+class TaskResult(Generic[T]):
     """The result of a task of the loop, or its exception, for which other threads wait."""
 
     # Not a Future, whose lock is taken and released by Python code: Ctrl-C between the two would leave it
@@ -147,7 +147,7 @@ class _Task(ABC, Generic[T]):
     """What a task in the loop works on, and its outcome."""
 
     def __init__(self) -> None:
-        self.result: Outcome[T] = Outcome()
+        self.result: TaskResult[T] = TaskResult()
         self.scope = trio.CancelScope()
         self._thread = threading.current_thread()
 
@@ -186,7 +186,7 @@ class Entered(_Task[None], Generic[T]):
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         super().__init__()
-        self.value: Outcome[T] = Outcome()
+        self.value: TaskResult[T] = TaskResult()
         self._make = make
         self._leaving = trio.Event()
         self._whole = True
@@ -222,13 +222,13 @@ class _Loop:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._ended = False
-        ready: Outcome[None] = Outcome()
+        ready: TaskResult[None] = TaskResult()
         # A daemon, because Python waits at its end for other threads before it runs what ends this one.
         self._thread = threading.Thread(target=self._work, args=(ready,), name="omq", daemon=True)
         self._thread.start()
         ready.get()
 
-    def _work(self, ready: Outcome[None]) -> None:
+    def _work(self, ready: TaskResult[None]) -> None:
         try:
             trio.run(self._run, ready)
         except OSError as error:
@@ -236,7 +236,7 @@ class _Loop:
                 raise
             ready.set_exception(ConnectionFailed(f"the client's event loop cannot start: {reason(error)}"))
 
-    async def _run(self, ready: Outcome[None]) -> None:
+    async def _run(self, ready: TaskResult[None]) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._stopping = trio.Event()
         async with trio.open_nursery() as self._nursery:
@@ -272,7 +272,7 @@ class _Loop:
         except trio.RunFinishedError:
             raise _closed() from None
 
-    def result_of(self, task: "_Task[Any]", outcome: Outcome[T]) -> T:
+    def result_of(self, task: "_Task[Any]", outcome: TaskResult[T]) -> T:
         """Wait for an outcome. If this is interrupted, cancel the task, and wait for its end."""
         try:
             outcome.wait()

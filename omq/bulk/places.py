@@ -42,7 +42,7 @@ Bound = Edge | Timestamp | PerTopic | TimestampPerTopic
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class NamedTopics:
     """These topics; each must exist."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Pattern:
     expression: str
 
 
-Choice = Topics | Pattern
+Choice = NamedTopics | Pattern
 
 
 @dataclass(frozen=True, slots=True)

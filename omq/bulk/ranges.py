@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 
 from omq.bulk.access import Access, Gap, StoredTopic
 from omq.bulk.errors import BadOptions, ServerRefused, UnknownTopic
-from omq.bulk.places import Bound, Choice, Edge, Pattern, PerTopic, Timestamp, TimestampPerTopic, Topics
+from omq.bulk.places import Bound, Choice, Edge, NamedTopics, Pattern, PerTopic, Timestamp, TimestampPerTopic
 from omq_storage import numbers
 from omq_storage.blocks import Block
 
@@ -45,7 +45,7 @@ def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
     """Find the chosen topics, by name. Raises UnknownTopic, and ServerRefused for unreadable topics."""
     found = access.topics()
     match choice:
-        case Topics(names):
+        case NamedTopics(names):
             missing = [name for name in names if name not in found]
             if missing:
                 hidden = "" if access.shows_all else ", or this client has no right to it"

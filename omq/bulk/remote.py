@@ -128,7 +128,7 @@ class RemoteServer:
         self._patience = patience
         self._credentials = credentials
         self.shows_all = credentials.id is None
-        self._connection: Connection | None = None
+        self._connection: RemoteConnection | None = None
         self._used = 0.0
 
     def __enter__(self) -> "RemoteServer":
@@ -143,7 +143,7 @@ class RemoteServer:
             self._connection.close()
             self._connection = None
 
-    def connected(self) -> "Connection":
+    def connected(self) -> "RemoteConnection":
         """Return the connection; connect if there is none.
 
         Raises ConnectionLost, ServerRefused and BadOptions.
@@ -157,7 +157,7 @@ class RemoteServer:
             self._connection = connect(self._addresses, self._credentials, self._patience.silence)
         return self._connection
 
-    def _ask(self, ask: "Callable[[Connection], T]") -> T:
+    def _ask(self, ask: "Callable[[RemoteConnection], T]") -> T:
         def attempt() -> T:
             try:
                 return ask(self.connected())
@@ -182,7 +182,7 @@ class RemoteServer:
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
         # Ask for one message first, because the answer for a range lists all its blocks.
         for count in (1, end - message):
-            found = self._ask(partial(Connection.blocks, topic=topic.name, first=message, count=count))
+            found = self._ask(partial(RemoteConnection.blocks, topic=topic.name, first=message, count=count))
             if found:
                 return found[0]
         return None
@@ -214,18 +214,18 @@ class RemoteServer:
                 time.sleep(self._patience.seconds)
 
 
-def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: float) -> "Connection":
+def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: float) -> "RemoteConnection":
     """Connect to the first address that answers. Raises ConnectionLost, ServerRefused and BadOptions."""
     problems = []
     for address in addresses:
         try:
-            return Connection(address, credentials, silence)
+            return RemoteConnection(address, credentials, silence)
         except ConnectionLost as lost:
             problems.append(str(lost))
     raise ConnectionLost("; ".join(problems))
 
 
-class Connection:
+class RemoteConnection:
     """One connection, after handshake and Connect. Methods raise ConnectionLost, and ServerRefused for a
     refusal.
     """

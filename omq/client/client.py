@@ -8,7 +8,7 @@ from omq import management
 from omq.client import bulk
 from omq.client.bodies import check_bodies
 from omq.client.connection import Connection
-from omq.client.connections import Connections
+from omq.client.connections import ClientConnections
 from omq.client.errors import ConnectionLost, ServerError
 from omq.client.fast import SinkBlock, feed_block
 from omq.client.feed import Feed
@@ -23,7 +23,7 @@ from omq.client.lines import (
 )
 from omq.client.replies import unexpected
 from omq.client.sink import Sink
-from omq.client.sink_heads import Heads
+from omq.client.sink_heads import SinkHeads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
 from omq.client.watching import Rounds, watching_server
 from omq.model import (
@@ -82,7 +82,7 @@ class Client:
     empty or longer than 255 octets, and TypeError for a topic or a body of another type.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
         self._ledger = connections.ledger
         self._starts: dict[Name, bytes] = {}
@@ -429,7 +429,7 @@ class Client:
         silent on the client's connection, since a server sends nothing to a sink before the end. It does not
         reconnect.
         """
-        heads = Heads(None if producer is None else octets_of(producer), first)
+        heads = SinkHeads(None if producer is None else octets_of(producer), first)
         return SinkBlock(self._connections.opened, self._connections.live, _name(topic), heads)
 
     def feed(self, topic: Name, replay: Replay = FromCurrent()) -> AbstractAsyncContextManager[Feed]:

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from omq.client.address import parse_url
 from omq.client.callers import current_task_here
 from omq.client.client import Client, Name, octets_of
-from omq.client.connections import Connections, Settings
+from omq.client.connections import ClientConnections, Settings
 from omq.client.errors import Gap
 from omq.client.ledger import Ledger
 from omq.client.network import Security
@@ -37,10 +37,10 @@ class Connecting(AbstractAsyncContextManager[Client]):
         """
         self._settings = settings
         self._caller = caller
-        self._entered: tuple[Connections, TaskGroup] | None = None
+        self._entered: tuple[ClientConnections, TaskGroup] | None = None
 
     async def __aenter__(self) -> Client:
-        connections = Connections(self._settings, Ledger(self._caller or current_task_here()))
+        connections = ClientConnections(self._settings, Ledger(self._caller or current_task_here()))
         connections.ledger.see()
         connection = await connections.open()
         group = await anyio.create_task_group().__aenter__()

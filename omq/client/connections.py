@@ -59,7 +59,7 @@ class Settings:
     max_line_bytes: int
 
 
-class Connections:
+class ClientConnections:
     """The connections of one client, and the state that outlives each: the ledger and the subscriptions."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:

@@ -14,7 +14,7 @@ from omq.client.errors import ConnectionLost, FeedFailed, Gap, OmqError, SinkFai
 from omq.client.feed import Feed
 from omq.client.network import Security
 from omq.client.sink import Sink
-from omq.client.sink_heads import Heads
+from omq.client.sink_heads import SinkHeads
 from omq.model import Replay
 from omq.protocol.dmp.client import Purpose
 from omq.protocol.dmp.responses import ResponseCode
@@ -84,7 +84,7 @@ class SinkBlock(AbstractAsyncContextManager[Sink]):
 
     # Not an async generator with a task group, for the same reason as `Connecting`.
 
-    def __init__(self, opened: OpenStreams, live: Live, topic: bytes, heads: Heads) -> None:
+    def __init__(self, opened: OpenStreams, live: Live, topic: bytes, heads: SinkHeads) -> None:
         self._opened = opened
         self._live = live
         self._topic = topic

@@ -13,7 +13,7 @@ from omq.client.dmp_stream import DmpStream, understood
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkFailed
 from omq.client.reasons import reason
 from omq.client.send_queue import SendQueue
-from omq.client.sink_heads import Heads, head_of
+from omq.client.sink_heads import SinkHeads, head_of
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
@@ -46,7 +46,7 @@ class Sink:
     connection ended in another way: then it is unknown which messages are stored.
     """
 
-    def __init__(self, topic: bytes, opened: DmpStream, heads: Heads) -> None:
+    def __init__(self, topic: bytes, opened: DmpStream, heads: SinkHeads) -> None:
         self.topic = topic
         self.sent = 0
         """The number of messages sent."""

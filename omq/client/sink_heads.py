@@ -19,7 +19,7 @@ LARGEST_NUMBER = 2**64 - 1
 NO_PROPERTIES = Properties()
 
 
-class Heads:
+class SinkHeads:
     """Makes the heads of messages. With a producer, `next` is the sequence number of the next message."""
 
     def __init__(self, producer: bytes | None, first: int) -> None:

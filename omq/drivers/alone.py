@@ -23,7 +23,7 @@ class Large:
 
 
 @dataclass(slots=True)
-class Begun:
+class LoneMessage:
     """The message that is sent by itself: a part of it is, or is about to be, on the socket."""
 
     message: int

@@ -49,7 +49,7 @@ class Loser(Protocol):
         """Move the subscriber on this connection back to `position`: it has the messages below that only."""
 
 
-class Entry:
+class BacklogEntry:
     """Octets in a backlog: the frames of one lane of a pass, or others, which are never dropped."""
 
     __slots__ = ("end", "held", "is_rest", "messages", "octets", "outlet", "part", "sent")
@@ -102,7 +102,7 @@ class Backlog:
 
     def __init__(self, tails: TailMemory) -> None:
         self._tails = tails
-        self.entries: list[Entry] = []
+        self.entries: list[BacklogEntry] = []
         """Without entries there is nothing to send: to look here is no call."""
         self._waiting: list[trio.Event] = []
         self.end = 0
@@ -142,14 +142,14 @@ class Backlog:
 
     def add(self, octets: Octets) -> None:
         """Add octets that are never dropped."""
-        self._add(Entry(octets, 0))
+        self._add(BacklogEntry(octets, 0))
 
     def add_frames(self, outlet: Outlet, passed: "Pass", lane: int, sent: int) -> None:
         """Add the frames of a lane behind the first `sent` octets."""
         part = passed.part(lane)
-        self._add(Entry(part.octets, sent, outlet, part))
+        self._add(BacklogEntry(part.octets, sent, outlet, part))
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: BacklogEntry) -> None:
         self.entries.append(entry)
         self.unsent += entry.left
         self.end += entry.left
@@ -210,7 +210,7 @@ class Backlog:
                 self.delivered += entry.messages
                 if not rest:
                     continue
-                entry = Entry(rest, 0, is_rest=True)  # only the first one is begun
+                entry = BacklogEntry(rest, 0, is_rest=True)  # only the first one is begun
                 entry.end = begin + len(rest)
             self.entries.append(entry)
             self.unsent += entry.left

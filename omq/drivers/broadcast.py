@@ -8,11 +8,11 @@ from typing import assert_never
 
 from omq.drivers.backpressure import Backpressure
 from omq.drivers.broadcast_channel import TAKE_OCTETS, BroadcastChannel, CursorDriver
-from omq.drivers.driver import Opening
+from omq.drivers.driver import InitialState
 from omq.drivers.entrance import Entrant, RoomAnswer
 from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import LITTLE_OCTETS, End, Outlet, Subscriber
+from omq.drivers.seam import LITTLE_OCTETS, EndReason, Outlet, Subscriber
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
@@ -25,7 +25,7 @@ TRIM_BLOCKS = 64
 class BroadcastDriver(CursorDriver):
     delivery = Delivery.BROADCAST
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
         self._cancelled: set[BroadcastChannel] = set()
@@ -250,4 +250,4 @@ class BroadcastDriver(CursorDriver):
         super().end()
         for channel in cancelled:
             channel.close()
-            channel.subscriber.ended(End.DELETED)
+            channel.subscriber.ended(EndReason.DELETED)

@@ -14,7 +14,7 @@ from omq.drivers.replaying import Replaying
 from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
-    Credit,
+    CreditKind,
     Cut,
     Gone,
     Granted,
@@ -30,7 +30,7 @@ from omq.drivers.seam import (
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics
 from omq_storage.blocks import Block
-from omq_storage.lookup import LargeBlock, StoredBlock
+from omq_storage.lookup import LargeBlock, VerifiedBlock
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
@@ -156,7 +156,7 @@ class BroadcastChannel:
         if self._replaying is None:
             self._replaying = Replaying(driver)
         replaying = self._replaying
-        found: list[StoredBlock] | Piece | Gone | None
+        found: list[VerifiedBlock] | Piece | Gone | None
         found = await replaying.read(self.position, slow=self._slow)
         if found is None:
             found = await self._begin()
@@ -177,7 +177,7 @@ class BroadcastChannel:
     def take_at_once(self, octets: int) -> Sequence[Cut]:
         return ()  # its flow and its pushes are the quick ways of a broadcast topic
 
-    async def _begin(self) -> list[StoredBlock] | Piece | Gone:
+    async def _begin(self) -> list[VerifiedBlock] | Piece | Gone:
         """Return the first piece of the message at the cursor, whose block is too large for the memory. If
         the message is gone meanwhile, return what is there instead.
         """
@@ -393,8 +393,8 @@ class BroadcastChannel:
 
     # -- credit --------------------------------------------------------------------------------------------
 
-    def grant(self, n: int, kind: Credit) -> None:
-        self.settles = self.settles or kind is Credit.WINDOW
+    def grant(self, n: int, kind: CreditKind) -> None:
+        self.settles = self.settles or kind is CreditKind.WINDOW
         limit = self._limited()
         limit.grant(n, kind, range(self.unwritten, self._given()))
         self._bind(limit)
@@ -421,7 +421,7 @@ class BroadcastChannel:
     def drain(self, drained: Callable[[int], None]) -> None:
         limit = self._limited()
         if limit.credit.count is None:
-            self.grant(0, Credit.COUNT)
+            self.grant(0, CreditKind.COUNT)
         limit.credit.drain(drained)
         self._look_drained(limit)
 

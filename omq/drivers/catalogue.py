@@ -11,7 +11,7 @@ import trio
 from omq.config import Config
 from omq.drivers.alarms import Alarms
 from omq.drivers.dead_letters import Office
-from omq.drivers.driver import Driver, Opening, Resources
+from omq.drivers.driver import Driver, InitialState, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.factory import DriverFactory
 from omq.drivers.leftovers import Leftovers
@@ -46,8 +46,7 @@ from omq.model import (
 )
 from omq.threads import in_thread
 from omq.watching import Configured, Limits, Retention
-from omq_storage.catalogue import Catalogue as StoreCatalogue
-from omq_storage.catalogue import TopicRecord
+from omq_storage.catalogue import StoreCatalogue, TopicRecord
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.routes import Route
@@ -234,7 +233,7 @@ class Catalogue:
             options = PERSISTENT if isinstance(persistence, Persistent) else DEFAULT
             if lifetime.with_last_consumer:
                 options = dataclasses.replace(options, auto_delete=True)
-        opening = Opening(
+        opening = InitialState(
             topic=Topic(record.id, record.name),
             persistence=persistence,
             writer=self.writers[LEVELS[persistence.sync]] if isinstance(persistence, Persistent) else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from omq.drivers.seam import Credit, Granted
+from omq.drivers.seam import CreditKind, Granted
 
 
 class ChannelCredit:
@@ -16,9 +16,9 @@ class ChannelCredit:
         """The remaining count."""
         self._drained: Callable[[int], None] | None = None
 
-    def grant(self, n: int, kind: Credit) -> None:
+    def grant(self, n: int, kind: CreditKind) -> None:
         """Replace the credit of this kind. A new count ends a drain."""
-        if kind is Credit.WINDOW:
+        if kind is CreditKind.WINDOW:
             self.window = max(0, n)
         else:
             self.count = max(0, n)

@@ -1,7 +1,7 @@
 """How far the cursor of a broadcast channel may go: up to the end of its channel, and within its credit."""
 
 from omq.drivers.credit import ChannelCredit
-from omq.drivers.seam import Credit
+from omq.drivers.seam import CreditKind
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unsettled import Unsettled, number_of
 
@@ -29,10 +29,10 @@ class CursorLimit:
         """The number of messages in the window."""
         return 0 if self._unsettled is None else len(self._unsettled)
 
-    def grant(self, n: int, kind: Credit, outstanding: range) -> None:
+    def grant(self, n: int, kind: CreditKind, outstanding: range) -> None:
         """Grant credit to a subscriber to which these messages are being sent."""
         self.credit.grant(n, kind)
-        if kind is Credit.WINDOW and self._unsettled is None:
+        if kind is CreditKind.WINDOW and self._unsettled is None:
             self._unsettled = Unsettled(self._share)
             self.give(outstanding)
 

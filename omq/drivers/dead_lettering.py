@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from omq.drivers.dead_letters import DeadLetters, Death
-from omq.drivers.driver import Opening
+from omq.drivers.driver import InitialState
 from omq.drivers.seam import Gone
 from omq.drivers.spilling import SpillingDriver
 from omq.drivers.unsettled import number_of, ranges
@@ -19,7 +19,7 @@ from omq_storage.runs import Ids, Run
 class DeadLetteringDriver(SpillingDriver):
     """One topic, with the options of a queue."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         self.options = opening.options
         self._dead: DeadLetters | None = None
         super().__init__(opening)

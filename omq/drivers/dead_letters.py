@@ -17,7 +17,7 @@ import trio
 
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure
-from omq.drivers.unsettled import Deliveries, number_of
+from omq.drivers.unsettled import DeliveredIds, number_of
 from omq.logs import LogThrottle, quoted
 from omq.model import Topic
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -90,7 +90,7 @@ class Office:
         return await self._deliver(queue, options, death, letters)
 
 
-class Source(Protocol):
+class DeadLetterSource(Protocol):
     """A queue with dead letters."""
 
     topic: Topic
@@ -107,11 +107,11 @@ class Source(Protocol):
 class DeadLetters:
     """The dead letters of one queue that are not done yet. A task sends them as long as there are any."""
 
-    def __init__(self, source: Source, office: Office) -> None:
+    def __init__(self, source: DeadLetterSource, office: Office) -> None:
         self._source = source
         self._office = office
         self._waiting: deque[tuple[Death, Run]] = deque()
-        self._sending = Deliveries()
+        self._sending = DeliveredIds()
         self._done: dict[int, set[int]] = {}
         """The letters of the last attempt that must be sent again, by their ids: see `Letter.done`."""
         self._is_running = False
@@ -216,7 +216,7 @@ class DeadLetters:
 
     def _bury(self) -> None:
         """Settle the messages that were sent."""
-        done, self._sending = self._sending, Deliveries()
+        done, self._sending = self._sending, DeliveredIds()
         if done and not self._source.deleted:
             self._source.buried(done.runs())
 

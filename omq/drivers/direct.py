@@ -19,9 +19,9 @@ from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
     RELEASED,
     Accepted,
-    Credit,
+    CreditKind,
     Cut,
-    End,
+    EndReason,
     Granted,
     Messages,
     Modified,
@@ -53,7 +53,7 @@ Done = Callable[[Outcome, bytes], None]
 """Takes the outcome of a message, and the octets in which its consumer told it; nothing where none did."""
 
 
-class Producer(Protocol):
+class NodeProducer(Protocol):
     """A link that sends to a node."""
 
     def credited(self) -> None:
@@ -63,7 +63,7 @@ class Producer(Protocol):
         """End the link: its node is gone with the link that made it."""
 
 
-class Consumer(Protocol):
+class NodeConsumer(Protocol):
     """A link that a node sends to: a `Subscriber` whose channel is never replaced, because a node has no
     types.
     """
@@ -71,7 +71,7 @@ class Consumer(Protocol):
     def wake(self) -> None:
         """Wake the consumer: there is something to take."""
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         """End the link: its node has ended, and the channel with it."""
 
 
@@ -125,8 +125,8 @@ class DirectNode:
         self._forget = forget
         self._channels: deque[DirectChannel] = deque()
         """In the order in which they get messages: the next one first."""
-        self._producers: dict[Producer, None] = {}
-        self._wanting: dict[Producer, int] = {}
+        self._producers: dict[NodeProducer, None] = {}
+        self._wanting: dict[NodeProducer, int] = {}
         """Producers that want more credit, and what the consumers took when they were told."""
         self._least_told = 0
         """The least of these numbers, or less."""
@@ -137,19 +137,19 @@ class DirectNode:
 
     # -- producers -----------------------------------------------------------------------------------------
 
-    def attach(self, producer: Producer) -> None:
+    def attach(self, producer: NodeProducer) -> None:
         """Add a producer."""
         self._producers[producer] = None
 
-    def detach(self, producer: Producer) -> None:
+    def detach(self, producer: NodeProducer) -> None:
         """Remove a producer."""
         self._producers.pop(producer, None)
         self._wanting.pop(producer, None)
         self._look_used()
 
-    def room(self, producer: Producer, most: int) -> int:
+    def room(self, producer: NodeProducer, most: int) -> int:
         """Return how many messages the consumers take now, at most `most`. If these are not all, tell the
-        producer when there is room for more (`Producer.credited`).
+        producer when there is room for more (`NodeProducer.credited`).
         """
         room = self._room_now()
         if room < most:
@@ -246,7 +246,7 @@ class DirectNode:
 
     # -- consumers -----------------------------------------------------------------------------------------
 
-    def open(self, subscriber: Consumer) -> "DirectChannel":
+    def open(self, subscriber: NodeConsumer) -> "DirectChannel":
         """Add a consumer, which has no credit yet."""
         channel = DirectChannel(self, subscriber)
         self._channels.append(channel)
@@ -321,7 +321,7 @@ class DirectNode:
         """End the node, with everything that is attached to it: the link that made it is gone."""
         self._has_ended = True
         for channel in list(self._channels):
-            channel.subscriber.ended(End.DELETED)
+            channel.subscriber.ended(EndReason.DELETED)
             channel.close()
         producers, self._producers = self._producers, {}
         self._wanting.clear()
@@ -342,7 +342,7 @@ class DirectChannel:
     flow = None
     rest = Rest.COUNTED
 
-    def __init__(self, node: DirectNode, subscriber: Consumer) -> None:
+    def __init__(self, node: DirectNode, subscriber: NodeConsumer) -> None:
         self.subscriber = subscriber
         self.traffic: Traffic = node.traffic
         self._node = node
@@ -408,8 +408,8 @@ class DirectChannel:
             self._queued.appendleft(self._taken.pop())
         self._look_drained()
 
-    def grant(self, n: int, kind: Credit) -> None:
-        if kind is not Credit.COUNT:
+    def grant(self, n: int, kind: CreditKind) -> None:
+        if kind is not CreditKind.COUNT:
             raise ValueError("a direct node has no windows")
         self._credit = max(n, 0)
         self._drained = None

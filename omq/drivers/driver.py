@@ -26,7 +26,7 @@ from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
-from omq.drivers.seam import Channel, End, Gone, Subscriber
+from omq.drivers.seam import Channel, EndReason, Gone, Subscriber
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
@@ -37,10 +37,10 @@ from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq.threads import in_thread
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
-from omq_storage.environment import BlockInfo, Environment, Extent, Position
+from omq_storage.environment import BlockRecord, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.fragments import Fragmented, Uploaded
-from omq_storage.lookup import LargeBlock, StoredBlock
+from omq_storage.lookup import LargeBlock, VerifiedBlock
 from omq_storage.pieces import LargeMessage
 from omq_storage.records import missing_ids
 from omq_storage.routes import Route
@@ -81,7 +81,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class InitialState:
     """The initial state of a driver: the catalogue's record, and the stored messages."""
 
     topic: Topic
@@ -111,7 +111,7 @@ class Driver(ABC):
 
     delivery: Delivery
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         self.topic = opening.topic
         self.persistence = opening.persistence
         self.writer = opening.writer
@@ -273,7 +273,7 @@ class Driver(ABC):
         return False
 
     def has_ids(self, count: int) -> bool:
-        """Return whether the next `count` ids may be assigned: see `Catalogue.reserve` in the store."""
+        """Return whether the next `count` ids may be assigned: see `StoreCatalogue.reserve`."""
         return self.next_id + count <= self.reserved
 
     def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
@@ -427,7 +427,7 @@ class Driver(ABC):
     def check_replay(self, first: int) -> None:
         """Raise Refused unless stored messages can be read from this id on."""
 
-    async def read(self, position: int, octets: int, largest: int | None = None) -> list[StoredBlock]:
+    async def read(self, position: int, octets: int, largest: int | None = None) -> list[VerifiedBlock]:
         """Return stored blocks from `position` on, without those that subscribers may not see yet.
 
         Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets or is a
@@ -440,7 +440,7 @@ class Driver(ABC):
 
     async def replay(
         self, position: int, octets: int, largest: int | None = None
-    ) -> list[StoredBlock] | Gone:
+    ) -> list[VerifiedBlock] | Gone:
         """Return stored blocks from `position` on, as `read`, if the first of them has that message; or else
         which messages are not available there, and why.
 
@@ -493,7 +493,7 @@ class Driver(ABC):
             raise
 
     async def stored_blocks(
-        self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
+        self, first: int, count: int, limit: int, then: Callable[[list[BlockRecord]], T]
     ) -> T:
         """List the blocks with any of `count` messages from `first` on, at most `limit`. Return what `then`
         makes of the list; it is called in the thread that has read it.
@@ -600,6 +600,6 @@ class Driver(ABC):
         self.route.owner = None
         for channel, subscriber in list(self.subscribers()):
             channel.close()
-            subscriber.ended(End.DELETED)
+            subscriber.ended(EndReason.DELETED)
         self.tail.clear()
         self.entrance.close()

@@ -8,7 +8,7 @@ import trio
 from omq.drivers.alarms import Alarm
 from omq.drivers.dead_lettering import DeadLetteringDriver
 from omq.drivers.dead_letters import Death
-from omq.drivers.driver import Opening
+from omq.drivers.driver import InitialState
 from omq.drivers.perishing import EXPIRATION, expiry, flags, now
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import RETRY_SECONDS
@@ -24,7 +24,7 @@ _LOOKED_AHEAD = 64
 class ExpiringDriver(DeadLetteringDriver):
     """One topic, with a time to live if its options have one."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
         self._ttl: int | None = None
         self._scanned: tuple[Block | Fragmented, int] | None = None

@@ -5,7 +5,7 @@ from typing import assert_never
 import trio
 
 from omq.drivers.broadcast import BroadcastDriver
-from omq.drivers.driver import Driver, Opening, Resources
+from omq.drivers.driver import Driver, InitialState, Resources
 from omq.drivers.lifetime import Lifetime
 from omq.drivers.priority_queue import PriorityQueueDriver
 from omq.drivers.queue import QueueDriver
@@ -26,7 +26,7 @@ class DriverFactory:
         self._nursery = nursery
         self._dealers: dict[Driver, trio.CancelScope] = {}
 
-    def create(self, opening: Opening, delivery: Delivery) -> Driver:
+    def create(self, opening: InitialState, delivery: Delivery) -> Driver:
         """Return the driver of a topic, whose dealer runs until `stop`."""
         match delivery:
             case Delivery.BROADCAST:
@@ -43,7 +43,7 @@ class DriverFactory:
         self, topic: Topic, delivery: Delivery, lifetime: Lifetime, options: QueueOptions = DEFAULT
     ) -> Driver:
         """Return the driver of a new transient topic without a record in the catalogue."""
-        opening = Opening(
+        opening = InitialState(
             topic=topic,
             persistence=Transient(),
             writer=None,

@@ -8,7 +8,7 @@ nobody takes from it: a broadcast topic keeps its place, and a round-robin topic
 
 from collections.abc import Callable
 
-from omq.drivers.seam import Channel, End
+from omq.drivers.seam import Channel, EndReason
 from omq.model import Topic
 
 
@@ -95,7 +95,7 @@ class LeasedFeed:
             channel.hold()
         self.wake()
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self._ended = True
         self._channel = None
         self.wake()

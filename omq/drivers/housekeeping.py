@@ -11,7 +11,7 @@ import trio
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
-from omq.drivers.posts import Stored
+from omq.drivers.posts import StoredDriver
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
@@ -161,7 +161,7 @@ async def save_positions(writer: Writer) -> None:
             raise
 
 
-async def _save_positions(writer: Writer, moved: Iterable[Stored]) -> None:
+async def _save_positions(writer: Writer, moved: Iterable[StoredDriver]) -> None:
     changed: dict[RoundRobinDriver, Position] = {}
     slices = Slices()
     for driver in moved:

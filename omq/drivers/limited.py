@@ -8,7 +8,7 @@ import trio
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.dead_letters import Death
-from omq.drivers.driver import Opening
+from omq.drivers.driver import InitialState
 from omq.drivers.expiring import ExpiringDriver
 from omq.drivers.offer import Offered
 from omq.drivers.overflow import followed_by
@@ -18,7 +18,7 @@ from omq.drivers.sequences import Origins
 from omq.drivers.sizes import Sizes, body_octets
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
-from omq_storage.records import BlockInfo
+from omq_storage.records import BlockRecord
 from omq_storage.runs import Run, united
 
 MEASURED_BLOCKS = 256
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 class LimitedDriver(ExpiringDriver):
     """One topic, with the limits of its options."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         self._sizes: Sizes | None = None
         super().__init__(opening)
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
@@ -54,7 +54,7 @@ class LimitedDriver(ExpiringDriver):
         sizes, begin = measured or Measured(Sizes(), self._first_kept())
         while begin < self.next_id and not self.deleted:
             end = self.next_id
-            infos: list[BlockInfo] = []
+            infos: list[BlockRecord] = []
             if self._has_blocks_in_store:
                 infos = await self.stored_blocks(begin, end - begin, MEASURED_BLOCKS, list)
             else:
@@ -170,7 +170,7 @@ class LimitedDriver(ExpiringDriver):
         """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
         sizes, begin = measured or Measured(Sizes(), self._first_kept())
         while begin < self.next_id:
-            infos: list[BlockInfo] = []
+            infos: list[BlockRecord] = []
             if self._has_blocks_in_store:
                 infos = self.environment.blocks(self.topic.id, begin, MEASURED_BLOCKS)
             begin = self._measure(sizes, begin, self.next_id, infos)
@@ -189,7 +189,7 @@ class LimitedDriver(ExpiringDriver):
             return self.extent.first if self.extent.messages else self.next_id
         return self.next_id if self._holdings.first is None else self._holdings.first
 
-    def _measure(self, sizes: Sizes, begin: int, end: int, infos: Sequence[BlockInfo]) -> int:
+    def _measure(self, sizes: Sizes, begin: int, end: int, infos: Sequence[BlockRecord]) -> int:
         """Add the sizes of the next blocks from one id up to another: some in memory, and these, of which the
         store may have more if they are MEASURED_BLOCKS. Return the id up to which all are measured.
         """

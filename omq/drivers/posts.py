@@ -15,7 +15,7 @@ from omq_storage.fragments import Fragmented, Uploaded
 from omq_storage.records import Extent
 
 
-class Stored(Numbered, Protocol):
+class StoredDriver(Numbered, Protocol):
     """What the writer needs of a driver."""
 
     deleted: bool
@@ -39,7 +39,7 @@ class Post:
     has none. `producers` are those of the origins. `failures` is that of the driver when the post was made.
     """
 
-    driver: Stored
+    driver: StoredDriver
     batch: Batch | Uploaded
     octets: int
     confirmation: Confirmation

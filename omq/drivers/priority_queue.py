@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import trio
 
-from omq.drivers.driver import READ_OCTETS, Opening
+from omq.drivers.driver import READ_OCTETS, InitialState
 from omq.drivers.perishing import PRIORITY, priority
 from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
@@ -147,7 +147,7 @@ class PriorityQueueDriver(QueueDriver):
     them; what the store has is read at the start, since the heads have the priorities.
     """
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         assert opening.options.max_priority is not None
         self._highest = opening.options.max_priority
         self._is_loaded = trio.Event()

@@ -93,7 +93,7 @@ class PushedRun:
         return position - self._first, rest
 
 
-class Line:
+class PushLine:
     """What goes to one connection."""
 
     __slots__ = ("_followers", "_outlet", "_parts", "_runs")
@@ -136,14 +136,14 @@ class Pushes:
     def __init__(self) -> None:
         self.work = 0
         """How much was collected, to be compared with MOST_WORK."""
-        self.lines: dict[Outlet, Line | None] = {}
+        self.lines: dict[Outlet, PushLine | None] = {}
 
-    def line(self, outlet: Outlet) -> Line | None:
+    def line(self, outlet: Outlet) -> PushLine | None:
         """Return the line of what goes to this connection; None when nothing may be pushed to it now."""
         try:
             return self.lines[outlet]
         except KeyError:
-            line = Line(outlet) if outlet.is_clear() else None
+            line = PushLine(outlet) if outlet.is_clear() else None
             self.lines[outlet] = line
             return line
 

@@ -10,7 +10,7 @@ from time import monotonic
 from omq.drivers.consumers import Consumers
 from omq.drivers.dealt_times import DealtTimes
 from omq.drivers.disuse import Disuse
-from omq.drivers.driver import Opening
+from omq.drivers.driver import InitialState
 from omq.drivers.limited import LimitedDriver, Measured
 from omq.drivers.pieces import Pieces
 from omq.drivers.queue_options import QueueOptions
@@ -23,7 +23,7 @@ from omq_storage.runs import Run
 class QueueDriver(LimitedDriver):
     """One queue."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         self._dealt = DealtTimes()
         super().__init__(opening)
         self._getters: set[RoundRobinChannel] = set()

@@ -15,13 +15,13 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.drivers.driver import READ_OCTETS, Driver, InitialState
 from omq.drivers.entrance import RoomAnswer
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
-from omq.drivers.seam import End, Gone, Subscriber
+from omq.drivers.seam import EndReason, Gone, Subscriber
 from omq.drivers.settling import Settling
 from omq.drivers.signal import Signal
 from omq.drivers.unsettled import number_of
@@ -56,7 +56,7 @@ class RoundRobinDriver(Driver):
 
     delivery = Delivery.ROUND_ROBIN
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
         position = opening.position
         if position is None:
@@ -628,7 +628,7 @@ class RoundRobinDriver(Driver):
         super().end()
         for channel in finishing:
             channel.close()
-            channel.subscriber.ended(End.DELETED)
+            channel.subscriber.ended(EndReason.DELETED)
         self._settling.add(self._returned.runs())
         self._settling.add(self._aside.runs())
         self._returned.clear()

@@ -26,12 +26,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
-from omq.drivers.alone import Begun, Large
+from omq.drivers.alone import Large, LoneMessage
 from omq.drivers.credit import ChannelCredit
 from omq.drivers.pieces import Pieces
 from omq.drivers.seam import (
     Accepted,
-    Credit,
+    CreditKind,
     Cut,
     Gone,
     Granted,
@@ -49,7 +49,7 @@ from omq.drivers.seam import (
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq.drivers.unconfirmed import Unconfirmed
-from omq.drivers.unsettled import Deliveries, Unsettled, again, delivered, number_of, ranges
+from omq.drivers.unsettled import DeliveredIds, Unsettled, again, delivered, number_of, ranges
 from omq_storage.blocks import Block
 from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
@@ -126,7 +126,7 @@ class RoundRobinChannel:
         self._shared: SharedWindow | None = None
         self._queued: deque[Cut | Large] = deque()
         self._taken: list[Cut] = []
-        self._begun: Begun | None = None
+        self._begun: LoneMessage | None = None
         self._unsettled = Unsettled(share)
         self._undeliverable = Unsettled(share)
         self._unsent = 0  # messages that are queued, taken or begun
@@ -186,7 +186,7 @@ class RoundRobinChannel:
         """Return its outstanding messages as they are assigned again when the subscriber is lost: with one
         delivery more for messages that were sent, or may have been.
         """
-        queued = Deliveries()
+        queued = DeliveredIds()
         for waiting in self._queued:
             queued.add(waiting.ids, waiting.deliveries)
         runs = queued.runs()
@@ -194,7 +194,7 @@ class RoundRobinChannel:
             sent = self._unsettled.copy()
             runs = [kept for run in runs for ids in ranges(run) for kept in sent.take(ids)]
         else:
-            sent = Deliveries()
+            sent = DeliveredIds()
             for given in self._given():
                 sent.add(given.ids, given.deliveries)
         runs += delivered(sent.runs())
@@ -210,7 +210,7 @@ class RoundRobinChannel:
         kept = begun is not None and begun.outcome is not None and bool(again(begun.run, begun.outcome))
         return len(self._unsettled) + kept
 
-    def _given(self) -> Sequence[Cut | Begun]:
+    def _given(self) -> Sequence[Cut | LoneMessage]:
         """Return the messages that its subscriber has taken and not reported as written."""
         return self._taken if self._begun is None else [self._begun]
 
@@ -259,7 +259,7 @@ class RoundRobinChannel:
         assert self._pieces is not None
         self._queued.popleft()
         pieces = self._pieces(large.message)
-        begun = Begun(large.message, large.octets, large.deliveries, pieces, slow=False)
+        begun = LoneMessage(large.message, large.octets, large.deliveries, pieces, slow=False)
         self._begun = begun
         try:
             return await begun.take()
@@ -305,12 +305,12 @@ class RoundRobinChannel:
             pieces = None if self._pieces is None else self._pieces(message)
             if pieces is not None:
                 pieces.begin = begun
-            self._begun = Begun(message, mean_octets(first.block), first.deliveries, pieces, slow=True)
+            self._begun = LoneMessage(message, mean_octets(first.block), first.deliveries, pieces, slow=True)
             back[:1] = [replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
         self._queued.extendleft(reversed(back))
         self._went_on()
 
-    def _written_of(self, begun: Begun, count: int, octets: int | None) -> None:
+    def _written_of(self, begun: LoneMessage, count: int, octets: int | None) -> None:
         """Do what `written` does for a message that is sent by itself."""
         begun.written(octets or 0)
         if not count and octets is not None:
@@ -372,7 +372,7 @@ class RoundRobinChannel:
         if self.settles:  # without messages that are settled already
             returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
         else:
-            unsent = Deliveries()
+            unsent = DeliveredIds()
             for ids, deliveries in leaving:
                 unsent.add(ids, deliveries)
             returned = unsent.runs()
@@ -381,13 +381,13 @@ class RoundRobinChannel:
 
     # -- the terminal's side: credit -----------------------------------------------------------------------
 
-    def grant(self, n: int, kind: Credit) -> None:
+    def grant(self, n: int, kind: CreditKind) -> None:
         if not self.settles:
             self.settles = True
             for each in (*self._given(), *self._queued):
                 self._unsettled.add(each.ids, each.deliveries)
         self._credit.grant(n, kind)
-        if kind is Credit.COUNT:
+        if kind is CreditKind.COUNT:
             self._give_up()
         self._dealer.can_take()
 
@@ -413,7 +413,7 @@ class RoundRobinChannel:
 
     def drain(self, drained: Callable[[int], None]) -> None:
         if self._credit.count is None:
-            self.grant(0, Credit.COUNT)
+            self.grant(0, CreditKind.COUNT)
         self._credit.drain(drained)
         self._dealer.draining(self)
         self._look_drained()

@@ -115,7 +115,7 @@ class Gone:
 Taken = Messages | Piece | Gone
 
 
-class Credit(Enum):
+class CreditKind(Enum):
     """What the number of messages in a grant limits (terminal-driver RFC, section 3.5.1,
     "channel_request").
     """
@@ -179,7 +179,7 @@ class Rest(Enum):
     HELD = "only its sender"
 
 
-class End(Enum):
+class EndReason(Enum):
     """Why a channel was ended by its driver rather than by its subscriber."""
 
     DELETED = "deleted"
@@ -270,7 +270,7 @@ class Subscriber(Protocol):
         It has no credit yet. A subscriber that had granted some grants it again, see `hand_over`.
         """
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         """End the subscriber: the topic was deleted, and the channel ended."""
 
 
@@ -320,7 +320,7 @@ class Channel(Protocol):
         with the rest of it, or reports with another `written(1)` that it was sent, too.
         """
 
-    def grant(self, n: int, kind: Credit) -> None:
+    def grant(self, n: int, kind: CreditKind) -> None:
         """Grant credit of one kind: from now on the channel returns no more than `n` allows. It replaces what
         was granted of this kind; credit of the other kind still limits the channel, too.
 
@@ -391,6 +391,6 @@ def hand_over(old: Channel, new: Channel) -> None:
     """Grant a channel the credit of the one that it replaces."""
     credit = old.granted()
     if credit.window is not None:
-        new.grant(credit.window, Credit.WINDOW)
+        new.grant(credit.window, CreditKind.WINDOW)
     if credit.count is not None:
-        new.grant(credit.count, Credit.COUNT)
+        new.grant(credit.count, CreditKind.COUNT)

@@ -16,7 +16,7 @@ from omq.drivers.budget import Budget
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.offer import Offered
 from omq.drivers.places import PersistentPlace
-from omq.drivers.posts import Post, Stored
+from omq.drivers.posts import Post, StoredDriver
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
 from omq_storage.batches import Batch
@@ -29,7 +29,7 @@ DELETE_SECONDS = 1.0
 log = logging.getLogger("omq.spill")
 
 
-class Spilling(Stored, Protocol):
+class Spilling(StoredDriver, Protocol):
     """A queue that spills."""
 
     def first_on_disk(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.driver import Opening
+from omq.drivers.driver import InitialState
 from omq.drivers.lifetime import Ephemeral
 from omq.drivers.offer import Offered
 from omq.drivers.round_robin import RoundRobinDriver
@@ -17,7 +17,7 @@ from omq_storage.fragments import Fragmented
 class SpillingDriver(RoundRobinDriver):
     """One topic, which spills if it is transient and a queue of AMQP."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: InitialState) -> None:
         self._spill: Spill | None = None
         self._is_spilling = False
         super().__init__(opening)

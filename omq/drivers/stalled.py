@@ -18,7 +18,7 @@ from omq.logs import LogThrottle
 log = logging.getLogger("omq.stalled")
 
 
-class Holder:
+class HeldReader:
     """A client in the middle of a held message."""
 
     def __init__(self, cut_off: Callable[[str], None]) -> None:
@@ -36,7 +36,7 @@ class _Message:
 
     def __init__(self, octets: int) -> None:
         self.octets = octets
-        self.holders: set[Holder] = set()
+        self.holders: set[HeldReader] = set()
 
     def moved_at(self) -> float:
         return max(holder.moved_at for holder in self.holders)
@@ -60,13 +60,13 @@ class Stalled:
     @contextmanager
     def holding(
         self, topic: int, message: int, octets: int, cut_off: Callable[[str], None]
-    ) -> Iterator[Holder]:
+    ) -> Iterator[HeldReader]:
         """Hold a message of `octets` during the block.
 
         `cut_off` is called with a reason when the memory is needed for others; the caller must then leave the
         block at once.
         """
-        holder = Holder(cut_off)
+        holder = HeldReader(cut_off)
         key = topic, message
         held = self._messages.get(key)
         if held is None:

@@ -53,7 +53,7 @@ class StoreCalls:
             return await in_thread(partial(self._store.with_spare_room, function))
 
     async def reserve(self, bounds: Mapping[int, int]) -> None:
-        """See `omq_storage.catalogue.Catalogue.reserve`."""
+        """See `omq_storage.catalogue.StoreCatalogue.reserve`."""
         try:
             await in_thread(partial(self._store.catalogue.reserve, bounds))
         except StoreFull:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 
 from omq.drivers.driver import Driver
 from omq.drivers.seam import Gone
-from omq_storage.environment import BlockInfo
+from omq_storage.environment import BlockRecord
 
 
 async def first_since(driver: Driver, time: int) -> int:
@@ -16,7 +16,7 @@ async def first_since(driver: Driver, time: int) -> int:
     """
     low = driver.extent.first if driver.extent.messages else driver.next_id
     high = end = driver.next_id
-    before: BlockInfo | None = None  # the last block that begins before the time
+    before: BlockRecord | None = None  # the last block that begins before the time
     while low < high:
         middle = (low + high) // 2
         found = await driver.stored_blocks(middle, high - middle, 1, _first)
@@ -36,5 +36,5 @@ async def first_since(driver: Driver, time: int) -> int:
     return bisect_left(range(block.first, block.next), time, key=block.message_time) + block.first
 
 
-def _first(infos: list[BlockInfo]) -> BlockInfo | None:
+def _first(infos: list[BlockRecord]) -> BlockRecord | None:
     return infos[0] if infos else None

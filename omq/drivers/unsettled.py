@@ -8,7 +8,7 @@ from omq.drivers.unconfirmed import Unconfirmed
 from omq_storage.runs import Ids, Run
 
 
-class Deliveries:
+class DeliveredIds:
     """Message ids. Nearly all of them were never delivered before: they lie in one set, and the others in one
     set for each number of deliveries.
     """
@@ -63,9 +63,9 @@ class Deliveries:
                     del self._again[deliveries]
         return taken
 
-    def copy(self) -> "Deliveries":
+    def copy(self) -> "DeliveredIds":
         """Return a set of the same messages."""
-        copied = Deliveries()
+        copied = DeliveredIds()
         copied._first = self._first.copy()
         copied._again = {deliveries: ids.copy() for deliveries, ids in self._again.items()}
         return copied
@@ -76,7 +76,7 @@ class Deliveries:
         self._again.clear()
 
 
-class Unsettled(Deliveries):
+class Unsettled(DeliveredIds):
     """Messages of one channel; their octets count in the memory that all channels share."""
 
     __slots__ = ("_counted", "_share")

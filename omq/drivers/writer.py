@@ -24,7 +24,7 @@ import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.histogram import Histogram
-from omq.drivers.posts import LATE, Post, Stored
+from omq.drivers.posts import LATE, Post, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Reservations
@@ -67,7 +67,7 @@ class _Waiting:
 
     __slots__ = ("driver", "failure", "is_done", "part")
 
-    def __init__(self, driver: Stored, part: Fragments) -> None:
+    def __init__(self, driver: StoredDriver, part: Fragments) -> None:
         self.driver = driver
         self.part = part
         self.is_done = False
@@ -79,7 +79,7 @@ class PostQueue:
 
     def __init__(self) -> None:
         # In the order of their turns. A plain dict would search for its first entry among all deleted ones.
-        self._turns: OrderedDict[Stored, deque[Post]] = OrderedDict()
+        self._turns: OrderedDict[StoredDriver, deque[Post]] = OrderedDict()
         self.octets = 0
         """Octets of the waiting posts."""
 
@@ -128,7 +128,7 @@ class Writer:
         """Held from `take_moved` until the positions are stored. The next call waits for that, and also takes
         the drivers whose positions could not be stored.
         """
-        self._moved: set[Stored] = set()
+        self._moved: set[StoredDriver] = set()
         self._has_moved = Signal()
         self._budget = budget
         self._ids = ids
@@ -179,7 +179,7 @@ class Writer:
             self._idle = trio.Event()
         self._wanted.set()
 
-    def moved(self, driver: Stored) -> None:
+    def moved(self, driver: StoredDriver) -> None:
         """Record that the position of a driver may have changed since it was saved."""
         self._moved.add(driver)
         self._has_moved.set()
@@ -189,7 +189,7 @@ class Writer:
         while not self._moved:
             await self._has_moved.wait()
 
-    def take_moved(self) -> set[Stored]:
+    def take_moved(self) -> set[StoredDriver]:
         """Return the drivers whose positions may have changed since the last call."""
         moved, self._moved = self._moved, set()
         return moved
@@ -203,7 +203,7 @@ class Writer:
         async with self._lock:
             return await in_thread(function)
 
-    async def put_fragments(self, driver: Stored, part: Fragments) -> None:
+    async def put_fragments(self, driver: StoredDriver, part: Fragments) -> None:
         """Store a part of a body of this topic, in a commit of its own or together with parts of others.
 
         These commits are small and take turns with those of posts. Raises Refused.
@@ -306,16 +306,16 @@ class Writer:
         """Store a group of posts and settle them, except those of drivers with a defective post. These are
         returned in order, and none of them is stored.
         """
-        posts_of: dict[Stored, list[Post]] = {}
+        posts_of: dict[StoredDriver, list[Post]] = {}
         late: list[Post] = []
         for post in group:
             if post.origins and post.failures != post.driver.failures:
                 late.append(post)  # see `LATE`
             else:
                 posts_of.setdefault(post.driver, []).append(post)
-        failures: dict[Stored, Failure] = {}
-        defective: set[Stored] = set()
-        portions: dict[Stored, TopicCommit] = {}
+        failures: dict[StoredDriver, Failure] = {}
+        defective: set[StoredDriver] = set()
+        portions: dict[StoredDriver, TopicCommit] = {}
         async with self._lock:
             if self.refusal is not None:
                 failures = dict.fromkeys(posts_of, self.refusal)
@@ -352,7 +352,7 @@ class Writer:
                 self._settle(post, failures.get(driver))
         return [post for post in group if post.driver in defective and post not in late]
 
-    def _tell_defect(self, driver: Stored, defective: set[Stored]) -> None:
+    def _tell_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
         """Log the exception that is being handled, which posts of this driver raised."""
         what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
         self._defects.add(what, topic=driver.topic.topic)
@@ -362,7 +362,7 @@ class Writer:
         self._budget.give(post.octets)
         post.confirmation.settle(failure)
 
-    async def _portion(self, driver: Stored, posts: Sequence[Post]) -> TopicCommit:
+    async def _portion(self, driver: StoredDriver, posts: Sequence[Post]) -> TopicCommit:
         """Return blocks of the messages that are not repeated. Raises StoreError."""
         sequences: Mapping[bytes, int] = {}
         if any(post.origins for post in posts):
@@ -370,7 +370,7 @@ class Writer:
         return TopicCommit(_blocks(driver, posts), sequences)
 
     async def _without_repeated(
-        self, driver: Stored, posts: Sequence[Post]
+        self, driver: StoredDriver, posts: Sequence[Post]
     ) -> tuple[list[Post], dict[bytes, int]]:
         """Return the posts without repeated messages, and the last sequence number of each producer with new
         ones.
@@ -394,7 +394,9 @@ class Writer:
 
         return await in_thread(look)
 
-    async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, Failure]:
+    async def _reserve(
+        self, counts: Mapping[StoredDriver, int], defective: set[StoredDriver]
+    ) -> dict[StoredDriver, Failure]:
         """Reserve ids for all topics that lack some in one commit; if that fails, topic by topic, as in
         `_append`.
         """
@@ -405,15 +407,15 @@ class Writer:
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             if len(counts) == 1:
                 return self._failed(counts, problem, defective)
-            failures: dict[Stored, Failure] = {}
+            failures: dict[StoredDriver, Failure] = {}
             for driver, count in counts.items():
                 failures |= await self._reserve({driver: count}, defective)
             return failures
         return {}
 
     def _failed(
-        self, drivers: Iterable[Stored], problem: Exception, defective: set[Stored]
-    ) -> dict[Stored, Failure]:
+        self, drivers: Iterable[StoredDriver], problem: Exception, defective: set[StoredDriver]
+    ) -> dict[StoredDriver, Failure]:
         """Return the failures of these drivers for an exception that is being handled; none yet if
         it is a defect.
         """
@@ -426,8 +428,8 @@ class Writer:
         return {}
 
     async def _append(
-        self, portions: Mapping[Stored, TopicCommit], defective: set[Stored]
-    ) -> dict[Stored, Failure]:
+        self, portions: Mapping[StoredDriver, TopicCommit], defective: set[StoredDriver]
+    ) -> dict[StoredDriver, Failure]:
         """Write all in one transaction; if that fails, topic by topic, so that one topic does not
         fail the others.
         """
@@ -442,7 +444,7 @@ class Writer:
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:
                 return self._failed(portions, problem, defective)
-            failures: dict[Stored, Failure] = {}
+            failures: dict[StoredDriver, Failure] = {}
             for driver, portion in portions.items():
                 failures |= await self._append({driver: portion}, defective)
             return failures
@@ -476,7 +478,7 @@ class Writer:
         self._octets += sum(block.held for block in blocks)
 
 
-def _blocks(driver: Stored, posts: Sequence[Post]) -> list[Block | Fragmented]:
+def _blocks(driver: StoredDriver, posts: Sequence[Post]) -> list[Block | Fragmented]:
     """Return the messages of these posts as blocks with the next ids of the topic."""
     topic, next_id, now = driver.topic.id, driver.next_id, driver.now()
     found: list[Block | Fragmented] = []

@@ -24,22 +24,22 @@ from omq.exchanges.records import (
     stored_bindings,
     stored_exchanges,
 )
-from omq.exchanges.routes import Declared, Part, Route, Router, TopicIsReplaced, missing_exchange
+from omq.exchanges.routes import Declarations, Route, RoutedPart, Router, TopicIsReplaced, missing_exchange
 from omq.exchanges.types import (
     DEFAULT,
     PREDECLARED,
     RESERVED,
     Binding,
     Destination,
+    DestinationKind,
     Exchange,
-    Kind,
     alternate_exchange,
     binding,
     exchange_type,
 )
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Table, table_octets
-from omq_storage.catalogue import Catalogue as StoreCatalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.topology import BindingRecord
 
 NO_ARGUMENTS = Table()
@@ -55,7 +55,7 @@ class Exchanges:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._declared = Declared()
+        self._declared = Declarations()
         self._from: dict[bytes, dict[Binding, None]] = {}
         """The bindings of each exchange that is their source."""
         self._to: dict[Destination, dict[Binding, None]] = {}
@@ -78,7 +78,7 @@ class Exchanges:
         """See `Router.route`."""
         return self._router.route(exchange, key, head)
 
-    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[Part]:
+    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[RoutedPart]:
         """See `Router.parts`."""
         return self._router.parts(exchange, key, run)
 
@@ -231,16 +231,16 @@ class Exchanges:
     def _check_ends(self, source: bytes, destination: Destination) -> None:
         self.find(source)
         match destination.kind:
-            case Kind.EXCHANGE:
+            case DestinationKind.EXCHANGE:
                 self.find(destination.name)
-            case Kind.QUEUE:
+            case DestinationKind.QUEUE:
                 if self._catalogue.lookup(destination.name) is None:
                     raise _missing_queue(destination.name)
             case other:
                 assert_never(other)
 
     def _topic_deleted(self, driver: Driver) -> None:
-        for each in list(self._to.get(Destination(Kind.QUEUE, driver.topic.topic), ())):
+        for each in list(self._to.get(Destination(DestinationKind.QUEUE, driver.topic.topic), ())):
             self._unbind(each)
 
     # -- the store -----------------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ class Exchanges:
             return None
         name = binding.destination.name
         match binding.destination.kind:
-            case Kind.EXCHANGE:
+            case DestinationKind.EXCHANGE:
                 return binding_record(binding, None) if self._declared.exchanges[name].durable else None
-            case Kind.QUEUE:
+            case DestinationKind.QUEUE:
                 driver = self._catalogue.lookup(name)
                 if driver is None or not is_recorded(driver):
                     return None
@@ -274,7 +274,7 @@ class Exchanges:
         finally:
             self._check_ends(wanted.source, wanted.destination)
             found = self._catalogue.lookup(wanted.destination.name)
-            if wanted.destination.kind is Kind.QUEUE and found is not topic:
+            if wanted.destination.kind is DestinationKind.QUEUE and found is not topic:
                 raise _missing_queue(wanted.destination.name)
 
     async def _erase(self, name: bytes) -> None:
@@ -326,7 +326,7 @@ class Exchanges:
         for each in list(self._from.pop(exchange.name)):
             self._leave(each)
         del self._declared.indexes[exchange.name]
-        for each in list(self._to.get(Destination(Kind.EXCHANGE, exchange.name), ())):
+        for each in list(self._to.get(Destination(DestinationKind.EXCHANGE, exchange.name), ())):
             self._unbind(each)
         self._router.forget()
 

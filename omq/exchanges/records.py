@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import Durable
-from omq.exchanges.types import Binding, Destination, Exchange, ExchangeType, Kind
+from omq.exchanges.types import Binding, Destination, DestinationKind, Exchange, ExchangeType
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Table, read_table, table_octets
 from omq.protocol.amqp.shortstr import FieldError
@@ -61,9 +61,9 @@ def stored_bindings(catalogue: Catalogue) -> Iterator[Binding]:
     names = {driver.topic.id: driver.topic.topic for driver in catalogue}
     for record in catalogue.stored_bindings():
         if isinstance(record.destination, int):
-            destination = Destination(Kind.QUEUE, names[record.destination])
+            destination = Destination(DestinationKind.QUEUE, names[record.destination])
         else:
-            destination = Destination(Kind.EXCHANGE, record.destination)
+            destination = Destination(DestinationKind.EXCHANGE, record.destination)
         try:
             arguments = (
                 read_table(record.arguments, 0, len(record.arguments))[0] if record.arguments else Table()

@@ -12,7 +12,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.copies import MARK, check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
-from omq.exchanges.types import DEFAULT, Destination, Exchange, Kind
+from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange
 from omq.logs import quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import read_table
@@ -34,7 +34,7 @@ class TopicIsReplaced(Exception):
     """A topic of the route is being given other types: await `Exchanges.settled`, then route again."""
 
 
-class Part(NamedTuple):
+class RoutedPart(NamedTuple):
     """Messages of a run with the same route."""  # a tuple, because one is made for each run
 
     route: Route
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """Their heads, in the form in which they are stored."""
 
 
-class Declared:
+class Declarations:
     """What is declared: the exchanges, and the bindings of each of them."""
 
     __slots__ = ("exchanges", "indexes")
@@ -57,7 +57,7 @@ class Declared:
 class Router:
     """Finds the topics of a message."""
 
-    def __init__(self, declared: Declared, topic: Callable[[bytes], Driver | None]) -> None:
+    def __init__(self, declared: Declarations, topic: Callable[[bytes], Driver | None]) -> None:
         """Create the routes of these exchanges. `topic` returns the topic with a name, and may raise
         TopicIsReplaced.
         """
@@ -90,7 +90,7 @@ class Router:
             return self._compute(exchange, key, head)
         return self._route_by_headers(exchange, key, head) if route is None else route
 
-    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[Part]:
+    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[RoutedPart]:
         """Divide a run of messages that a client publishes by their routes. See `route`.
 
         `run` has the heads of the messages. Raises Refused also for an internal exchange, and for headers CC
@@ -105,10 +105,12 @@ class Router:
             self.route(exchange, key)  # so that it is known whether it depends on the headers
             depends = self._routes[exchange, key] is None
         if not depends and MARK not in b"".join(run):
-            return (Part(self.route(exchange, key), None, run),)
+            return (RoutedPart(self.route(exchange, key), None, run),)
         return self._parts(exchange, key, run, depends)
 
-    def _parts(self, exchange: bytes, key: bytes, run: Sequence[bytes], depends: bool) -> Sequence[Part]:
+    def _parts(
+        self, exchange: bytes, key: bytes, run: Sequence[bytes], depends: bool
+    ) -> Sequence[RoutedPart]:
         parts: dict[Route, tuple[list[int], list[bytes]]] = {}
         for index, head in enumerate(run):
             if depends:
@@ -122,7 +124,7 @@ class Router:
             indexes.append(index)
             stored.append(copies.head)
         return [
-            Part(route, None if len(parts) == 1 else indexes, stored)
+            RoutedPart(route, None if len(parts) == 1 else indexes, stored)
             for route, (indexes, stored) in parts.items()
         ]
 
@@ -166,7 +168,7 @@ class Router:
             exchange, index = self._exchanges[name], self._indexes[name]
             reads_headers |= index.reads_headers
             matches = dict.fromkeys(index.destinations(keys, headers))
-            nexts = [each.name for each in matches if each.kind is Kind.EXCHANGE]
+            nexts = [each.name for each in matches if each.kind is DestinationKind.EXCHANGE]
             drivers.update(dict.fromkeys(filter(None, map(self._topic_of, matches))))
             alternate = exchange.alternate
             if not matches and alternate is not None and (not alternate or alternate in self._exchanges):
@@ -176,7 +178,7 @@ class Router:
         return _Found(tuple(drivers), reads_headers)
 
     def _topic_of(self, destination: Destination) -> Driver | None:
-        return self._topic(destination.name) if destination.kind is Kind.QUEUE else None
+        return self._topic(destination.name) if destination.kind is DestinationKind.QUEUE else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Exchange:
     """The exchange that gets messages without a matching binding here."""
 
 
-class Kind(Enum):
+class DestinationKind(Enum):
     """What the destination of a binding is."""
 
     QUEUE = "queue"
@@ -63,7 +63,7 @@ class Kind(Enum):
 class Destination:
     """Where a binding routes to."""
 
-    kind: Kind
+    kind: DestinationKind
     name: bytes
 
 

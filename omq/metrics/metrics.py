@@ -6,7 +6,7 @@ from omq.drivers.slices import Slices
 from omq.metrics.exposition import Exposition
 from omq.metrics.nodes import NodeMetrics
 from omq.metrics.server import ServerMetrics
-from omq.metrics.source import Source
+from omq.metrics.source import MetricsSource
 from omq.metrics.topics import TopicMetrics
 from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
 
@@ -14,7 +14,7 @@ from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
 class Metrics:
     """Answers requests for `/metrics`, one at a time."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MetricsSource) -> None:
         self._server = ServerMetrics(source)
         self._topics = TopicMetrics(source)
         self._nodes = NodeMetrics(source)

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from omq.drivers.slices import Slices
 from omq.drivers.statistics import NodeStatistics
-from omq.metrics.source import Source
+from omq.metrics.source import MetricsSource
 
 MOST_NODES = 1000
 """How many nodes have series: those that have existed for the longest time."""
@@ -33,7 +33,7 @@ _GAUGES = (
 class NodeMetrics:
     """The families of the nodes of one server."""
 
-    def __init__(self, source: Source, most: int = MOST_NODES) -> None:
+    def __init__(self, source: MetricsSource, most: int = MOST_NODES) -> None:
         self._source = source
         self._most = most
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from omq.metrics.source import Source
+from omq.metrics.source import MetricsSource
 from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
@@ -14,7 +14,7 @@ SLOW_SECONDS = 10.0
 class Readiness:
     """Answers requests for `/readyz`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MetricsSource) -> None:
         self._source = source
 
     async def answer(self, request: Request) -> HttpAnswer:

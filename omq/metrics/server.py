@@ -24,9 +24,9 @@ from omq.drivers.memory import MemoryStatistics
 from omq.drivers.reasons import Reason, refusals
 from omq.drivers.slices import Slices
 from omq.logs import LogThrottle
-from omq.metrics.source import PROTOCOLS, Source
+from omq.metrics.source import PROTOCOLS, MetricsSource
 from omq.statistics import ServerStatistics
-from omq.terminals.connection.statistics import Ended
+from omq.terminals.connection.statistics import EndedConnections
 from omq.threads import in_thread
 from omq_storage import codec
 from omq_storage.errors import StoreError
@@ -47,17 +47,17 @@ class Stores:
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
+class ConnectionSums:
     """The sums over connections."""
 
     open: Counter[str]
-    ended: dict[str, Ended]
+    ended: dict[str, EndedConnections]
     """By protocol: those that have ended, with the octets and messages of the open ones."""
     unconfirmed: int
     stalled: int
 
 
-def _measure(source: Source) -> Stores:
+def _measure(source: MetricsSource) -> Stores:
     """Measure the stores and the disk; this blocks. Raise OSError and StoreError."""
     writers = source.catalogue.writers
     used = {level: writer.environment.usage().used for level, writer in writers.items()}
@@ -68,7 +68,7 @@ def _measure(source: Source) -> Stores:
 class ServerMetrics:
     """The families of a server."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MetricsSource) -> None:
         self._source = source
         self._problems = LogThrottle.of_problem(log, "the stores cannot be measured")
 
@@ -95,9 +95,9 @@ class ServerMetrics:
             await slices.step()
         return families
 
-    async def _connections(self, slices: Slices) -> Connections:
+    async def _connections(self, slices: Slices) -> ConnectionSums:
         # What ended comes first: a connection that ends meanwhile is among the open ones then.
-        ended = dict.fromkeys(PROTOCOLS.values(), Ended())
+        ended = dict.fromkeys(PROTOCOLS.values(), EndedConnections())
         for kind, sums in self._source.ended.items():
             ended[PROTOCOLS[kind]] = ended[PROTOCOLS[kind]].plus(sums)
         opened: Counter[str] = Counter(dict.fromkeys(PROTOCOLS.values(), 0))
@@ -106,11 +106,11 @@ class ServerMetrics:
             one = terminal.statistics()
             protocol = PROTOCOLS[one.kind]
             opened[protocol] += 1
-            ended[protocol] = ended[protocol].plus(Ended.one(one))
+            ended[protocol] = ended[protocol].plus(EndedConnections.one(one))
             unconfirmed += one.unconfirmed
             stalled += one.stalled_seconds is not None
             await slices.step()
-        return Connections(opened, ended, unconfirmed, stalled)
+        return ConnectionSums(opened, ended, unconfirmed, stalled)
 
 
 LAG = "How long a task that could run waited for its turn; one sample about every second."
@@ -137,7 +137,7 @@ def _about(found: ServerStatistics) -> Iterator[Metric]:
     )
 
 
-def _connection_families(found: ServerStatistics, connections: Connections) -> Iterator[Metric]:
+def _connection_families(found: ServerStatistics, connections: ConnectionSums) -> Iterator[Metric]:
     opened = GaugeMetricFamily("omq_connections", "Open connections.", labels=["protocol"])
     for protocol, count in sorted(connections.open.items()):
         opened.add_metric([protocol], count)

@@ -8,7 +8,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.histogram import Distribution
 from omq.drivers.statistics import NodeStatistics
 from omq.statistics import ServerStatistics
-from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind
+from omq.terminals.connection.statistics import ConnectionStatistics, EndedConnections, Kind
 
 PROTOCOLS = {
     Kind.OMQ: "omq",
@@ -22,14 +22,14 @@ PROTOCOLS = {
 """The protocols by the kinds of connections."""
 
 
-class Connection(Protocol):
+class MeasuredConnection(Protocol):
     """A connection after its handshake."""
 
     def statistics(self) -> ConnectionStatistics:
         """Return a snapshot of it."""
 
 
-class Source(Protocol):
+class MetricsSource(Protocol):
     """A server."""
 
     config: Config
@@ -38,14 +38,14 @@ class Source(Protocol):
     def statistics(self) -> ServerStatistics:
         """Return a snapshot of it."""
 
-    def terminals(self) -> Sequence[Connection]:
+    def terminals(self) -> Sequence[MeasuredConnection]:
         """Return its connections."""
 
     def named_nodes(self) -> Iterator[NodeStatistics]:
         """Yield its nodes without a queue that have a name of their client's, the oldest first."""
 
     @property
-    def ended(self) -> Mapping[Kind, Ended]:
+    def ended(self) -> Mapping[Kind, EndedConnections]:
         """The sums of the connections that have ended."""
 
     @property

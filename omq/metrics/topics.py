@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from omq.drivers.driver import Driver
 from omq.drivers.slices import Slices
 from omq.drivers.statistics import Traffic
-from omq.metrics.source import Source
+from omq.metrics.source import MetricsSource
 from omq.model import Topic
 
 MOST_TOPICS = 1000
@@ -80,7 +80,7 @@ class _Sums:
 class TopicMetrics:
     """The families of the topics of one server."""
 
-    def __init__(self, source: Source, most: int = MOST_TOPICS) -> None:
+    def __init__(self, source: MetricsSource, most: int = MOST_TOPICS) -> None:
         self._source = source
         self._most = most
         self._seen: dict[int, _Seen] = {}

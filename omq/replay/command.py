@@ -19,7 +19,7 @@ from omq.replay.request import (
     Csv,
     Decoding,
     Json,
-    Request,
+    ReplayRequest,
     Text,
     ToJson,
     ToParquet,
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from omq.replay.meter import Meter
 
 
-def request_of(options: argparse.Namespace) -> Request:
+def request_of(options: argparse.Namespace) -> ReplayRequest:
     """Convert the arguments to a request. Raises BadOptions."""
     taken = _place_and_choice(options)
     shown = f"the store {options.path}" if options.path is not None else options.server
-    request = Request(
+    request = ReplayRequest(
         _named(taken.place),
         shown,
         taken.choice,
@@ -98,7 +98,7 @@ def _decoding(given: str | None) -> Decoding:
     return Csv(columns) if kind == "csv" else Json(columns)
 
 
-def _check(request: Request, options: argparse.Namespace) -> None:
+def _check(request: ReplayRequest, options: argparse.Namespace) -> None:
     """Raise BadOptions for contradictory arguments."""
     bounds = request.bounds
     if bounds.first is not None and bounds.last is not None and bounds.first > bounds.last:
@@ -154,13 +154,13 @@ def run(options: argparse.Namespace, refuse: Callable[[str], object]) -> int:
     return 1
 
 
-def _left(request: Request) -> str:
+def _left(request: ReplayRequest) -> str:
     if isinstance(request.destination, ToServer):
         return "some of the messages may be published"
     return "no files are left" if "://" not in request.destination.path else "the files are not whole"
 
 
-def _run(request: Request, dry: bool) -> int:
+def _run(request: ReplayRequest, dry: bool) -> int:
     with request.source.open() as access:
         plan = make_plan(access, request)
         if dry:

@@ -17,7 +17,7 @@ from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
 from omq.replay.ahead import Ahead
-from omq.replay.envelopes import Producer, bodies_size, envelopes
+from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
@@ -42,9 +42,9 @@ class ProducerNames:
     name: str
     all: bool
 
-    def of(self, topic: StoredTopic) -> Producer:
+    def of(self, topic: StoredTopic) -> ReplayProducer:
         """Return the producer for messages of this source topic."""
-        return Producer(f"{self.name}-{topic.id}".encode(), self.all)
+        return ReplayProducer(f"{self.name}-{topic.id}".encode(), self.all)
 
 
 def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
@@ -86,7 +86,7 @@ class _Copy:
         plan: Plan,
         destination: ToServer,
         part: Range,
-        producer: Producer,
+        producer: ReplayProducer,
         meter: Meter,
         stop: threading.Event,
     ) -> None:

@@ -19,7 +19,7 @@ _ONLY_IDS = b"\x00\x00\x00\x88"
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class ReplayProducer:
     """The producer of a replayed topic."""
 
     name: bytes
@@ -28,7 +28,7 @@ class Producer:
     """Whether it numbers all messages, or only those that came from an idempotent producer."""
 
 
-def envelopes(block: Block, messages: range, producer: Producer) -> bytes:
+def envelopes(block: Block, messages: range, producer: ReplayProducer) -> bytes:
     """Encode messages of a block for a sink. Raises ValueError for messages outside of the block."""
     if block.heads is None and not producer.all:
         return dmp_writer.of_block(block, messages, smallest=0)
@@ -39,7 +39,7 @@ def envelopes(block: Block, messages: range, producer: Producer) -> bytes:
     return dmp_writer.for_sink([bytes(frame[FRAME_HEADER:]) for frame in frames], named)
 
 
-def renamed(head: bytes, message: int, producer: Producer) -> bytes:
+def renamed(head: bytes, message: int, producer: ReplayProducer) -> bytes:
     """Return the head of a copy: with the replay's message-id and app-id if needed, and otherwise
     unchanged.
     """

@@ -29,7 +29,7 @@ from omq.replay.gaps import SKIP_LOST, going_on
 from omq.replay.meter import Meter
 from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
-from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToServer
+from omq.replay.request import Csv, Json, ReplayRequest, Text, ToJson, ToParquet, ToServer
 from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
 from omq.spark.options import spelled
 from omq.spark.session import local_session, stderr_to
@@ -135,7 +135,7 @@ def _frame(spark: SparkSession, plan: Plan) -> DataFrame:
     return spark.read.format("omq").options(**options).load().select(*OWN)
 
 
-def _decoded(frame: DataFrame, request: Request) -> DataFrame:
+def _decoded(frame: DataFrame, request: ReplayRequest) -> DataFrame:
     text = frame.withColumn(TEXT, F.try_validate_utf8(F.col("value").cast("string")))
     match request.decoding:
         case Text():

@@ -11,7 +11,7 @@ from omq.bulk.ranges import Range
 from omq.bulk.remote import Patience
 from omq.bulk.sinks import send
 from omq.replay.copying import producers
-from omq.replay.envelopes import Producer, bodies_size, envelopes
+from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
@@ -128,7 +128,7 @@ def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterat
 
 
 def _due(
-    access: Access, part: Range, producer: Producer, tick: int, skip_lost: bool, meter: Meter
+    access: Access, part: Range, producer: ReplayProducer, tick: int, skip_lost: bool, meter: Meter
 ) -> Iterator[Due]:
     """Split the messages of a topic into pieces of at most `tick` microseconds."""
     for block, messages in _blocks(access, part, skip_lost, meter):

@@ -7,14 +7,14 @@ from typing import assert_never
 from omq.bulk.access import Access, StoredTopic
 from omq.bulk.errors import BadOptions, DataLoss
 from omq.bulk.ranges import Range, choose, first_since
-from omq.replay.request import Bounds, Request, ToJson, ToParquet, ToServer
+from omq.replay.request import Bounds, ReplayRequest, ToJson, ToParquet, ToServer
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The messages to replay. It excludes messages that are published later."""
 
-    request: Request
+    request: ReplayRequest
     parts: Sequence[Range]
     """One for each chosen topic, in the order of their names; some may be empty."""
 
@@ -24,7 +24,7 @@ class Plan:
         return sum(map(len, self.parts))
 
 
-def make_plan(access: Access, request: Request) -> Plan:
+def make_plan(access: Access, request: ReplayRequest) -> Plan:
     """Make the plan. Raises BadOptions, UnknownTopic, DataLoss, and the errors of `Access`."""
     topics = choose(access, request.choice)
     if not topics:
@@ -32,7 +32,7 @@ def make_plan(access: Access, request: Request) -> Plan:
     return Plan(request, [_range(access, topics[name], request) for name in sorted(topics)])
 
 
-def _range(access: Access, topic: StoredTopic, request: Request) -> Range:
+def _range(access: Access, topic: StoredTopic, request: ReplayRequest) -> Range:
     bounds = request.bounds
     start = topic.first if bounds.first is None else bounds.first
     end = topic.next if bounds.last is None else bounds.last + 1
@@ -84,7 +84,7 @@ def _octets(part: Range) -> float:
     return part.topic.bytes * len(part) / kept if kept else 0.0
 
 
-def _destination(request: Request) -> str:
+def _destination(request: ReplayRequest) -> str:
     match request.destination:
         case ToServer(_, shown, None):
             return f"{shown}, topics of the same names"
@@ -98,7 +98,7 @@ def _destination(request: Request) -> str:
             assert_never(request.destination)
 
 
-def _way(request: Request) -> str:
+def _way(request: ReplayRequest) -> str:
     pace = "" if request.speed is None else f", at {request.speed:g} times the pace they were published at"
     if request.needs_spark:
         return f"with Spark{pace}"

@@ -70,7 +70,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReplayRequest:
     source: Place
     shown: str
     """The source, as shown to the user."""

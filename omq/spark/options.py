@@ -16,6 +16,7 @@ from omq.bulk.places import (
     Bound,
     Choice,
     Edge,
+    NamedTopics,
     Pattern,
     PerTopic,
     Place,
@@ -23,7 +24,6 @@ from omq.bulk.places import (
     StorePlace,
     Timestamp,
     TimestampPerTopic,
-    Topics,
 )
 from omq.bulk.remote import Patience, parse_servers
 from omq.model import check_topic
@@ -296,13 +296,13 @@ def _choice(given: _Given) -> Choice:
             raise BadOptions(f"Say which topics: give one of {', '.join(CHOICES)}.")
 
 
-def _topics(option: str, names: list[str]) -> Topics:
+def _topics(option: str, names: list[str]) -> NamedTopics:
     for name in names:
         if (problem := check_topic(name.encode())) is not None:
             raise BadOptions(f"{option} names {name!r}: {problem}.")
     if not names:
         raise BadOptions(f"{option} names no topic.")
-    return Topics(tuple(dict.fromkeys(names)))
+    return NamedTopics(tuple(dict.fromkeys(names)))
 
 
 def _assigned(text: str) -> list[str]:

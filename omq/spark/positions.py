@@ -21,7 +21,7 @@ Offsets = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """How far a stream has read a topic, and the partitions of its last micro-batch."""
 
     id: int
@@ -41,17 +41,17 @@ class Position:
         return [Range(topic, begin, end) for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
 
 
-def at(topic: StoredTopic, message: int) -> Position:
+def at(topic: StoredTopic, message: int) -> StreamPosition:
     """Return the position at a message, with no micro-batch before it."""
-    return Position(topic.id, (message,))
+    return StreamPosition(topic.id, (message,))
 
 
-def behind(topic: StoredTopic, begin: int, parts: Iterable[Range], joined: bool) -> Position:
+def behind(topic: StoredTopic, begin: int, parts: Iterable[Range], joined: bool) -> StreamPosition:
     """Return the position after these parts of a topic, which are consecutive and start at `begin`."""
-    return Position(topic.id, (begin, *(part.end for part in parts)), joined)
+    return StreamPosition(topic.id, (begin, *(part.end for part in parts)), joined)
 
 
-def offsets_of(positions: Mapping[str, Position]) -> Offsets:
+def offsets_of(positions: Mapping[str, StreamPosition]) -> Offsets:
     """Convert positions to JSON for Spark's checkpoint."""
     return {
         name: {"id": each.id, "bounds": list(each.bounds)} | ({"joined": True} if each.joined else {})
@@ -59,7 +59,7 @@ def offsets_of(positions: Mapping[str, Position]) -> Offsets:
     }
 
 
-def positions_of(offsets: Offsets) -> dict[str, Position]:
+def positions_of(offsets: Offsets) -> dict[str, StreamPosition]:
     """Parse positions from a checkpoint. Raises BadOptions for a checkpoint of another data source."""
     found = {}
     for name, kept in offsets.items():
@@ -67,7 +67,7 @@ def positions_of(offsets: Offsets) -> dict[str, Position]:
             case {"id": int(id), "bounds": [_, *_] as bounds} if all(
                 isinstance(each, int) for each in bounds
             ):
-                found[name] = Position(id, tuple(bounds), kept.get("joined") is True)
+                found[name] = StreamPosition(id, tuple(bounds), kept.get("joined") is True)
             case _:
                 raise BadOptions(f"The query's checkpoint is not one of omq: it has {kept!r} for {name!r}.")
     return found

@@ -5,7 +5,7 @@ import json
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from omq.bulk.errors import BadOptions
-from omq.spark.positions import Position, positions_of
+from omq.spark.positions import StreamPosition, positions_of
 
 
 def behind(progress: StreamingQueryProgress) -> dict[str, int]:
@@ -24,7 +24,7 @@ def behind(progress: StreamingQueryProgress) -> dict[str, int]:
     return waiting
 
 
-def _positions(text: str) -> dict[str, Position]:
+def _positions(text: str) -> dict[str, StreamPosition]:
     """Parse the offsets of one source; empty for a source that is not of omq, or has none yet."""
     found = json.loads(text)
     if not isinstance(found, dict):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lmdb
 
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreInUse
@@ -21,7 +21,7 @@ from omq_storage.store import (
     CATALOGUE_MAP_SIZE,
     MAP_SIZE,
     Format,
-    State,
+    StoreState,
     lineage_of,
     lock_store,
     read_format,
@@ -64,7 +64,7 @@ def backup(path: Path, to: Path, boot_id: str, progress: Callable[[str], None]) 
                 progress(name)
                 _copy(path / name, part / name)
         _give_new_identity(part, boot_id)
-        write_format(part, State.BACKUP)
+        write_format(part, StoreState.BACKUP)
         size = sum(file.stat().st_size for file in part.rglob(DATA))
         if to.exists():
             to.rmdir()
@@ -78,7 +78,7 @@ def backup(path: Path, to: Path, boot_id: str, progress: Callable[[str], None]) 
 
 def _require_intact(path: Path, form: Format, boot_id: str) -> None:
     require_intact(path / CATALOGUE)
-    catalogue = Catalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
+    catalogue = StoreCatalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
     try:
         lineage = lineage_of(catalogue, path, form)
     finally:
@@ -101,7 +101,7 @@ def _give_new_identity(path: Path, boot_id: str) -> None:
             environment.identify(lineage.identity(level))
         finally:
             environment.close()
-    catalogue = Catalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
+    catalogue = StoreCatalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
     try:
         catalogue.set_lineage(lineage)
     finally:

@@ -16,7 +16,7 @@ import msgspec
 
 from omq_storage.checksummed import verify, verify_and_decode, with_checksum
 from omq_storage.database import Database, Reading, Writing
-from omq_storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopic
+from omq_storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopicId
 from omq_storage.identity import LINEAGE_KEY, Lineage, pack_lineage, unpack_lineage
 from omq_storage.records import key_topic, topic_key
 from omq_storage.topology import (
@@ -27,7 +27,7 @@ from omq_storage.topology import (
     TOPOLOGY_TABLES,
     BindingRecord,
     ExchangeRecord,
-    Topology,
+    StoredTopology,
     binding_key,
     decode_binding,
     decode_exchange,
@@ -77,7 +77,7 @@ class TopicRecord:
         return range(self.lost_from, self.resume) if self.lost_from else range(0)
 
 
-class Catalogue:
+class StoreCatalogue:
     """An open catalogue.  Any call may come from any thread, and its changes are durable when it returns.
 
     Every call that writes may raise StoreFull, StoreFailed and StoreError.
@@ -113,7 +113,7 @@ class Catalogue:
         lineage: Lineage | None,
         *,
         map_size: int,
-        topology: Topology | None = None,
+        topology: StoredTopology | None = None,
     ) -> None:
         """Create a catalogue with these records in an existing, empty directory; durable on return.
 
@@ -250,7 +250,7 @@ class Catalogue:
     def update(self, record: TopicRecord) -> None:
         """Replace the record with this id.
 
-        Raises UnknownTopic, NameTaken, StoreFull, and StoreError when ``reserved`` would decrease.
+        Raises UnknownTopicId, NameTaken, StoreFull, and StoreError when ``reserved`` would decrease.
         """
         with self._lock:
             known = self._known(record.id)
@@ -263,7 +263,7 @@ class Catalogue:
     def reserve(self, reserved: Mapping[int, int]) -> None:
         """Set ``reserved`` of topics (topic id -> message id) in one commit.
 
-        On return the message ids below it may be assigned.  Raises UnknownTopic, StoreFull, and StoreError
+        On return the message ids below it may be assigned.  Raises UnknownTopicId, StoreFull, and StoreError
         when one would decrease; then none is changed.
         """
         with self._lock:
@@ -276,14 +276,14 @@ class Catalogue:
             self._write(records)
 
     def retain(self, topic: int, retention: tuple[int | None, int | None] | None) -> TopicRecord:
-        """Set ``retention`` of a topic, and return its record.  Raises UnknownTopic and StoreFull."""
+        """Set ``retention`` of a topic, and return its record.  Raises UnknownTopicId and StoreFull."""
         with self._lock:
             record = replace(self._known(topic), retention=retention)
             self._write([record])
             return record
 
     def resume(self, ids: Mapping[int, int]) -> None:
-        """Set ``resume`` of topics (topic id -> message id) in one commit.  Raises UnknownTopic and
+        """Set ``resume`` of topics (topic id -> message id) in one commit.  Raises UnknownTopicId and
         StoreFull.
         """
         with self._lock:
@@ -296,7 +296,7 @@ class Catalogue:
         the record of levels that lost messages.
 
         Call it when every message id that a client may have seen is one of these, or below the stored
-        messages.  Raises UnknownTopic and StoreFull.
+        messages.  Raises UnknownTopicId and StoreFull.
         """
         with self._lock:
             lineage = self._lineage
@@ -311,7 +311,7 @@ class Catalogue:
         """Lower ``reserved`` of topics (topic id -> message id) in one commit.
 
         For a clean shutdown only: the ids from there on were not assigned, and none is assigned any more.
-        Raises UnknownTopic and StoreFull.
+        Raises UnknownTopicId and StoreFull.
         """
         with self._lock:
             self._write([replace(self._known(topic), reserved=bound) for topic, bound in unused.items()])
@@ -348,7 +348,7 @@ class Catalogue:
     def delete(self, topic: int) -> None:
         """Delete the record of a topic, with its bindings and its options as a queue.
 
-        ``Environment.drop`` deletes its blocks.  Raises UnknownTopic.
+        ``Environment.drop`` deletes its blocks.  Raises UnknownTopicId.
         """
         with self._lock:
             known = self._known(topic)
@@ -413,7 +413,7 @@ class Catalogue:
             self._unbind(bound)
 
     def bind(self, record: BindingRecord) -> None:
-        """Add a binding unless there is one with the same values.  Raises UnknownTopic and StoreFull."""
+        """Add a binding unless there is one with the same values.  Raises UnknownTopicId and StoreFull."""
         with self._lock:
             if isinstance(record.destination, int):
                 self._known(record.destination)
@@ -437,7 +437,7 @@ class Catalogue:
             self._topology.remove(record)
 
     def set_queue(self, topic: int, options: bytes) -> None:
-        """Set the options of a queue.  Raises UnknownTopic and StoreFull."""
+        """Set the options of a queue.  Raises UnknownTopicId and StoreFull."""
         with self._lock:
             self._known(topic)
             self._prepare_topology()
@@ -477,11 +477,11 @@ class Catalogue:
     def _known(self, topic: int) -> TopicRecord:
         record = self._records.get(topic)
         if record is None:
-            raise UnknownTopic(f"There is no topic with id {topic}.")
+            raise UnknownTopicId(f"There is no topic with id {topic}.")
         return record
 
     def _write(
-        self, records: list[TopicRecord], lineage: Lineage | None = None, again: Topology | None = None
+        self, records: list[TopicRecord], lineage: Lineage | None = None, again: StoredTopology | None = None
     ) -> None:
         if not records and lineage is None:
             return
@@ -515,19 +515,19 @@ def topic_records(transaction: Reading) -> list[TopicRecord]:
     return [decode_topic(key, stored) for key, stored in transaction.cursor(TOPICS)]
 
 
-def _topology(transaction: Reading) -> Topology:
+def _topology(transaction: Reading) -> StoredTopology:
     """Return all exchanges, bindings and queues.  Raises DamagedRecord."""
     exchanges, bindings, queues = (
         list(transaction.cursor(table)) if transaction.has(table) else [] for table in TOPOLOGY_TABLES
     )
-    return Topology(
+    return StoredTopology(
         {key: decode_exchange(key, stored) for key, stored in exchanges},
         dict(decode_binding(key, stored) for key, stored in bindings),
         dict(decode_queue(key, stored) for key, stored in queues),
     )
 
 
-def _check_ends(topology: Topology, topics: Collection[int]) -> None:
+def _check_ends(topology: StoredTopology, topics: Collection[int]) -> None:
     """Raise DamagedRecord for options and bindings of topics that are not there."""
     missing = topology.queues.keys() | {
         record.destination for record in topology.bindings() if isinstance(record.destination, int)
@@ -536,7 +536,7 @@ def _check_ends(topology: Topology, topics: Collection[int]) -> None:
         raise DamagedRecord(f"Topic {topic} has a binding or options, but no record.")
 
 
-def _put_topology(transaction: Writing, topology: Topology) -> None:
+def _put_topology(transaction: Writing, topology: StoredTopology) -> None:
     for exchange in topology.exchanges.values():
         transaction.put(EXCHANGES, exchange.name, pack_exchange(exchange))
     for number, binding in enumerate(topology.bindings(), start=1):

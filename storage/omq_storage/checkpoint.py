@@ -51,7 +51,7 @@ from crc32c import crc32c
 from omq_storage.database import Database, Snapshot
 from omq_storage.errors import DamagedFile, StoreError, StoreFailed
 from omq_storage.files import write_durably
-from omq_storage.identity import Expected, Identity, read_identity
+from omq_storage.identity import Expected, LevelIdentity, read_identity
 from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
 from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
@@ -88,7 +88,7 @@ class _Slot:
     clean: bool
     pages: bytes
     mount: str = UNKNOWN
-    identity: Identity | None = None
+    identity: LevelIdentity | None = None
     """The identity in the saved state; None if an earlier version saved it."""
 
 
@@ -157,7 +157,7 @@ def needs_recovery(path: Path, boot_id: str) -> bool:
     return not newest.clean and not same
 
 
-def saved_identity(path: Path) -> Identity | None:
+def saved_identity(path: Path) -> LevelIdentity | None:
     """Return the identity in the newest checkpoint of this directory, or None.
 
     Raises OSError when the checkpoint file cannot be read.
@@ -169,7 +169,7 @@ def saved_identity(path: Path) -> Identity | None:
 class Checkpoints:
     """Takes the checkpoints of one open environment.  It takes the first one at once, before any write."""
 
-    def __init__(self, database: Database, boot_id: str, identity: Identity | None) -> None:
+    def __init__(self, database: Database, boot_id: str, identity: LevelIdentity | None) -> None:
         """Take a first checkpoint. ``boot_id``: names this start of the machine. ``identity``: that of the
         environment, if it has one.
 
@@ -210,7 +210,7 @@ class Checkpoints:
             if clean or self._database.room().transaction != self.durable:
                 self._take(clean)
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: LevelIdentity) -> None:
         """Take a checkpoint of an environment whose identity has changed.  Raises what ``take`` raises.
 
         The checkpoint goes into both slots, so that no start returns to one with the previous identity.
@@ -363,7 +363,7 @@ def _decode(octets: bytes) -> _Slot | None:
         clean=description["clean"],
         pages=octets[end - paged : end],
         mount=description.get("mount", UNKNOWN),
-        identity=Identity(description["store"], Level(description["level"]), description["generation"])
+        identity=LevelIdentity(description["store"], Level(description["level"]), description["generation"])
         if "store" in description
         else None,
     )

@@ -40,9 +40,9 @@ from omq_storage.fragments import (
     sweep,
     take_loose,
 )
-from omq_storage.identity import IDENTITY, IDENTITY_KEY, Identity, pack_identity, unpack_identity
+from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
 from omq_storage.levels import Level
-from omq_storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
+from omq_storage.lookup import VerifiedBlock, extent_of, infos_from, read_stored, verified
 from omq_storage.merging import plan
 from omq_storage.pieces import Intact, LargeMessage, open_message, read_piece, verify_fragments
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
@@ -51,7 +51,7 @@ from omq_storage.records import (
     EXTENTS,
     INDEX,
     POSITIONS,
-    BlockInfo,
+    BlockRecord,
     Extent,
     Position,
     TooOld,
@@ -67,7 +67,7 @@ from omq_storage.records import (
     unpack_position,
 )
 
-__all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
+__all__ = ["BlockRecord", "Environment", "Extent", "Position", "Usage"]
 
 TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 ADDED_TABLES = (IDENTITY, *FRAGMENT_TABLES)
@@ -131,7 +131,7 @@ class Environment:
             self._checkpoints = Checkpoints(self._database, boot_id, self._identity)
         self._database.make_tables()
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: LevelIdentity) -> None:
         """Store the identity of this environment; durable on return at every level.
 
         Raises StoreFull and StoreFailed.
@@ -294,7 +294,7 @@ class Environment:
         max_bytes: int = 1 << 20,
         max_blocks: int = 64,
         largest: int | None = None,
-    ) -> list[StoredBlock]:
+    ) -> list[VerifiedBlock]:
         """Return the blocks that ``read`` returns, each with the stored value of which it is a view.
 
         Raises lookup.LargeBlock when the first stored value has more than ``largest`` octets, or is a message
@@ -328,7 +328,7 @@ class Environment:
                 self._intact.discard(message.place.body)  # the next task that opens it learns of it at once
             raise
 
-    def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
+    def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockRecord]:
         """Return the index records of up to ``limit`` blocks that ``read`` would find, without their
         messages.
         """
@@ -367,7 +367,7 @@ class Environment:
         Deletes at most 256 blocks in one transaction: call again while the extent changes.
         """
 
-        def kept(info: BlockInfo, extent: Extent) -> bool:
+        def kept(info: BlockRecord, extent: Extent) -> bool:
             if keep_from is not None and info.next > keep_from:
                 return True
             too_many = max_bytes is not None and extent.bytes > max_bytes and info.last != extent.last
@@ -512,7 +512,7 @@ class Environment:
             self._checkpoints.renew(growth)
 
     def _freeing(
-        self, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool = False
+        self, topic: int, kept: Callable[[BlockRecord, Extent], bool], forget: bool = False
     ) -> tuple[Extent, bool]:
         """Delete the oldest blocks in one transaction; see ``_delete``."""
         return self._with_room(
@@ -566,7 +566,7 @@ def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
 
 
 def _delete(
-    transaction: Writing, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool, divisor: int
+    transaction: Writing, topic: int, kept: Callable[[BlockRecord, Extent], bool], forget: bool, divisor: int
 ) -> tuple[Extent, bool]:
     """Delete the oldest blocks up to the first that is ``kept``, and return the new extent.
 
@@ -577,8 +577,8 @@ def _delete(
     block is left, delete the extent and the position too.
     """
     extent = extent_of(transaction, topic)
-    deleted: list[BlockInfo] = []
-    following: BlockInfo | None = None
+    deleted: list[BlockRecord] = []
+    following: BlockRecord | None = None
     octets = 0
     is_at_limit = False
     for info in infos_from(transaction, topic, 0):
@@ -610,7 +610,7 @@ def _delete(
     return extent, more
 
 
-def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequence[BlockInfo]]:
+def _within(runs: Sequence[Sequence[BlockRecord]], limit: int) -> Iterator[Sequence[BlockRecord]]:
     """Yield the first of these runs that have up to ``limit`` octets together, but at least one."""
     size = 0
     for run in runs:
@@ -620,7 +620,7 @@ def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequenc
         yield run
 
 
-def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block | None:
+def _merged(topic: int, run: Sequence[tuple[BlockRecord, bytes | None]]) -> Block | None:
     """Return one block for a run.  None if a part cannot be read: the parts stay, and ``read`` reports it."""
     try:
         return merge([verified(topic, info, value).block for info, value in run])
@@ -628,7 +628,7 @@ def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block 
         return None
 
 
-def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value: bytes) -> None:
+def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, value: bytes) -> None:
     """Store a merged block in place of its parts, unless some part was deleted or merged meanwhile.
 
     The parts were read before this transaction began.  A server runs no deletion of the same level in
@@ -649,6 +649,6 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     _put_extent(transaction, topic, replace(extent, bytes=extent.bytes - saved))
 
 
-def _is_too_old(info: BlockInfo, too_old: TooOld) -> bool:
+def _is_too_old(info: BlockRecord, too_old: TooOld) -> bool:
     by_time = info.next <= too_old.time_below and info.time + info.span < too_old.time
     return by_time or info.next <= too_old.below

@@ -27,7 +27,7 @@ class StoreFailed(StoreError):
     """The disk refused to sync.  The store accepts no writes until it is opened again."""
 
 
-class UnknownTopic(StoreError):
+class UnknownTopicId(StoreError):
     """The catalogue has no topic with this id."""
 
 

@@ -29,7 +29,7 @@ from omq_storage.database import Reading, View, Writing
 from omq_storage.errors import DamagedBlock, DamagedRecord, StoreError
 from omq_storage.heads import Heads, encode_heads
 from omq_storage.plain import FRAME_HEADER, FRAMES_LIMIT
-from omq_storage.records import BLOCKS, BlockInfo, block_key, key_block
+from omq_storage.records import BLOCKS, BlockRecord, block_key, key_block
 
 FRAGMENTS = b"fragments"
 LOOSE = b"loose"
@@ -162,10 +162,10 @@ def fragment_count(size: int) -> int:
     return -(-size // FRAGMENT_OCTETS)
 
 
-def info_of(message: Fragmented) -> BlockInfo:
+def info_of(message: Fragmented) -> BlockRecord:
     """Return the index record of a message in fragments."""
     octets = message.stored_octets
-    return BlockInfo(message.first, 1, message.time, 0, octets, message.has_heads, message.body)
+    return BlockRecord(message.first, 1, message.time, 0, octets, message.has_heads, message.body)
 
 
 def pack_fragmented(message: Fragmented) -> bytes:

@@ -4,7 +4,7 @@ An operator may restore one file from a backup, or copy a file to the wrong dire
 a file is right, but its messages and ids are wrong for this store.  So the files are marked:
 
 - A store has a random name.
-- Each level has a record with this name, its own level, and a generation (``Identity``).
+- Each level has a record with this name, its own level, and a generation (``LevelIdentity``).
 - The catalogue has a record with the name and the range of generations that it accepts (``Lineage``).
 - Every start gives the levels the next generation.  So a file of an earlier day has a generation that is too
   low.
@@ -40,7 +40,7 @@ LINEAGE_KEY = b"lineage"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LevelIdentity:
     """What a level records about itself."""
 
     store: str
@@ -86,11 +86,11 @@ class Lineage:
         """Return the record for step 3 of a start: it accepts the new generation only."""
         return replace(self, since=self.generation)
 
-    def identity(self, level: Level) -> Identity:
+    def identity(self, level: Level) -> LevelIdentity:
         """Return the identity that a level gets in step 2 of this start."""
-        return Identity(self.store, level, self.generation)
+        return LevelIdentity(self.store, level, self.generation)
 
-    def objection(self, level: Level, identity: Identity | None) -> str | None:
+    def objection(self, level: Level, identity: LevelIdentity | None) -> str | None:
         """Return why a file with this identity is not that of a level, as a clause; None if it is."""
         if identity is None:
             return "it does not say which store and level it belongs to"
@@ -118,23 +118,23 @@ class Expected:
     level: Level
     lineage: Lineage
 
-    def objection(self, identity: Identity | None) -> str | None:
+    def objection(self, identity: LevelIdentity | None) -> str | None:
         """See ``Lineage.objection``."""
         return self.lineage.objection(self.level, identity)
 
-    def is_foreign(self, identity: Identity) -> bool:
+    def is_foreign(self, identity: LevelIdentity) -> bool:
         """Return whether this is the identity of another level or store; the generation does not matter."""
         return (identity.store, identity.level) != (self.lineage.store, self.level)
 
 
-def pack_identity(identity: Identity) -> bytes:
+def pack_identity(identity: LevelIdentity) -> bytes:
     """Return the stored value of an identity."""
     return with_checksum(IDENTITY, IDENTITY_KEY, msgspec.msgpack.encode(identity))
 
 
-def unpack_identity(key: bytes, stored: bytes) -> Identity:
+def unpack_identity(key: bytes, stored: bytes) -> LevelIdentity:
     """Return the identity of a stored value.  Raises DamagedRecord."""
-    return verify_and_decode(IDENTITY, key, stored, Identity, "which store and level this is")
+    return verify_and_decode(IDENTITY, key, stored, LevelIdentity, "which store and level this is")
 
 
 def pack_lineage(lineage: Lineage) -> bytes:
@@ -147,7 +147,7 @@ def unpack_lineage(key: bytes, stored: bytes) -> Lineage:
     return verify_and_decode(_CATALOGUE_TABLE, key, stored, Lineage, "which store this is")
 
 
-def read_identity(path: Path) -> Identity | None:
+def read_identity(path: Path) -> LevelIdentity | None:
     """Return the identity of the data file in this directory, or None if none can be read.
 
     Reads the file without LMDB, because a data file must be verified before LMDB may map it.  Raises OSError

@@ -15,11 +15,11 @@ from omq_storage.catalogue import TopicRecord
 from omq_storage.checkpoint import CHECKPOINT, is_readable, recover
 from omq_storage.environment import TABLES as LEVEL_TABLES
 from omq_storage.errors import DamagedFile
-from omq_storage.identity import Expected, Identity, Lineage, read_identity
+from omq_storage.identity import Expected, LevelIdentity, Lineage, read_identity
 from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
 from omq_storage.salvage import Salvage, salvage
-from omq_storage.store import CATALOGUE, FORMAT, FORMAT_FILE, Format, State, read_format
+from omq_storage.store import CATALOGUE, FORMAT, FORMAT_FILE, Format, StoreState, read_format
 
 _NO_LINEAGE = "it has lost which store it belongs to"
 
@@ -107,9 +107,9 @@ def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspec
     if form is None:
         # Without the file it is unknown whether the store is a copy that was never opened. Such a copy must
         # skip ids, so treat it as one.
-        form = Format(FORMAT if identities or catalogue.lineage else 1, State.BACKUP)
+        form = Format(FORMAT if identities or catalogue.lineage else 1, StoreState.BACKUP)
     lineage: Lineage | None = None
-    if form.number > 1 and form.state is not State.BEGUN:
+    if form.number > 1 and form.state is not StoreState.BEGUN:
         lineage, objection = _expected_lineage(catalogue.lineage, identities)
         if objection is not None:
             damaged = damaged or [f"The file {path / CATALOGUE / DATA} is not the right one: {objection}."]
@@ -130,7 +130,9 @@ def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspec
     return Inspection(path, wrong_format, catalogue, damaged, levels, form, lineage)
 
 
-def _expected_lineage(known: Lineage | None, identities: Collection[Identity]) -> tuple[Lineage, str | None]:
+def _expected_lineage(
+    known: Lineage | None, identities: Collection[LevelIdentity]
+) -> tuple[Lineage, str | None]:
     """Return the lineage that the levels must fit, and a clause on why the catalogue is wrong, or None.
 
     If the catalogue and the levels disagree, the majority of the levels decides.

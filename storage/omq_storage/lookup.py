@@ -22,7 +22,7 @@ from omq_storage.records import (
     BLOCKS,
     EXTENTS,
     INDEX,
-    BlockInfo,
+    BlockRecord,
     Extent,
     block_info,
     block_key,
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBlock:
+class VerifiedBlock:
     """A verified block, and the stored value that it is a view of."""
 
     block: Block
@@ -67,7 +67,7 @@ def extent_of(transaction: Reading, topic: int) -> Extent:
     return Extent() if stored is None else unpack_extent(key, stored)
 
 
-def infos_from(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
+def infos_from(transaction: Reading, topic: int, first: int) -> Iterator[BlockRecord]:
     """Yield the index records of a topic in order.
 
     The first one is that of the block that contains message ``first``, or else of the next block.
@@ -91,14 +91,14 @@ def read_stored(
     max_bytes: int,
     max_blocks: int,
     largest: int | None = None,
-) -> list[StoredBlock]:
+) -> list[VerifiedBlock]:
     """Return the blocks from message ``first`` on, as ``Environment.read`` describes.
 
     ``reading`` is used once and left as soon as the values are copied.  Raises LargeBlock when the first
     stored value has more than ``largest`` octets or is a message in fragments, and DamagedBlock and
     NewerFormat for the first block.
     """
-    found: list[tuple[BlockInfo, bytes | None]] = []
+    found: list[tuple[BlockRecord, bytes | None]] = []
     size = 0
     with reading as transaction:
         for info in infos_from(transaction, topic, first):
@@ -114,7 +114,7 @@ def read_stored(
             found.append((info, transaction.get(BLOCKS, _key(topic, info))))
     # Verification comes after the transaction: an open read transaction keeps LMDB from reusing pages, so it
     # should last no longer than the copying.
-    blocks: list[StoredBlock] = []
+    blocks: list[VerifiedBlock] = []
     for info, value in found:
         try:
             blocks.append(verified(topic, info, value))
@@ -144,7 +144,7 @@ def use_stored(
     message that is too large for a block.
     """
     position = messages.start
-    failed: BlockInfo | None = None
+    failed: BlockRecord | None = None
     while position < messages.stop:
         with reading() as transaction:
             listed = list(islice(infos_from(transaction, topic, position), _BLOCKS_LISTED))
@@ -170,17 +170,17 @@ def use_stored(
             position = wanted.stop
 
 
-def verified(topic: int, info: BlockInfo, value: bytes | None) -> StoredBlock:
+def verified(topic: int, info: BlockRecord, value: bytes | None) -> VerifiedBlock:
     """Return the block of a stored value.
 
     Raises DamagedBlock, with the ids of the index, and NewerFormat.
     """
     if value is None:
         raise _missing(topic, info)
-    return StoredBlock(_verified(topic, info, value), value)
+    return VerifiedBlock(_verified(topic, info, value), value)
 
 
-def viewed(get: View, topic: int, info: BlockInfo) -> tuple[Block, memoryview]:
+def viewed(get: View, topic: int, info: BlockRecord) -> tuple[Block, memoryview]:
     """Return a verified block as a view of the map, and its stored value.
 
     Raises what ``verified`` raises.
@@ -191,7 +191,7 @@ def viewed(get: View, topic: int, info: BlockInfo) -> tuple[Block, memoryview]:
     return _verified(topic, info, value), value
 
 
-def described(topic: int, info: BlockInfo, value: Octets | None) -> Fragmented:
+def described(topic: int, info: BlockRecord, value: Octets | None) -> Fragmented:
     """Return the message in fragments that this stored value describes.  Raises DamagedBlock."""
     if value is None:
         raise _missing(topic, info)
@@ -201,7 +201,7 @@ def described(topic: int, info: BlockInfo, value: Octets | None) -> Fragmented:
     return message
 
 
-def _whole(get: View, topic: int, info: BlockInfo) -> Block:
+def _whole(get: View, topic: int, info: BlockRecord) -> Block:
     """Return a verified block, also of a message in fragments.
 
     Raises what ``verified`` raises, and TooLargeToHold.
@@ -211,15 +211,15 @@ def _whole(get: View, topic: int, info: BlockInfo) -> Block:
     return viewed(get, topic, info)[0]
 
 
-def _key(topic: int, info: BlockInfo) -> bytes:
+def _key(topic: int, info: BlockRecord) -> bytes:
     return block_key(topic, info.first)
 
 
-def _missing(topic: int, info: BlockInfo) -> DamagedBlock:
+def _missing(topic: int, info: BlockRecord) -> DamagedBlock:
     return DamagedBlock(topic, info.first, info.last, "its messages are missing")
 
 
-def _verified(topic: int, info: BlockInfo, value: Octets) -> Block:
+def _verified(topic: int, info: BlockRecord, value: Octets) -> Block:
     try:
         block = unpack(topic, info.first, value)
     except DamagedBlock as damage:
@@ -246,7 +246,7 @@ def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:
     return cursor.set_range(start)
 
 
-def _info_at(transaction: Reading, key: bytes, stored: bytes) -> BlockInfo | None:
+def _info_at(transaction: Reading, key: bytes, stored: bytes) -> BlockRecord | None:
     """Return the index record under this key, or one made from the block if the record is damaged.
 
     If the block is damaged too, the returned record has all ids up to the next block, so that ``verified``
@@ -277,4 +277,4 @@ def _info_at(transaction: Reading, key: bytes, stored: bytes) -> BlockInfo | Non
             pass
     else:
         end = max(end, extent_of(transaction, topic).next)
-    return BlockInfo(first, end - first, 0, 0, 0)
+    return BlockRecord(first, end - first, 0, 0, 0)

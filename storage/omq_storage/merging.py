@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from omq_storage import numbers
 from omq_storage.blocks import BLOCK_HEADER, SPAN_LIMIT
-from omq_storage.records import BlockInfo
+from omq_storage.records import BlockRecord
 
 MERGED_MESSAGES = 4096
 MERGED_BYTES = 512 << 10
@@ -15,13 +15,13 @@ MERGED_BYTES = 512 << 10
 class MergePlan:
     """The runs of consecutive blocks to merge, each into one block."""
 
-    runs: Sequence[Sequence[BlockInfo]]
+    runs: Sequence[Sequence[BlockRecord]]
     growing: int
     """First message id of the earliest block whose run reaches the end of the list.  Blocks that are appended
     later may still be merged with it, so the next scan begins here."""
 
 
-def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> MergePlan:
+def plan(blocks: Sequence[BlockRecord], span: int = SPAN_LIMIT) -> MergePlan:
     """Plan the merges of at least one block; the blocks are in ascending order.
 
     A merged block spans less than ``span`` microseconds.  A run is merged only if the result is at least
@@ -45,7 +45,7 @@ def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> MergePlan:
     return MergePlan(runs, growing)
 
 
-def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
+def _reach(blocks: Sequence[BlockRecord], begin: int, span: int) -> int:
     """Return the end index of the longest run from ``begin`` on that one block can hold.
 
     A message in fragments is a run of its own.
@@ -73,7 +73,7 @@ def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
     return end
 
 
-def _share(block: BlockInfo) -> int:
+def _share(block: BlockRecord) -> int:
     """Return the octets that a block adds to a merged one, without the offsets of heads.
 
     The merged block has one header, and time deltas for all messages.  It has offsets of heads for all

@@ -10,18 +10,21 @@ from pathlib import Path
 
 from omq_storage.checkpoint import CHECKPOINT, saved_identity
 from omq_storage.files import DIRECTORY_MODE, sync_directory
-from omq_storage.identity import Identity, read_identity
+from omq_storage.identity import LevelIdentity, read_identity
 from omq_storage.integrity import DATA
 from omq_storage.levels import Level
 
 _MOVED = ".moved"
 
-_IDENTITY_OF: dict[str, Callable[[Path], Identity | None]] = {DATA: read_identity, CHECKPOINT: saved_identity}
+_IDENTITY_OF: dict[str, Callable[[Path], LevelIdentity | None]] = {
+    DATA: read_identity,
+    CHECKPOINT: saved_identity,
+}
 """The files of a level, and the function that reads the identity of each from its directory."""
 
 
 def move_misplaced(path: Path, store: str) -> list[str]:
-    """Move the files of this store (see ``Identity.store``) to the levels that their identities name.
+    """Move the files of this store (see ``LevelIdentity.store``) to the levels that their identities name.
 
     Returns a sentence for each moved file.  Moves no file to a level that keeps one of its own, and none if
     two claim the same level.  ``finish_moves`` completes an interrupted call.  Raises OSError when the disk

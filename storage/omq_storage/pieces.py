@@ -20,7 +20,7 @@ from omq_storage.database import Database
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import FRAGMENT_OCTETS, Fragmented, fragment, fragment_count, pack_fragmented
 from omq_storage.lookup import described, infos_from, viewed
-from omq_storage.records import BLOCKS, BlockInfo, block_key
+from omq_storage.records import BLOCKS, BlockRecord, block_key
 
 _VERIFIED_AT_ONCE = 256
 _REMEMBERED = 1 << 14
@@ -60,7 +60,7 @@ def open_message(database: Database, topic: int, message: int) -> LargeMessage |
 
     Raises DamagedBlock and NewerFormat, as ``lookup.viewed`` does.
     """
-    failed: BlockInfo | None = None
+    failed: BlockRecord | None = None
     while True:
         with database.reading() as transaction:
             info = next(infos_from(transaction, topic, message), None)
@@ -76,7 +76,7 @@ def open_message(database: Database, topic: int, message: int) -> LargeMessage |
             failed = info
 
 
-def _open_in_block(database: Database, topic: int, message: int, info: BlockInfo) -> LargeMessage:
+def _open_in_block(database: Database, topic: int, message: int, info: BlockRecord) -> LargeMessage:
     """Verify a message of this block.  Raises DamagedBlock, also when the block is missing."""
     with database.viewing() as get:
         if info.body:

@@ -27,8 +27,8 @@ from omq_storage.errors import StoreError
 from omq_storage.fragments import FRAGMENTS
 from omq_storage.levels import Level
 from omq_storage.lookup import extent_of, infos_from, use_stored
-from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockInfo, Extent
-from omq_storage.store import CATALOGUE, MAP_SIZE, State, current_boot, read_format
+from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockRecord, Extent
+from omq_storage.store import CATALOGUE, MAP_SIZE, StoreState, current_boot, read_format
 
 if TYPE_CHECKING:
     from lmdb import Environment as LmdbEnvironment
@@ -78,7 +78,7 @@ class StoreReader:
         with self._levels[level].reading() as transaction:
             return extent_of(transaction, topic)
 
-    def blocks(self, level: Level, topic: int, first: int, limit: int) -> list[BlockInfo]:
+    def blocks(self, level: Level, topic: int, first: int, limit: int) -> list[BlockRecord]:
         """Return up to ``limit`` index records: of the block with message ``first``, or the next, and
         onwards.
         """
@@ -177,7 +177,7 @@ _readers: dict[tuple[int, int, int], StoreReader] = {}
 def _require_store(path: Path) -> None:
     """Raise StoreError unless this directory has a store in a known format.  Raises OSError, too."""
     form = read_format(path)
-    if form is None or form.state is State.BEGUN:
+    if form is None or form.state is StoreState.BEGUN:
         raise StoreError(f"There is no store in {path}.")
 
 

@@ -70,7 +70,7 @@ class Extent:
             bytes=self.bytes + octets,
         )
 
-    def without_oldest(self, info: "BlockInfo") -> "Extent":
+    def without_oldest(self, info: "BlockRecord") -> "Extent":
         """Return the extent after this block, the oldest, is deleted.
 
         The sums are estimates where an index record is damaged and its numbers had to be guessed; they never
@@ -114,7 +114,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockInfo:
+class BlockRecord:
     """The index record of a stored block."""
 
     first: int
@@ -158,9 +158,9 @@ class Usage:
     """Number of the last transaction that would survive a power failure."""
 
 
-def block_info(block: Block, value: bytes) -> BlockInfo:
+def block_info(block: Block, value: bytes) -> BlockRecord:
     """Return the index record of a block whose stored value is ``value``."""
-    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
+    return BlockRecord(block.first, block.count, block.time, block.span, len(value), block.has_heads)
 
 
 def block_key(topic: int, first: int) -> bytes:
@@ -193,21 +193,21 @@ def key_block(key: bytes) -> tuple[int, int]:
     return topic, first
 
 
-def pack_info(key: bytes, info: BlockInfo) -> bytes:
+def pack_info(key: bytes, info: BlockRecord) -> bytes:
     """Return the stored value of an index record.  The first message id is in the key only."""
     if info.body:
         return with_checksum(INDEX, key, _LARGE_INFO.pack(info.body, info.time, info.bytes, info.heads))
     return with_checksum(INDEX, key, _INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
 
 
-def unpack_info(key: bytes, stored: bytes) -> BlockInfo:
+def unpack_info(key: bytes, stored: bytes) -> BlockRecord:
     """Return an index record.  Raises DamagedRecord when it, or its key, is damaged."""
     topic, first = key_block(key)
     record = verify(INDEX, key, stored, f"the block from message {first} of topic {topic}")
     if len(record) == _LARGE_INFO.size:
         body, time, octets, heads = _LARGE_INFO.unpack(record)
-        return BlockInfo(first, 1, time, 0, octets, heads, body)
-    return BlockInfo(first, *_INFO.unpack(record))
+        return BlockRecord(first, 1, time, 0, octets, heads, body)
+    return BlockRecord(first, *_INFO.unpack(record))
 
 
 def pack_extent(key: bytes, extent: Extent) -> bytes:

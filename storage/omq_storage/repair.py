@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from omq_storage.blocks import Block
-from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, Catalogue, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, StoreCatalogue, TopicRecord
 from omq_storage.environment import Environment
 from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.fragments import Fragmented, Fragments
@@ -25,8 +25,8 @@ from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, 
 from omq_storage.levels import Level
 from omq_storage.misplaced import finish_moves, move_misplaced
 from omq_storage.salvage import Salvage
-from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, MAP_SIZE, State, write_format
-from omq_storage.topology import ExchangeRecord, Topology
+from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, MAP_SIZE, StoreState, write_format
+from omq_storage.topology import ExchangeRecord, StoredTopology
 
 _GROUP = 8 << 20
 _GROUP_FRAGMENTS = 64
@@ -65,7 +65,7 @@ def repair(
     for level in broken:
         progress(f"{level.level.value}: rebuilding it")
         report += _renew_level(found, words, level, map_size, boot_id)
-    if found.format and found.becomes.state is State.BACKUP:
+    if found.format and found.becomes.state is StoreState.BACKUP:
         report.append(
             f"Its next start skips {MESSAGE_IDS_SKIPPED} message ids of each topic: it may be a copy."
         )
@@ -110,7 +110,7 @@ def _skip_ids(found: Inspection, words: Words, broken: list[LevelInspection]) ->
         if words.level_of(record) in levels
     }
     if resume:
-        catalogue = Catalogue(found.path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
+        catalogue = StoreCatalogue(found.path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
         try:
             catalogue.resume(resume)
         finally:
@@ -153,12 +153,16 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
     fresh.mkdir(DIRECTORY_MODE)
     # No start needs to skip ids for levels that lost messages: every topic already continues far behind them.
     lineage = None if found.lineage is None else replace(found.lineage, lost=())
-    Catalogue.make(fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE, topology=topology)
+    StoreCatalogue.make(
+        fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE, topology=topology
+    )
     report.append(_swap(found.path, CATALOGUE))
     return report
 
 
-def _topology(found: Salvage, words: Words, topics: Mapping[int, TopicRecord]) -> tuple[Topology, list[str]]:
+def _topology(
+    found: Salvage, words: Words, topics: Mapping[int, TopicRecord]
+) -> tuple[StoredTopology, list[str]]:
     """Return the exchanges, bindings and queues that can be saved, and sentences about the others."""
     exchanges = dict(found.exchanges)
     for binding in found.bindings.values():
@@ -181,7 +185,7 @@ def _topology(found: Salvage, words: Words, topics: Mapping[int, TopicRecord]) -
     kept = {topic: options for topic, options in queues.items() if topic in topics}
     if found.damaged or found.problems:
         report.append("Of exchanges, bindings and options of queues, what could be read is saved.")
-    return Topology(exchanges, bindings, kept), report
+    return StoredTopology(exchanges, bindings, kept), report
 
 
 def _is_there(exchange: bytes, exchanges: Mapping[bytes, ExchangeRecord], words: Words) -> bool:

@@ -25,12 +25,12 @@ from omq_storage.fragments import (
     unpack_loose,
 )
 from omq_storage.fragments import MAGIC as LARGE_MAGIC
-from omq_storage.identity import IDENTITY, Identity, Lineage, unpack_identity, unpack_lineage
+from omq_storage.identity import IDENTITY, LevelIdentity, Lineage, unpack_identity, unpack_lineage
 from omq_storage.integrity import DATA, problems
 from omq_storage.pages import Entry, Pages
 from omq_storage.producers import check_use, decode_sequence
 from omq_storage.records import (
-    BlockInfo,
+    BlockRecord,
     Extent,
     Position,
     block_info,
@@ -61,9 +61,9 @@ class Salvage:
     """Faults of the data file as a whole, a clause for each."""
     damaged: int = 0
     """Number of records and blocks with a wrong checksum."""
-    index: dict[int, dict[int, BlockInfo]] = field(default_factory=dict)
+    index: dict[int, dict[int, BlockRecord]] = field(default_factory=dict)
     """The index records, by first message id."""
-    blocks: dict[int, dict[int, tuple[BlockInfo, int]]] = field(default_factory=dict)
+    blocks: dict[int, dict[int, tuple[BlockRecord, int]]] = field(default_factory=dict)
     """The intact blocks by first message id, each with the leaf page of its entry."""
     large: dict[int, dict[int, Fragmented]] = field(default_factory=dict)
     """Those of ``blocks`` that are messages in fragments."""
@@ -85,7 +85,7 @@ class Salvage:
     older_queues: dict[int, bytes] = field(default_factory=dict)
     """Records on free pages, as ``older_topics``."""
     next_topic: int | None = None
-    identity: Identity | None = None
+    identity: LevelIdentity | None = None
     """The identity of a level."""
     lineage: Lineage | None = None
     """The lineage in a catalogue."""
@@ -118,7 +118,7 @@ class Salvage:
             for index in range(fragment_count(message.size)):
                 yield _fragment_of(pages, self.fragments[message.body].pages[index], message.body, index)
 
-    def _is_whole(self, info: BlockInfo, topic: int) -> bool:
+    def _is_whole(self, info: BlockRecord, topic: int) -> bool:
         """Return whether all fragments of a message were found; always for a block."""
         if not info.body:
             return True
@@ -126,11 +126,11 @@ class Salvage:
         body = self.fragments.get(message.body)
         return body is not None and body.is_complete(message.size)
 
-    def in_order(self, topic: int) -> list[tuple[BlockInfo, int]]:
+    def in_order(self, topic: int) -> list[tuple[BlockRecord, int]]:
         """Return index record and page of the intact blocks of a topic that do not overlap, by
         ascending ids.
         """
-        chosen: list[tuple[BlockInfo, int]] = []
+        chosen: list[tuple[BlockRecord, int]] = []
         extent = self.extents.get(topic)
         for first in sorted(self.blocks.get(topic, {})):
             info, page = self.blocks[topic][first]
@@ -202,7 +202,7 @@ def _fragment_of(pages: Pages, page: int, body: int, index: int) -> bytes:
     raise DamagedRecord(f"Fragment {index} of body {body} cannot be read again.")
 
 
-def _block_of(entry: Entry, key: bytes, info: BlockInfo) -> Block | None:
+def _block_of(entry: Entry, key: bytes, info: BlockRecord) -> Block | None:
     """Return the block in an entry if it has this key and fits this index record, otherwise None."""
     # An earlier use of the page may have left octets that look like an entry with the same key.
     if entry.key != key or not entry.value.startswith(MAGIC):
@@ -214,7 +214,7 @@ def _block_of(entry: Entry, key: bytes, info: BlockInfo) -> Block | None:
     return block if block_info(block, entry.value) == info else None
 
 
-def _without(begin: int, end: int, whole: list[BlockInfo]) -> Iterator[tuple[int, int]]:
+def _without(begin: int, end: int, whole: list[BlockRecord]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of ids from ``begin`` to ``end`` that are in none of these blocks, which are
     in order.
     """

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, assert_never
 
-from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, Catalogue
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, StoreCatalogue
 from omq_storage.checkpoint import Recovered, recover
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreFull, StoreInUse
@@ -70,7 +70,7 @@ class Store:
     def __init__(
         self,
         path: Path,
-        catalogue: Catalogue,
+        catalogue: StoreCatalogue,
         environments: dict[Level, Environment],
         recoveries: tuple[Recovery, ...],
         spare: SpareRoom,
@@ -106,18 +106,18 @@ class Store:
                 lock = opened.enter_context(lock_store(path))
                 form = read_format(path)
                 match None if form is None else form.state:
-                    case None | State.BEGUN:
+                    case None | StoreState.BEGUN:
                         is_new = True
                         _begin(path)
-                    case State.WHOLE | State.BACKUP:
+                    case StoreState.WHOLE | StoreState.BACKUP:
                         is_new = False
                         require_intact(path / CATALOGUE)
                     case state:
                         assert_never(state)
                 spare = SpareRoom(path)
                 opened.callback(spare.close)
-                is_backup = form is not None and form.state is State.BACKUP
-                catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
+                is_backup = form is not None and form.state is StoreState.BACKUP
+                catalogue = StoreCatalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
                 if boot_id is None:
                     boot_id = current_boot()
@@ -154,8 +154,8 @@ class Store:
                 number = form.number if form is not None and not is_new else _OLDEST_FORMAT
                 if is_identified:
                     number = FORMAT
-                if form != Format(number, State.WHOLE):
-                    write_format(path, State.WHOLE, number)
+                if form != Format(number, StoreState.WHOLE):
+                    write_format(path, StoreState.WHOLE, number)
                 if is_backup:
                     recoveries = [Recovery(level, _RESTORED, rolled_back=True) for level in Level]
                 else:
@@ -248,7 +248,7 @@ def is_store(path: Path) -> bool:
     return sum((path / name).exists() for name in names) > 1
 
 
-class State(Enum):
+class StoreState(Enum):
     """The state of a store, as its format file records it."""
 
     BEGUN = "begun"
@@ -263,7 +263,7 @@ class Format:
     """The content of the format file."""
 
     number: int
-    state: State
+    state: StoreState
 
 
 def read_format(path: Path) -> Format | None:
@@ -287,31 +287,31 @@ def read_format(path: Path) -> Format | None:
             f"The store {path} has format {number}, made by a later version; this one knows {FORMAT}."
         )
     if not content:
-        return Format(number, State.WHOLE)
-    for state in (State.BEGUN, State.BACKUP):
+        return Format(number, StoreState.WHOLE)
+    for state in (StoreState.BEGUN, StoreState.BACKUP):
         if content == {state.value: True}:
             return Format(number, state)
     raise damaged
 
 
-def write_format(path: Path, state: State, number: int = FORMAT) -> None:
+def write_format(path: Path, state: StoreState, number: int = FORMAT) -> None:
     """Write the format file.  Raises OSError."""
     content: dict[str, int | bool] = {"format": number}
-    if state is not State.WHOLE:
+    if state is not StoreState.WHOLE:
         content[state.value] = True
     write_durably(path / FORMAT_FILE, json.dumps(content).encode())
 
 
 def _begin(path: Path) -> None:
     """Create the directories of a new store, and delete those that an interrupted first start has left."""
-    write_format(path, State.BEGUN)
+    write_format(path, StoreState.BEGUN)
     for name in (CATALOGUE, *(level.value for level in Level)):
         if (path / name).exists():
             shutil.rmtree(path / name)
         make_directory(path / name)
 
 
-def lineage_of(catalogue: Catalogue, path: Path, form: Format) -> Lineage | None:
+def lineage_of(catalogue: StoreCatalogue, path: Path, form: Format) -> Lineage | None:
     """Return the lineage in the catalogue; None for format 1, which has none.
 
     Raises DamagedFile when a catalogue of a later format has none.
@@ -332,7 +332,7 @@ def require_ours(path: Path, expected: Expected) -> None:
         raise DamagedFile(f"The file {path / DATA} is not the right one: {objection}; {ADVICE}.")
 
 
-def _note(catalogue: Catalogue, lineage: Lineage, required: bool) -> bool:
+def _note(catalogue: StoreCatalogue, lineage: Lineage, required: bool) -> bool:
     """Store the lineage in the catalogue.  Return False if there is no room for it and it is not
     ``required``.
 
@@ -348,7 +348,7 @@ def _note(catalogue: Catalogue, lineage: Lineage, required: bool) -> bool:
     return True
 
 
-def _identify(catalogue: Catalogue, environments: dict[Level, Environment], opening: Lineage) -> bool:
+def _identify(catalogue: StoreCatalogue, environments: dict[Level, Environment], opening: Lineage) -> bool:
     """Store the new identity in every level, then let the catalogue accept no other.  Return whether it did.
 
     If the disk has no room, the catalogue continues to accept the previous identities, too.

@@ -107,7 +107,7 @@ def _quoted(name: bytes) -> str:
     return repr(name)[1:]
 
 
-class Topology:
+class StoredTopology:
     """The records in memory.  Not safe for several threads."""
 
     def __init__(
@@ -145,12 +145,12 @@ class Topology:
         """Return the bindings with this end by number: from or to an exchange, or to a topic."""
         return {self._numbers[record]: record for record in self._ends.get(end, ())}
 
-    def sample(self, number: int) -> "Topology":
+    def sample(self, number: int) -> "StoredTopology":
         """Return one exchange and the options of one queue, other ones for the next number."""
         exchanges, queues = sorted(self.exchanges), sorted(self.queues)
         exchange = [exchanges[number % len(exchanges)]] if exchanges else []
         queue = [queues[number % len(queues)]] if queues else []
-        return Topology(
+        return StoredTopology(
             {name: self.exchanges[name] for name in exchange},
             {},
             {topic: self.queues[topic] for topic in queue},

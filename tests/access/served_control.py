@@ -15,7 +15,7 @@ from omq.access.session import Session
 from omq.config import ClientConfig, Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
-from omq.drivers.seam import Channel, End
+from omq.drivers.seam import Channel, EndReason
 from omq.model import Topic
 from omq_storage.store import Store
 
@@ -51,7 +51,7 @@ class Subscriber:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self.has_ended = True
 
 

@@ -13,7 +13,7 @@ from omq.access.direct import DYNAMIC, Direct
 from omq.access.session import Release
 from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import RELEASED, Channel, End, Outcome
+from omq.drivers.seam import RELEASED, Channel, EndReason, Outcome
 
 
 class Producer:
@@ -35,7 +35,7 @@ class Consumer:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def ended(self, end: EndReason) -> None: ...
 
 
 @asynccontextmanager

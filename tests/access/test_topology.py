@@ -20,8 +20,8 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.offer import NoRoom
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import Credit, Messages
-from omq.exchanges.types import Destination, Kind
+from omq.drivers.seam import CreditKind, Messages
+from omq.exchanges.types import Destination, DestinationKind
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Sync, Transient
 from omq.protocol.amqp.fields import Array, LongString, Table
 from omq.protocol.amqp.head import Head, encode
@@ -104,10 +104,10 @@ async def test_a_made_queue_is_bound_without_a_right_only_to_a_reserved_exchange
         await one.declare_queue(made, QueueOptions(exclusive=True))
         await one.declare_queue(b"q", QueueOptions())
         for change in (one.bind, one.unbind):
-            await change(b"amq.fanout", Destination(Kind.QUEUE, made), b"", Table())
+            await change(b"amq.fanout", Destination(DestinationKind.QUEUE, made), b"", Table())
             for source, queue in ((b"x", made), (b"amq.fanout", b"q"), (b"x", b"q")):
                 with pytest.raises(Refused, match="may not subscribe to it"):
-                    await change(source, Destination(Kind.QUEUE, queue), b"", Table())
+                    await change(source, Destination(DestinationKind.QUEUE, queue), b"", Table())
 
 
 async def test_a_reserved_name_makes_no_queue_and_no_stream(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path)
             one.open(b"q", FromCurrent(), Subscriber, exclusive=False, priority=0)[1],
         ]
         for channel in channels:
-            channel.grant(10, Credit.WINDOW)
+            channel.grant(10, CreditKind.WINDOW)
         (part,) = one.parts(b"", b"q", [encode(Head(b"", b"q"))])
         for number in range(4):
             await part.route[0].post(Bodies([b"%d" % number]))

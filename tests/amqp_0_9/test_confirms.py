@@ -9,14 +9,14 @@ from omq.drivers.reasons import Failure, Reason
 from omq.protocol.amqp_0_9.frames import method_frame
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack, Method
 from omq.terminals.amqp_0_9.confirms import Confirms
-from omq.terminals.amqp_0_9.posts import Group, Posted
+from omq.terminals.amqp_0_9.posts import ChannelPost, Group
 
 
-def posted(confirmation: Confirmation, count: int = 1) -> Posted:
+def posted(confirmation: Confirmation, count: int = 1) -> ChannelPost:
     group = Group()
     group.count = count
     group.confirmation = confirmation
-    run = Posted(count)
+    run = ChannelPost(count)
     run.add(group, 0, count, None)
     return run
 
@@ -56,7 +56,7 @@ def test_many_refused_messages_of_a_read_are_told_in_linear_time() -> None:
     confirms = Confirms(7)
     for begin in range(count):
         group.count += 1
-        run = Posted(1)
+        run = ChannelPost(1)
         run.add(group, begin, 1, None)
         confirms.add(run)
     group.confirmation = Confirmation()

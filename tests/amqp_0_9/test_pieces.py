@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.protocol.amqp_0_9.delivery import Consumer
+from omq.protocol.amqp_0_9.delivery import ConsumerFraming
 from omq.terminals.amqp_0_9.forms import Begun
 
 from .wire import body
 
 FRAME_MAX = 4096
 
-CONSUMER = Consumer(3, b"tag", FRAME_MAX, b"\0\0\0\0")
+CONSUMER = ConsumerFraming(3, b"tag", FRAME_MAX, b"\0\0\0\0")
 
 OPENING = b"what precedes the body"
 

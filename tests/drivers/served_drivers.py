@@ -25,9 +25,9 @@ from omq.drivers.reasons import Failure
 from omq.drivers.seam import (
     ACCEPTED,
     Channel,
-    Credit,
+    CreditKind,
     Cut,
-    End,
+    EndReason,
     Gone,
     Messages,
     Outcome,
@@ -200,7 +200,7 @@ class Listener:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def ended(self, end: EndReason) -> None: ...
 
 
 class Client:
@@ -217,7 +217,7 @@ class Client:
         """With a priority, a consumer of a queue."""
         self.topic = driver.topic.id
         self.wakes = 0
-        self.ends: list[End] = []
+        self.ends: list[EndReason] = []
         self.got: list[Got] = []
         self.gaps: list[Gone] = []
         if priority is None:
@@ -235,14 +235,14 @@ class Client:
         hand_over(self.channel, channel)
         self.channel = channel
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self.ends.append(end)
 
     # -- for the test --------------------------------------------------------------------------------------
 
     def request(self, n: int) -> None:
         """Grant a window, as a Request does."""
-        self.channel.grant(n, Credit.WINDOW)
+        self.channel.grant(n, CreditKind.WINDOW)
 
     def settle(self, *messages: int, outcome: Outcome = ACCEPTED) -> None:
         """Settle messages, all of which must be unsettled here, one by one."""

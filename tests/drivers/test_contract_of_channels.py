@@ -6,7 +6,7 @@ import pytest
 from served_drivers import KIB, MIB, NOTHING, Client, Drivers, Got, Kind, emptied, of_kinds, post, quiet
 
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import End, Messages, Rest, Torn
+from omq.drivers.seam import EndReason, Messages, Rest, Torn
 from omq.model import Delivery, Transient
 from omq_storage.store import Store
 
@@ -184,7 +184,7 @@ async def test_a_deleted_topic_ends_its_channels(shared_drivers: Drivers, kind: 
     await quiet()
     assert topic == driver.topic
     assert driver.deleted
-    assert [client.ends for client in clients] == [[End.DELETED]] * 3
+    assert [client.ends for client in clients] == [[EndReason.DELETED]] * 3
     assert not list(driver.subscribers())
     assert not driver.has_taker()
     for client in clients:
@@ -208,7 +208,7 @@ async def test_a_deleted_topic_ends_a_finished_channel_too(shared_drivers: Drive
     client.channel.finish()
     await shared_drivers.catalogue.delete(b"t")
     await quiet()
-    assert client.ends == [End.DELETED]
+    assert client.ends == [EndReason.DELETED]
     assert client.channel.rest is Rest.HELD
 
 

@@ -18,7 +18,17 @@ from served_drivers import (
 )
 
 from omq.drivers.driver import Driver
-from omq.drivers.seam import ACCEPTED, REJECTED, RELEASED, Credit, End, Granted, Messages, Modified, Piece
+from omq.drivers.seam import (
+    ACCEPTED,
+    REJECTED,
+    RELEASED,
+    CreditKind,
+    EndReason,
+    Granted,
+    Messages,
+    Modified,
+    Piece,
+)
 from omq.model import Delivery, Persistent, Sync, Transient
 from omq_storage.store import Store
 
@@ -46,7 +56,7 @@ def draining(client: Client) -> list[int]:
 
 async def counting(driver: Driver, n: int) -> Client:
     client = Client(driver)
-    client.channel.grant(n, Credit.COUNT)
+    client.channel.grant(n, CreditKind.COUNT)
     return client
 
 
@@ -192,13 +202,13 @@ async def test_a_count_bounds_what_is_delivered(drivers: Drivers, kind: Kind) ->
     client.channel.settle(range(1, 4), ACCEPTED)
     assert (await client.read()).ids == [1, 2, 3]  # settling gives no count back
     wakes = client.wakes
-    client.channel.grant(2, Credit.COUNT)
+    client.channel.grant(2, CreditKind.COUNT)
     await quiet()
     assert client.wakes > wakes
     assert (await client.read()).ids == [1, 2, 3, 4, 5]
-    client.channel.grant(-1, Credit.COUNT)
+    client.channel.grant(-1, CreditKind.COUNT)
     assert (await client.read()).ids == [1, 2, 3, 4, 5]
-    client.channel.grant(100, Credit.COUNT)
+    client.channel.grant(100, CreditKind.COUNT)
     assert (await client.read()).ids == [*range(1, 10)]
     assert client.channel.granted() == Granted(count=96)
     client.close()
@@ -226,9 +236,9 @@ async def test_a_lower_count_takes_back_what_is_not_taken(drivers: Drivers, kind
     driver = await drivers.topic(kind)
     client, other = await counting(driver, 6), await counting(driver, 0)
     await numbered(driver, 9)
-    client.channel.grant(2, Credit.COUNT)
+    client.channel.grant(2, CreditKind.COUNT)
     assert (await client.read()).ids == [1, 2]
-    other.channel.grant(100, Credit.COUNT)
+    other.channel.grant(100, CreditKind.COUNT)
     assert (await other.read()).ids == [*range(1, 10)] if kind.is_broadcast else [*range(3, 10)]
     client.close()
     other.close()
@@ -240,11 +250,11 @@ async def test_a_lower_count_leaves_what_is_taken(drivers: Drivers, kind: Kind) 
     client = await counting(driver, 4)
     await numbered(driver, 9)
     assert [got.id for got in await client.take()] == [1, 2, 3, 4]
-    client.channel.grant(1, Credit.COUNT)
+    client.channel.grant(1, CreditKind.COUNT)
     client.channel.written(2)
     assert client.channel.granted() == Granted(count=0)
     assert (await client.read()).ids == []
-    client.channel.grant(3, Credit.COUNT)
+    client.channel.grant(3, CreditKind.COUNT)
     assert (await client.read()).ids == [3, 4, 5]
     client.close()
 
@@ -265,8 +275,8 @@ async def test_both_kinds_of_credit_bound_a_channel(drivers: Drivers, kind: Kind
 
 
 @of_kinds()
-@pytest.mark.parametrize("credit", Credit)
-async def test_who_has_no_credit_is_no_taker(drivers: Drivers, kind: Kind, credit: Credit) -> None:
+@pytest.mark.parametrize("credit", CreditKind)
+async def test_who_has_no_credit_is_no_taker(drivers: Drivers, kind: Kind, credit: CreditKind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     assert driver.has_taker()
@@ -281,9 +291,9 @@ async def test_who_has_no_credit_is_no_taker(drivers: Drivers, kind: Kind, credi
 
 
 @of_kinds(lambda kind: kind.is_persistent)
-@pytest.mark.parametrize("credit", Credit)
+@pytest.mark.parametrize("credit", CreditKind)
 async def test_credit_bounds_messages_that_come_in_pieces(
-    shared_store: Store, kind: Kind, credit: Credit
+    shared_store: Store, kind: Kind, credit: CreditKind
 ) -> None:
     body = bytes(range(256)) * 6 * KIB
     async with emptied(shared_store, memory=MIB) as drivers:
@@ -302,7 +312,7 @@ async def test_credit_bounds_messages_that_come_in_pieces(
         await client.read()
         assert not client.channel.ready()
         assert client.ids[-1] == 2
-        if credit is Credit.WINDOW:
+        if credit is CreditKind.WINDOW:
             client.settle(1)
         else:
             client.channel.grant(1, credit)
@@ -314,8 +324,8 @@ async def test_credit_bounds_messages_that_come_in_pieces(
 
 
 @of_kinds(lambda kind: kind.is_broadcast and not kind.is_persistent)
-@pytest.mark.parametrize("credit", Credit)
-async def test_a_gap_uses_up_no_credit(shared_store: Store, kind: Kind, credit: Credit) -> None:
+@pytest.mark.parametrize("credit", CreditKind)
+async def test_a_gap_uses_up_no_credit(shared_store: Store, kind: Kind, credit: CreditKind) -> None:
     async with emptied(shared_store, memory=MIB) as drivers:
         driver = await drivers.topic(kind)
         client = Client(driver)
@@ -332,8 +342,10 @@ async def test_a_gap_uses_up_no_credit(shared_store: Store, kind: Kind, credit: 
 
 
 @of_kinds(lambda kind: kind.is_broadcast)
-@pytest.mark.parametrize("credit", Credit)
-async def test_credit_granted_while_messages_are_pushed(drivers: Drivers, kind: Kind, credit: Credit) -> None:
+@pytest.mark.parametrize("credit", CreditKind)
+async def test_credit_granted_while_messages_are_pushed(
+    drivers: Drivers, kind: Kind, credit: CreditKind
+) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     await numbered(driver, 6)
@@ -344,7 +356,7 @@ async def test_credit_granted_while_messages_are_pushed(drivers: Drivers, kind: 
     assert not flow.at_hand(1 << 20)
     flow.passed(3, 40)  # the first two had been sent by then
     assert (await client.read()).ids == [3, 4]
-    if credit is Credit.WINDOW:
+    if credit is CreditKind.WINDOW:
         assert client.channel.settle(range(1, 3), ACCEPTED) == 2
     else:
         assert client.channel.granted() == Granted(count=0)
@@ -367,7 +379,7 @@ async def test_a_drain_of_an_empty_topic_takes_the_count_back_at_once(drivers: D
     assert (await client.read()).ids == []
     client.channel.drain(unused.append)
     assert unused == [5, 0]
-    client.channel.grant(2, Credit.COUNT)
+    client.channel.grant(2, CreditKind.COUNT)
     assert (await client.read()).ids == [1, 2]
     assert unused == [5, 0]
     client.close()
@@ -377,9 +389,9 @@ async def test_a_drain_of_an_empty_topic_takes_the_count_back_at_once(drivers: D
 async def test_a_drain_gives_what_is_there_first(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
-    client.channel.grant(0, Credit.COUNT)
+    client.channel.grant(0, CreditKind.COUNT)
     await numbered(driver, 4)
-    client.channel.grant(10, Credit.COUNT)
+    client.channel.grant(10, CreditKind.COUNT)
     unused = draining(client)
     await quiet()
     assert unused == []
@@ -413,7 +425,7 @@ async def test_a_drain_ends_when_a_window_allows_no_more(drivers: Drivers, kind:
     await numbered(driver, 1)
     unused = draining(client)
     assert unused == []
-    client.channel.grant(0, Credit.WINDOW)
+    client.channel.grant(0, CreditKind.WINDOW)
     assert unused == [3]
     client.close()
 
@@ -441,7 +453,7 @@ async def test_a_drain_is_given_up_for_new_credit_or_the_end(drivers: Drivers, k
     await client.take()
     unused = draining(client)
     if end == "grant":
-        client.channel.grant(5, Credit.COUNT)
+        client.channel.grant(5, CreditKind.COUNT)
         client.channel.written(2)
         assert (await client.read()).ids == []
         assert client.channel.granted() == Granted(count=3)
@@ -455,7 +467,7 @@ async def test_a_drain_ends_when_others_have_got_what_there_was(drivers: Drivers
     driver = await drivers.topic(kind)
     client, other = await counting(driver, 0), Client(driver)
     await numbered(driver, 2)
-    client.channel.grant(7, Credit.COUNT)
+    client.channel.grant(7, CreditKind.COUNT)
     unused = draining(client)
     await quiet()
     assert unused == [7]
@@ -482,8 +494,8 @@ async def test_a_cancelled_channel_gives_nothing_more_and_keeps_what_is_unsettle
     assert await client.channel.take() is None
     assert not driver.has_taker()
     assert not list(driver.subscribers())
-    client.channel.grant(10, Credit.WINDOW)
-    client.channel.grant(10, Credit.COUNT)
+    client.channel.grant(10, CreditKind.WINDOW)
+    client.channel.grant(10, CreditKind.COUNT)
     client.channel.hold()
     client.channel.release()
     assert (await client.read()).ids == []
@@ -530,7 +542,7 @@ async def test_a_drain_of_a_finished_channel_gives_what_it_has(
     else:
         client.channel.finish()
         assert (await client.read()).ids == [1, 2]
-        client.channel.grant(9, Credit.COUNT)
+        client.channel.grant(9, CreditKind.COUNT)
         assert (await client.read()).ids == ([*range(1, 7)] if kind.is_broadcast else [1, 2])
         client.channel.drain(unused.append)
         assert unused == [5 if kind.is_broadcast else 9]
@@ -561,7 +573,7 @@ async def test_a_deleted_topic_ends_a_cancelled_channel_too(drivers: Drivers, ki
     client.channel.cancel()
     await drivers.catalogue.delete(b"t")
     await quiet()
-    assert client.ends == [End.DELETED]
+    assert client.ends == [EndReason.DELETED]
     assert client.channel.settle(range(1, 4), ACCEPTED) == 0
     assert drivers.memory.statistics() == NOTHING
 
@@ -592,8 +604,8 @@ async def test_a_channel_on_a_topic_with_other_types_gets_the_same_credit(
     drivers: Drivers, kind: Kind
 ) -> None:
     client = Client(await drivers.catalogue.lookup_or_declare(b"t"))
-    client.channel.grant(4, Credit.COUNT)
-    client.channel.grant(3, Credit.WINDOW)
+    client.channel.grant(4, CreditKind.COUNT)
+    client.channel.grant(3, CreditKind.WINDOW)
     driver = await drivers.topic(kind)
     assert client.channel.granted() == Granted(window=3, count=4)
     await numbered(driver, 9)

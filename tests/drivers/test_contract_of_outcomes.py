@@ -27,7 +27,7 @@ from omq.drivers.seam import (
     MOST_DELIVERIES,
     REJECTED,
     RELEASED,
-    Credit,
+    CreditKind,
     Messages,
     Modified,
     Outcome,
@@ -348,7 +348,7 @@ async def test_a_worker_that_is_full_gets_what_is_undeliverable_to_others_later(
 async def test_a_drain_does_not_wait_for_what_is_undeliverable_here(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
-    client.channel.grant(10, Credit.COUNT)
+    client.channel.grant(10, CreditKind.COUNT)
     await post(driver, b"x", b"y")
     await client.read()
     unused: list[int] = []

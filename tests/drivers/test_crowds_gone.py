@@ -9,7 +9,7 @@ import trio
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
-from omq.drivers.seam import Channel, End
+from omq.drivers.seam import Channel, EndReason
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.store import Store
 
@@ -23,7 +23,7 @@ class Listener:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def ended(self, end: EndReason) -> None: ...
 
 
 @pytest.mark.parametrize("delivery", Delivery)

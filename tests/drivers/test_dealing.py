@@ -13,7 +13,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Gone, Messages, Piece, Taken
+from omq.drivers.seam import ACCEPTED, Channel, CreditKind, EndReason, Gone, Messages, Piece, Taken
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import encode
@@ -32,7 +32,7 @@ class Listener:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def ended(self, end: EndReason) -> None: ...
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def worker(driver: Driver, credit: int | None = None) -> RoundRobinChannel
     channel = driver.open(Listener(), FromCurrent())
     assert isinstance(channel, RoundRobinChannel)
     if credit is not None:
-        channel.grant(credit, Credit.WINDOW)
+        channel.grant(credit, CreditKind.WINDOW)
     await wait_all_tasks_blocked()
     return channel
 

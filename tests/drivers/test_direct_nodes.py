@@ -11,8 +11,8 @@ from omq.drivers.seam import (
     ACCEPTED,
     RELEASED,
     Channel,
-    Credit,
-    End,
+    CreditKind,
+    EndReason,
     Granted,
     Messages,
     Modified,
@@ -26,7 +26,7 @@ class Consumer:
 
     def __init__(self) -> None:
         self.wakes = 0
-        self.ends: list[End] = []
+        self.ends: list[EndReason] = []
 
     def wake(self) -> None:
         self.wakes += 1
@@ -34,7 +34,7 @@ class Consumer:
     def replaced(self, channel: Channel) -> None:
         raise AssertionError("a node has no types")
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self.ends.append(end)
 
 
@@ -65,7 +65,7 @@ class Scene:
 
     def consumer(self, credit: int) -> DirectChannel:
         channel = self.node.open(Consumer())
-        channel.grant(credit, Credit.COUNT)
+        channel.grant(credit, CreditKind.COUNT)
         return channel
 
     def room(self) -> int:
@@ -104,7 +104,7 @@ async def test_consumers_take_turns_within_their_credit(scene: Scene) -> None:
     assert one.settle(range(1, 2), ACCEPTED) == 1
     assert one.settle(range(1, 2), ACCEPTED) == 0
     assert scene.told == [(b"a", ACCEPTED)]
-    two.grant(1, Credit.COUNT)
+    two.grant(1, CreditKind.COUNT)
     assert await taken(two) == [b"d"]
 
 
@@ -113,7 +113,7 @@ async def test_messages_that_wait_for_credit_keep_their_order(scene: Scene) -> N
     for body in (b"a", b"b", b"c"):
         scene.send(body)
     assert await taken(one) == []
-    one.grant(3, Credit.COUNT)
+    one.grant(3, CreditKind.COUNT)
     assert await taken(one) == [b"a", b"b", b"c"]
 
 
@@ -135,12 +135,12 @@ async def test_a_lower_credit_gives_back_in_order(scene: Scene) -> None:
     one = scene.consumer(3)
     for body in (b"a", b"b", b"c"):
         scene.send(body)
-    one.grant(1, Credit.COUNT)
+    one.grant(1, CreditKind.COUNT)
     assert one.statistics().behind == 1
-    one.grant(3, Credit.COUNT)
+    one.grant(3, CreditKind.COUNT)
     assert await taken(one) == [b"a", b"b", b"c"]
     with pytest.raises(ValueError, match="window"):
-        one.grant(1, Credit.WINDOW)
+        one.grant(1, CreditKind.WINDOW)
 
 
 async def test_a_drain_ends_when_everything_is_written(scene: Scene) -> None:
@@ -185,7 +185,7 @@ async def test_the_end_of_a_node(scene: Scene) -> None:
     scene.node.end()
     assert producer.has_ended
     assert isinstance(one.subscriber, Consumer)
-    assert one.subscriber.ends == [End.DELETED]
+    assert one.subscriber.ends == [EndReason.DELETED]
     assert scene.told == [(b"a", Modified(delivery_failed=True)), (b"b", Modified(delivery_failed=True))]
     assert scene.shared.used == 0
 
@@ -202,7 +202,7 @@ async def test_memory_for_messages_is_limited(scene: Scene) -> None:
 async def test_producers_hear_when_memory_is_not_short_any_more(scene: Scene) -> None:
     """Also those of a node whose own messages were not the reason, and when a topic used the memory."""
     other = DirectNode(b"m", scene.memory, scene.totals, scene.forgotten.append)
-    other.open(Consumer()).grant(5, Credit.COUNT)
+    other.open(Consumer()).grant(5, CreditKind.COUNT)
     producer = Producer()
     channel = scene.consumer(5)
     scene.send(b"x" * 600_000)
@@ -242,9 +242,9 @@ async def test_credit_of_a_consumer_wakes_only_producers_that_get_more(scene: Sc
     assert scene.node.room(content, 2) == 2
     assert scene.node.room(eager, 10) == 2
     for credit in (2, 1, 2):
-        channel.grant(credit, Credit.COUNT)
+        channel.grant(credit, CreditKind.COUNT)
     assert (content.credited_times, eager.credited_times) == (0, 0)
-    channel.grant(3, Credit.COUNT)
+    channel.grant(3, CreditKind.COUNT)
     assert (content.credited_times, eager.credited_times) == (0, 1)
 
 

@@ -28,10 +28,10 @@ from omq.drivers.driver import Driver
 from omq.drivers.lifetime import Durable, Ownership, Private
 from omq.drivers.offer import NoRoom
 from omq.drivers.reasons import DELETED, Reason, Refused
-from omq.drivers.seam import ACCEPTED, Credit, End
+from omq.drivers.seam import ACCEPTED, CreditKind, EndReason
 from omq.model import Delivery, FromCurrent, FromMessage, Transient
 from omq_storage.batches import Bodies
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.errors import Limit, StoreFull
 from omq_storage.store import Store
 
@@ -154,7 +154,7 @@ async def test_a_private_topic_is_in_no_list_and_costs_no_write(
     assert (await catalogue.lookup_or_declare(b"reply")).topic.id == public.topic.id + 1
     for topic in topics:
         catalogue.delete_private(topic)
-    assert [client.ends for client in clients] == [[End.DELETED]] * 3
+    assert [client.ends for client in clients] == [[EndReason.DELETED]] * 3
 
 
 @EACH
@@ -170,7 +170,7 @@ async def test_nothing_is_left_of_a_private_topic(
     offered.call_when_free(lambda: woken.append(True))
     catalogue.delete_private(topic)
     catalogue.delete_private(topic)
-    assert client.ends == [End.DELETED]
+    assert client.ends == [EndReason.DELETED]
     assert catalogue.current(topic) is None
     assert woken == [True]
     with pytest.raises(Refused) as refused:
@@ -243,7 +243,7 @@ async def test_a_topic_that_could_not_be_created_does_not_count(
 
     async with emptied(shared_store, max_topics=1) as drivers:
         with monkeypatch.context() as full:
-            full.setattr(Catalogue, "create", refuse)
+            full.setattr(StoreCatalogue, "create", refuse)
             for _ in range(2):
                 with pytest.raises(Refused) as refused:
                     await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient())
@@ -274,7 +274,7 @@ async def test_what_a_connection_owns_ends_with_it(shared_drivers: Drivers, deli
     catalogue.delete_private(owned[1])
     owner.end()
     owner.end()
-    assert [client.ends for client in clients] == [[End.DELETED]] * 3
+    assert [client.ends for client in clients] == [[EndReason.DELETED]] * 3
     assert [topic.deleted for topic in (*owned, kept)] == [True, True, True, False]
     with pytest.raises(Refused, match="has ended"):
         catalogue.make_private(b"late", delivery, Private(owner=owner))
@@ -298,7 +298,7 @@ async def test_a_private_topic_may_end_with_its_last_consumer(
     assert topic.offer(Bodies([b"nobody has come yet"])) is CONFIRMED
     first, second = Client(topic), Client(topic)
     for client in (first, second):
-        client.channel.grant(10, Credit.WINDOW)
+        client.channel.grant(10, CreditKind.WINDOW)
     topic.offer(Bodies([b"%d" % number for number in range(10)]))
     await first.read()
     assert first.got

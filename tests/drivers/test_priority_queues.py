@@ -12,7 +12,7 @@ from served_drivers import Client, Drivers, Listener, messages_of, opened, post,
 from omq.drivers.priority_queue import Levels
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.seam import Accepted, Credit, Messages, Modified
+from omq.drivers.seam import Accepted, CreditKind, Messages, Modified
 from omq.drivers.settling import SETTLED_RANGES
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
@@ -111,7 +111,7 @@ async def test_priorities_survive_a_kill(tmp_path: Path) -> None:
         for _ in range(10):
             await publish(queue, *[0, 3, 1] * 30)
         client = Client(queue)
-        client.channel.grant(2, Credit.WINDOW)
+        client.channel.grant(2, CreditKind.WINDOW)
         await client.read()
         client.settle(client.ids[0])
         await drivers.save_positions()

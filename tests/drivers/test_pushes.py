@@ -13,7 +13,7 @@ from served_drivers import Drivers, opened, quiet
 from omq.drivers.backlog import Backlog
 from omq.drivers.driver import Driver
 from omq.drivers.push import Pushes, send_passed
-from omq.drivers.seam import LITTLE_OCTETS, Channel, Credit, End, Messages, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Channel, CreditKind, EndReason, Messages, Octets
 from omq.drivers.tail import TailMemory
 from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
@@ -102,7 +102,7 @@ class Subscription:
 
     def __init__(self, connection: Connection, driver: Driver) -> None:
         self.connection = connection
-        self.ended_by: list[End] = []
+        self.ended_by: list[EndReason] = []
         self.channel = driver.open(self, FromCurrent())
         assert self.channel.flow is not None
         self.channel.flow.attach(connection)
@@ -113,7 +113,7 @@ class Subscription:
     def replaced(self, channel: Channel) -> None:
         raise AssertionError("no topic is given other types here")
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self.ended_by.append(end)
 
     def follows(self, *, is_routed: bool) -> bool:
@@ -222,7 +222,7 @@ async def test_nothing_is_pushed_to_whom_it_would_not_be_right_for(shared_driver
     assert push({topic: [b"held"]}) == [topic]
     channel.release()
     assert push({topic: [b"2"]}) == []
-    channel.grant(5, Credit.COUNT)
+    channel.grant(5, CreditKind.COUNT)
     assert push({topic: [b"of a subscriber with credit"]}) == [topic]
     other = topic.open(Subscription(Connection(), topic), FromCurrent())
     channel.close()

@@ -23,7 +23,7 @@ from omq.drivers.limited import MEASURED_BLOCKS, MOST_DROPPED, Measured
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Credit, Modified
+from omq.drivers.seam import ACCEPTED, CreditKind, Modified
 from omq.drivers.settling import SETTLED_RANGES
 from omq.drivers.sizes import Sizes
 from omq.model import FromCurrent, Sync
@@ -31,11 +31,11 @@ from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq_storage.batches import Bodies
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
-from omq_storage.lookup import StoredBlock
-from omq_storage.records import BlockInfo
+from omq_storage.lookup import VerifiedBlock
+from omq_storage.records import BlockRecord
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
 FAILED = Modified(delivery_failed=True)
@@ -419,7 +419,7 @@ async def test_other_topics_are_made_while_a_long_queue_is_measured(
     await post(queue, b"x")
     lists, may_go_on = trio.Event(), threading.Event()
 
-    def slow(self: Environment, *args: Any) -> list[BlockInfo]:
+    def slow(self: Environment, *args: Any) -> list[BlockRecord]:
         trio.from_thread.run_sync(lists.set)
         assert may_go_on.wait(60)
         return blocks(self, *args)
@@ -478,7 +478,7 @@ async def test_a_refused_change_keeps_no_sizes(drivers: Drivers, monkeypatch: py
         raise StoreError("The disk is away.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Catalogue, "set_queue", fail)
+        patch.setattr(StoreCatalogue, "set_queue", fail)
         with pytest.raises(Refused):
             await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=1))
     assert number_of_sizes() == known
@@ -600,7 +600,7 @@ async def test_a_queue_that_nobody_uses_expires(
 async def test_a_plain_consumer_keeps_a_queue(drivers: Drivers, clock: trio.testing.MockClock) -> None:
     queue = await queue_of(drivers, expires_ms=100)
     channel = queue.open(Listener(), FromCurrent())
-    channel.grant(1, Credit.WINDOW)
+    channel.grant(1, CreditKind.WINDOW)
     await passed(clock, 1)
     assert drivers.catalogue.lookup(b"q") is queue
     channel.cancel()
@@ -798,7 +798,7 @@ async def test_a_message_that_is_stored_while_lost_ids_are_read_is_kept(
     read_stored = Environment.read_stored
     has_read, is_posted = trio.Event(), threading.Event()
 
-    def slow(self: Environment, topic: int, first: int, *args: Any, **kwargs: Any) -> list[StoredBlock]:
+    def slow(self: Environment, topic: int, first: int, *args: Any, **kwargs: Any) -> list[VerifiedBlock]:
         blocks = read_stored(self, topic, first, *args, **kwargs)
         if first == 11:
             trio.from_thread.run_sync(has_read.set)

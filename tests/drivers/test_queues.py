@@ -16,7 +16,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueKind, QueueOptions, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, RELEASED, Credit, End, Messages, Modified
+from omq.drivers.seam import ACCEPTED, RELEASED, CreditKind, EndReason, Messages, Modified
 from omq.drivers.shared_window import SharedWindow
 from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
@@ -47,7 +47,7 @@ async def got(driver: QueueDriver, getter: RoundRobinChannel) -> tuple[bytes, in
 
 def getter_of(driver: QueueDriver) -> RoundRobinChannel:
     getter = driver.open_getter(Listener())
-    getter.grant(1000, Credit.WINDOW)
+    getter.grant(1000, CreditKind.WINDOW)
     return getter
 
 
@@ -167,7 +167,7 @@ async def test_an_exclusive_queue_belongs_to_its_owner(drivers: Drivers) -> None
     client = Client(queue)
     await post(queue, b"a")
     owner.end()
-    assert client.ends == [End.DELETED]
+    assert client.ends == [EndReason.DELETED]
     assert drivers.catalogue.lookup(b"mine") is None
     assert drivers.catalogue.lookup(b"ours") is everybodys
     with pytest.raises(Refused, match="ended"):
@@ -318,7 +318,7 @@ async def test_large_messages_are_got_piece_by_piece(drivers: Drivers) -> None:
     client = Client(queue)
     client.channel.hold()
     getter = queue.open_getter(client)
-    getter.grant(10, Credit.WINDOW)
+    getter.grant(10, CreditKind.WINDOW)
     assert await queue.deal_one(getter)
     assert await queue.deal_one(getter)
     client.channel, kept = getter, client.channel

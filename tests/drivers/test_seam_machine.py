@@ -29,8 +29,8 @@ from omq.drivers.seam import (
     REJECTED,
     RELEASED,
     Accepted,
-    Credit,
-    End,
+    CreditKind,
+    EndReason,
     Gone,
     Granted,
     Messages,
@@ -392,16 +392,16 @@ class Machine:
             member.client.channel.written(len(member.taken))
 
     async def grant(self, member: Member) -> None:
-        credit = self.draw(st.sampled_from(Credit), label="kind")
+        credit = self.draw(st.sampled_from(CreditKind), label="kind")
         n = self.draw(st.integers(0, 5), label="credit")
         match credit:
-            case Credit.WINDOW:
+            case CreditKind.WINDOW:
                 if isinstance(self.model, Broadcast) and member.window is None:
                     self.model.grants_window(member)
                 member.most = max(n, FOREVER if member.window is None else member.most)
                 member.window = n
                 member.settles = True
-            case Credit.COUNT:
+            case CreditKind.COUNT:
                 self._count(member, n)
                 member.is_draining = False
             case other:
@@ -482,7 +482,7 @@ class Machine:
         await quiet()
         assert self.pending is None
         for member in self.members:
-            assert member.client.ends == [End.DELETED]
+            assert member.client.ends == [EndReason.DELETED]
         assert self.drivers.memory.statistics() == NOTHING
         self.members.clear()
         self.forget_all()

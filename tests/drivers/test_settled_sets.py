@@ -13,7 +13,7 @@ from omq.drivers.holdings import CHUNK_BLOCKS, JOINED_OCTETS, RELEASED_BLOCKS, H
 from omq.drivers.seam import MOST_DELIVERIES
 from omq.drivers.sizes import Sizes
 from omq.drivers.unconfirmed import Unconfirmed
-from omq.drivers.unsettled import Deliveries, Unsettled, delivered, number_of, ranges
+from omq.drivers.unsettled import DeliveredIds, Unsettled, delivered, number_of, ranges
 from omq_storage.blocks import encode
 from omq_storage.runs import Run
 
@@ -55,7 +55,7 @@ def test_messages_are_taken_out_with_how_often_they_were_delivered(
         assert len(messages) == len(known)
         assert share.used == messages.octets
     assert pairs(messages.runs()) == sorted(known.items())
-    assert isinstance(copy, Deliveries)
+    assert isinstance(copy, DeliveredIds)
     again = delivered(copy.runs())
     assert pairs(again) == sorted((id, deliveries + 1) for id, deliveries in pairs(copy.runs()))
     assert delivered([Run(1, 1, 1, MOST_DELIVERIES)]) == [Run(1, 1, 1, MOST_DELIVERIES)]

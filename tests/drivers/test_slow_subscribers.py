@@ -11,7 +11,7 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
-from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Channel, End, Messages
+from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Channel, EndReason, Messages
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -25,7 +25,7 @@ class Listener:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def ended(self, end: EndReason) -> None: ...
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
-from omq.drivers.seam import SLOW_SECONDS, Channel, End, Messages
+from omq.drivers.seam import SLOW_SECONDS, Channel, EndReason, Messages
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -29,7 +29,7 @@ class Listener:
 
     def replaced(self, channel: Channel) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def ended(self, end: EndReason) -> None: ...
 
 
 @pytest.fixture

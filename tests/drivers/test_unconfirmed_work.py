@@ -13,7 +13,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, Credit, Messages
+from omq.drivers.seam import ACCEPTED, CreditKind, Messages
 from omq.drivers.unconfirmed import FREE_OCTETS
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -43,7 +43,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[Memory, Driver, Driver]]
 async def worker(driver: Driver) -> RoundRobinChannel:
     channel = driver.open(Listener(), FromCurrent())
     assert isinstance(channel, RoundRobinChannel)
-    channel.grant(1 << 40, Credit.WINDOW)
+    channel.grant(1 << 40, CreditKind.WINDOW)
     await wait_all_tasks_blocked()
     return channel
 

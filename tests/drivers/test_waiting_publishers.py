@@ -14,7 +14,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Channel, Credit, Gone, Messages, Taken
+from omq.drivers.seam import Channel, CreditKind, Gone, Messages, Taken
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -208,7 +208,7 @@ async def test_one_worker_that_can_make_room_is_enough_to_wait_for(tmp_path: Pat
     async with drivers(tmp_path / "store", b"t", delivery=Delivery.ROUND_ROBIN) as (memory, (driver,)):
         workers = [Listener() for _ in range(3)]
         for worker in workers:
-            driver.open(worker, FromCurrent()).grant(1, Credit.WINDOW)
+            driver.open(worker, FromCurrent()).grant(1, CreditKind.WINDOW)
         async with trio.open_nursery() as nursery:
             for _ in range(40):
                 nursery.start_soon(driver.post, Bodies([b"x" * 200 * KIB]))

@@ -14,7 +14,7 @@ from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import REJECTED, Modified
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import Route
-from omq.exchanges.types import Destination, Kind
+from omq.exchanges.types import Destination, DestinationKind
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
@@ -141,7 +141,7 @@ async def test_a_letter_keeps_its_key_unless_the_queue_has_one(drivers: Drivers)
     exchanges = Exchanges(drivers.catalogue)
     await exchanges.declare(b"dlx", b"topic")
     dead = await queue_of(drivers, b"dl")
-    await exchanges.bind(b"dlx", Destination(Kind.QUEUE, b"dl"), b"orders.*")
+    await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), b"orders.*")
     source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
     client, heir = worker(source), worker(dead)
     await post(source, b"kept", heads=[published(b"shop", b"orders.new")])
@@ -405,7 +405,7 @@ async def test_what_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None
         assert (await client.read()).bodies == [b"1", b"2"]
         await post(source, b"5", b"6")
         await queue_of(drivers, b"dl", durable=True)
-        await exchanges.bind(b"dlx", Destination(Kind.QUEUE, b"dl"), b"")
+        await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), b"")
         # What the consumer has not acknowledged comes back at the start, and makes the queue too long.
         await drivers.save_positions()
     async with opened(tmp_path / "store") as drivers:
@@ -426,7 +426,7 @@ async def test_a_message_of_amqp_1_0_has_a_routing_key(drivers: Drivers, octets:
     exchanges = Exchanges(drivers.catalogue)
     await exchanges.declare(b"dlx", b"direct")
     dead = await queue_of(drivers, b"dl")
-    await exchanges.bind(b"dlx", Destination(Kind.QUEUE, b"dl"), key)
+    await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), key)
     source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
     client, heir = worker(source), worker(dead)
     sections = (
@@ -522,7 +522,7 @@ async def fanout(drivers: Drivers, *queues: bytes) -> QueueDriver:
     exchanges = Exchanges(drivers.catalogue)
     await exchanges.declare(b"dlx", b"fanout")
     for name in queues:
-        await exchanges.bind(b"dlx", Destination(Kind.QUEUE, name), b"")
+        await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, name), b"")
     return await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
 
 
@@ -586,7 +586,7 @@ async def test_a_letter_that_was_delivered_is_not_sent_again_with_the_one_before
     exchanges = Exchanges(drivers.catalogue)
     await exchanges.declare(b"dlx", b"direct")
     for name in (b"one", b"failing"):
-        await exchanges.bind(b"dlx", Destination(Kind.QUEUE, name), name)
+        await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, name), name)
     source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
     client = worker(source)
     heads = [published(b"", key) for key in (b"failing", b"one", b"one")]

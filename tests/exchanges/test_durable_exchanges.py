@@ -15,7 +15,7 @@ from omq.drivers.lifetime import Ownership
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.exchanges import Exchanges
-from omq.exchanges.types import Binding, Destination, Exchange, ExchangeType, Kind
+from omq.exchanges.types import Binding, Destination, DestinationKind, Exchange, ExchangeType
 from omq.model import Delivery, Transient
 from omq.protocol.amqp.fields import LongString, Table, Void
 from omq_storage.store import Store
@@ -32,11 +32,11 @@ async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, Exch
 
 
 def queue(name: bytes) -> Destination:
-    return Destination(Kind.QUEUE, name)
+    return Destination(DestinationKind.QUEUE, name)
 
 
 def exchange(name: bytes) -> Destination:
-    return Destination(Kind.EXCHANGE, name)
+    return Destination(DestinationKind.EXCHANGE, name)
 
 
 async def make(drivers: Drivers, *names: bytes) -> None:

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import TopicIsReplaced
-from omq.exchanges.types import Destination, Exchange, ExchangeType, Kind
+from omq.exchanges.types import Destination, DestinationKind, Exchange, ExchangeType
 from omq.model import Delivery, Transient
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import Head, decode, encode
@@ -31,11 +31,11 @@ def exchanges(drivers: Drivers) -> Exchanges:
 
 
 def queue(name: bytes) -> Destination:
-    return Destination(Kind.QUEUE, name)
+    return Destination(DestinationKind.QUEUE, name)
 
 
 def exchange(name: bytes) -> Destination:
-    return Destination(Kind.EXCHANGE, name)
+    return Destination(DestinationKind.EXCHANGE, name)
 
 
 async def make(drivers: Drivers, *names: bytes) -> None:

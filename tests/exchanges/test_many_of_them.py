@@ -8,7 +8,7 @@ from served_drivers import opened
 from omq.drivers.lifetime import Ownership
 from omq.drivers.queue_options import QueueOptions
 from omq.exchanges.exchanges import Exchanges
-from omq.exchanges.types import Destination, Kind
+from omq.exchanges.types import Destination, DestinationKind
 from omq_storage.pages import Pages
 
 QUEUES = 10_000
@@ -30,7 +30,7 @@ async def test_many_exclusive_queues_take_few_commits(tmp_path: Path) -> None:
         for number in range(QUEUES):
             name = b"reply-%d" % number
             await drivers.catalogue.declare_queue(name, options, owner)
-            await exchanges.bind(b"amq.direct", Destination(Kind.QUEUE, name), name)
+            await exchanges.bind(b"amq.direct", Destination(DestinationKind.QUEUE, name), name)
         (found,) = exchanges.route(b"amq.direct", b"reply-7777")
         assert found.topic.topic == b"reply-7777"
         # Each reserves the ids of 1,024 of them.
@@ -50,7 +50,7 @@ async def test_many_bindings_of_one_exchange(tmp_path: Path) -> None:
         for number in range(BINDINGS):
             name = b"q%d" % (number % 10)
             await drivers.catalogue.declare_queue(name, QueueOptions())
-            await exchanges.bind(b"amq.topic", Destination(Kind.QUEUE, name), b"a.%d.*.#" % number)
+            await exchanges.bind(b"amq.topic", Destination(DestinationKind.QUEUE, name), b"a.%d.*.#" % number)
         for number in (0, 7, 999):
             for _ in range(2):  # computed, and kept
                 (found,) = exchanges.route(b"amq.topic", b"a.%d.b.c" % number)

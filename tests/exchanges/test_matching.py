@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.matching import NO_HEADERS, Index, TopicIndex, headers_of, index_of
-from omq.exchanges.types import Binding, Destination, ExchangeType, Kind, binding
+from omq.exchanges.types import Binding, Destination, DestinationKind, ExchangeType, binding
 from omq.protocol.amqp.fields import (
     Array,
     Boolean,
@@ -25,7 +25,9 @@ from omq.protocol.amqp.fields import (
 
 def bound(name: str, key: str = "", arguments: Table | None = None) -> Binding:
     """A binding of the queue with this name."""
-    return binding(b"e", Destination(Kind.QUEUE, name.encode()), key.encode(), arguments or Table())
+    return binding(
+        b"e", Destination(DestinationKind.QUEUE, name.encode()), key.encode(), arguments or Table()
+    )
 
 
 def queues(index: Index, *keys: str, headers: Table | None = None) -> set[str]:

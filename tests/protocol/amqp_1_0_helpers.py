@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from omq.protocol.amqp_1_0 import frames, performatives
-from omq.protocol.amqp_1_0.connection import HEADER, Connection, Offer
+from omq.protocol.amqp_1_0.connection import HEADER, AmqpConnection, Offer
 from omq.protocol.amqp_1_0.events import Attaching, Authenticating, Event, Opening
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -25,7 +25,7 @@ class Peer:
     """A connection, and the client at its other end."""
 
     def __init__(self, offer: Offer = OFFER) -> None:
-        self.connection = Connection(offer)
+        self.connection = AmqpConnection(offer)
         self._reader = FrameReader()
         self._reader.max_frame = 1 << 20
         self.payloads: list[bytes] = []

@@ -19,7 +19,7 @@ from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_0_9 import delivery
 from omq.protocol.amqp_0_9.delivery import (
-    Consumer,
+    ConsumerFraming,
     complete,
     get_opening,
     opening,
@@ -34,7 +34,7 @@ from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 
 DEFAULT = b"\0\x05topic\0\0"
-CONSUMER = Consumer(3, b"ctag", 131072, DEFAULT)
+CONSUMER = ConsumerFraming(3, b"ctag", 131072, DEFAULT)
 HEADS = (
     b"",
     b"\x01e\x01k" + NO_PROPERTIES,
@@ -64,7 +64,7 @@ def _each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def deliveries(consumer: Consumer, tag: int, block: Block, ids: range, before: int = 0) -> bytes:
+def deliveries(consumer: ConsumerFraming, tag: int, block: Block, ids: range, before: int = 0) -> bytes:
     """The frames of all these messages, for which one portion is enough."""
     octets, count = delivery.deliveries(consumer, tag, block, ids, Portion(), before)
     assert count == len(ids)
@@ -127,7 +127,7 @@ def test_some_messages_of_a_block_that_were_delivered_before() -> None:
 def test_streams_add_the_id_of_each_message() -> None:
     bodies = [b"x"] * 5
     block = encode(7, 10, bodies, 0, HEADS)
-    consumer = Consumer(1, b"", 131072, DEFAULT, is_stream=True)
+    consumer = ConsumerFraming(1, b"", 131072, DEFAULT, is_stream=True)
     for number, (_, _, own, _) in enumerate(read(deliveries(consumer, 1, block, range(10, 15)))):
         stored = properties.decode(delivery.properties(HEADS[number] or DEFAULT))
         headers = () if stored.headers is None else stored.headers.entries
@@ -145,7 +145,7 @@ def test_streams_add_the_id_of_each_message() -> None:
 @pytest.mark.usefixtures("_each_codec")
 @pytest.mark.parametrize("size", [0, 1, 4087, 4088, 4089, 8176, 8177, 10_000])
 def test_bodies_are_divided_at_frame_max(size: int) -> None:
-    consumer = Consumer(1, b"c", 4096, DEFAULT)
+    consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
     octets = deliveries(consumer, 1, encode(7, 1, [bytes(size)], 0), range(1, 2))
     assert [body for *_, body in read(octets)] == [bytes(size)]
     sizes = []
@@ -161,7 +161,7 @@ def test_openamq_gets_its_own_tables_back() -> None:
     short = b"\x20\0\0\0\0\x07\x01tT\0\0\0\x05"
     stored = b"\x20\0\0\0\0\x0b\x01tT\0\0\0\0\0\0\0\x05"
     block = encode(7, 1, [b"x"], 0, [b"\0\x01q" + stored])
-    consumer = Consumer(1, b"c", 131072, DEFAULT, is_openamq=True)
+    consumer = ConsumerFraming(1, b"c", 131072, DEFAULT, is_openamq=True)
     octets = deliveries(consumer, 1, block, range(1, 2))
     assert short + b"\xce" in octets
     assert short + b"\xce" in get_ok(consumer, 1, 0, b"\0\x01q" + stored, b"x")
@@ -177,7 +177,7 @@ def test_heads_with_times_count_in_the_portion_of_openamq(has_times: bool) -> No
     value = b"T\0\0\0\0\0\0\0\x05" if has_times else b"l\0\0\0\0\0\0\0\x05"
     heads = [b"\0\x01%c\x20\0\0\0\0\x0b\x01t%s" % (number, value) for number in range(100)]
     block = encode(7, 1, [b"x"] * 100, 0, heads)
-    consumer = Consumer(1, b"c", 131072, DEFAULT, is_openamq=True)
+    consumer = ConsumerFraming(1, b"c", 131072, DEFAULT, is_openamq=True)
     _, count = delivery.deliveries(consumer, 1, block, range(1, 101), Portion())
     assert 0 < count < 100 if has_times else count == 100
     _, count = delivery.deliveries(CONSUMER, 1, block, range(1, 101), Portion())
@@ -185,7 +185,7 @@ def test_heads_with_times_count_in_the_portion_of_openamq(has_times: bool) -> No
 
 
 def test_messages_in_pieces() -> None:
-    consumer = Consumer(1, b"c", 4096, DEFAULT)
+    consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
     body = bytes(range(256)) * 100
     whole = deliveries(consumer, 9, encode(7, 5, [body], 0, [HEADS[3]]), range(5, 6), 2)
     pieces = [opening(consumer, 9, 5, HEADS[3], len(body), Portion(), 2)]
@@ -195,7 +195,12 @@ def test_messages_in_pieces() -> None:
 
 
 def get_ok(
-    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, body: bytes, deliveries: int = 0
+    consumer: ConsumerFraming,
+    delivery_tag: int,
+    message_count: int,
+    head: bytes,
+    body: bytes,
+    deliveries: int = 0,
 ) -> bytes:
     """Basic.Get-Ok with its message."""
     beginning = get_opening(consumer, delivery_tag, message_count, head, len(body), deliveries)
@@ -237,7 +242,7 @@ def vars_of(values: Properties) -> dict[str, object]:
 
 
 def test_how_much_of_some_deliveries_was_sent() -> None:
-    consumer = Consumer(1, b"c", 4096, DEFAULT)
+    consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
     block = encode(7, 1, [b"", b"abc", bytes(5000)], 0, HEADS[:3])
     each = [deliveries(consumer, tag, block, range(tag, tag + 1)) for tag in (1, 2, 3)]
     whole = b"".join(each)
@@ -251,7 +256,7 @@ def test_how_much_of_some_deliveries_was_sent() -> None:
 # -- the twins --------------------------------------------------------------------------------------------
 
 SECTION = b"\x00\x53%c%s" % (Section.APPLICATION_PROPERTIES, types.write(Map((("k", "x" * 1100),))))
-TRANSLATED = stored.stored_as(stored.Form.TEXT, SECTION, b"").head
+TRANSLATED = stored.stored_as(stored.BodyKind.TEXT, SECTION, b"").head
 """The head of a message of AMQP 1.0. Its translation is too long to be kept, so it counts in each portion."""
 
 messages = st.tuples(st.binary(max_size=12), st.sampled_from((*HEADS, TRANSLATED)))
@@ -282,7 +287,7 @@ def test_both_codecs_write_the_same(
         block = Block(
             3, 5, block.count, 0, memoryview(block.frames), memoryview(block.offsets), None, block.heads
         )
-    consumer = Consumer(2, b"c", frame_max, DEFAULT, is_stream)
+    consumer = ConsumerFraming(2, b"c", frame_max, DEFAULT, is_stream)
     outcomes = []
     for compiled in (codec.COMPILED, False):
         portion = Portion()

@@ -24,9 +24,9 @@ from omq.protocol.amqp_0_9 import runs
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     Called,
-    ChannelFailed,
+    ChannelFault,
     ClosedByPeer,
-    ConnectionFailed,
+    ConnectionFault,
     Event,
     Freed,
     LongBegun,
@@ -66,7 +66,7 @@ from omq.protocol.amqp_0_9.methods import (
     decode,
 )
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
-from omq.protocol.amqp_0_9.runs import Limits
+from omq.protocol.amqp_0_9.runs import RunLimits
 from omq.protocol.amqp_0_9.server import MOST_HELD, WHOLE_BODY, ServerConnection
 from omq_storage import codec
 from omq_storage.batches import Framed
@@ -79,7 +79,7 @@ def failure(events: list[Event]) -> tuple[int, int, int]:
     """The code, class and method of the one event, a failure."""
     assert len(events) == 1, events
     (event,) = events
-    assert isinstance(event, ConnectionFailed | ChannelFailed)
+    assert isinstance(event, ConnectionFault | ChannelFault)
     return event.problem.code, event.problem.class_id, event.problem.method_id
 
 
@@ -390,7 +390,7 @@ def test_messages_over_the_limit_end_the_channel_only() -> None:
     assert failure([failed]) == (406, 60, 40)
     assert isinstance(run, PublishRun)
     assert not connection.is_open(1)
-    assert isinstance(failed, ChannelFailed)
+    assert isinstance(failed, ChannelFault)
     assert decode(connection.close_channel(1, failed.problem)[FRAME.size : -1]).METHOD == 40
     claimed = call(2, BasicPublish(b"", b"q")) + header_frame(2, NO_PROPERTIES, 1 << 63)
     assert failure(feed(connection, claimed)) == (406, 60, 40)
@@ -676,7 +676,7 @@ def test_both_codecs_read_the_same(frames: list[bytes], cuts: list[int], data: s
 @pytest.mark.skipif(not codec.COMPILED, reason="no compiled codec here")
 def test_the_compiled_codec_takes_every_form_of_a_message() -> None:
     """A message that it leaves to the plain code costs a hundred times as much."""
-    limits = Limits(1 << 16, 1 << 16)
+    limits = RunLimits(1 << 16, 1 << 16)
     for octets in (
         publish(1, b"k", b"", b"e"), publish(1, b"", b"x"), publish(1, b"k", b"x", properties=WIDE),
         publish(1, b"k" * 255, bytes(1 << 16), b"e" * 255, PERSISTENT, mandatory=True),
@@ -691,7 +691,7 @@ def test_the_compiled_codec_takes_every_form_of_a_message() -> None:
 
 def test_runs_end_before_what_exceeds_a_limit() -> None:
     """The code for single messages refuses it, and says why."""
-    limits = Limits(10, 1 << 16)
+    limits = RunLimits(10, 1 << 16)
     assert runs.take_publishes_plain(publish(1, b"k", bytes(10)), 0, 1, limits)[0] is not None
     assert runs.take_publishes_plain(publish(1, b"k", bytes(11)), 0, 1, limits) == (None, 0)
 

@@ -16,7 +16,7 @@ from omq.protocol.amqp_1_0.connection import (
     HEADER,
     MAX_FRAME,
     SASL_HEADER,
-    Connection,
+    AmqpConnection,
     Stage,
 )
 from omq.protocol.amqp_1_0.events import (
@@ -649,7 +649,7 @@ def test_octets_may_arrive_in_any_portions(sizes: list[int], data: st.DataObject
 
 @given(st.lists(st.binary(max_size=50), max_size=6), st.booleans())
 def test_any_octets_are_events_or_the_end(some: list[bytes], framed: bool) -> None:
-    connection = Connection(OFFER)
+    connection = AmqpConnection(OFFER)
     peer = Peer()
     peer.open()
     link = peer.attach_sender()

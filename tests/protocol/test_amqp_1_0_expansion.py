@@ -151,14 +151,14 @@ def test_heads_that_stay_as_they_are() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_sections_are_a_head_or_stay(before: bytes) -> None:
-    octets = stored.stored_as(stored.Form.TEXT, before, b"").head
+    octets = stored.stored_as(stored.BodyKind.TEXT, before, b"").head
     head.decode(expanded(octets, b"topic", Portion()))
 
 
 @pytest.mark.parametrize("deliveries", [0, 2])
 def test_consumers_of_amqp_0_9_get_the_expanded_head(deliveries: int) -> None:
     octets = stored_head(section(Section.PROPERTIES, List(("m", None, None, "subject"))))
-    consumer = delivery.Consumer(1, b"tag", 4096, head.encode(Head(routing_key=b"queue")))
+    consumer = delivery.ConsumerFraming(1, b"tag", 4096, head.encode(Head(routing_key=b"queue")))
     shown = expanded(octets, b"queue", Portion())
     properties = shown[head.names_end(shown) :]
     if deliveries:

@@ -8,7 +8,7 @@ from omq.protocol.amqp import head
 from omq.protocol.amqp.fields import ByteArray
 from omq.protocol.amqp_1_0 import sections, stored, types
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.stored import Form
+from omq.protocol.amqp_1_0.stored import BodyKind
 from omq.protocol.amqp_1_0.types import Binary, DecodeError, List, Map, Number, NumberType, Symbol, Value
 
 
@@ -29,20 +29,24 @@ TEXT = section(Section.AMQP_VALUE, "hello")
     ("message", "form", "body"),
     [
         (DATA, None, b"hello"),
-        (b"\x00\x53\x75\xb0\x00\x00\x00\x05hello", Form.DATA + stored.WIDE, b"hello"),
+        (b"\x00\x53\x75\xb0\x00\x00\x00\x05hello", BodyKind.DATA + stored.WIDE, b"hello"),
         (section(Section.DATA, Binary(b"x" * 300)), None, b"x" * 300),
-        (HEADER + DATA, Form.DATA, b"hello"),
-        (DATA + FOOTER, Form.DATA, b"hello"),
-        (TEXT, Form.TEXT, b"hello"),
-        (section(Section.AMQP_VALUE, "é" * 300), Form.TEXT, ("é" * 300).encode()),
-        (HEADER + ANNOTATIONS + PROPERTIES + TEXT + FOOTER, Form.TEXT, b"hello"),
-        (section(Section.AMQP_VALUE, Binary(b"\xff")), Form.BINARY, b"\xff"),
-        (section(Section.AMQP_VALUE, None), Form.SECTIONS, b"\x00\x53\x77\x40"),
-        (DATA + DATA, Form.SECTIONS, DATA + DATA),
-        (section(Section.AMQP_SEQUENCE, List((True,))), Form.SECTIONS, b"\x00\x53\x76\xc0\x02\x01\x41"),
-        (b"\x00\xa3\x10amqp:data:binary\xa0\x01x", Form.SECTIONS, b"\x00\xa3\x10amqp:data:binary\xa0\x01x"),
-        (HEADER, Form.SECTIONS, b""),
-        (b"", Form.SECTIONS, b""),
+        (HEADER + DATA, BodyKind.DATA, b"hello"),
+        (DATA + FOOTER, BodyKind.DATA, b"hello"),
+        (TEXT, BodyKind.TEXT, b"hello"),
+        (section(Section.AMQP_VALUE, "é" * 300), BodyKind.TEXT, ("é" * 300).encode()),
+        (HEADER + ANNOTATIONS + PROPERTIES + TEXT + FOOTER, BodyKind.TEXT, b"hello"),
+        (section(Section.AMQP_VALUE, Binary(b"\xff")), BodyKind.BINARY, b"\xff"),
+        (section(Section.AMQP_VALUE, None), BodyKind.SECTIONS, b"\x00\x53\x77\x40"),
+        (DATA + DATA, BodyKind.SECTIONS, DATA + DATA),
+        (section(Section.AMQP_SEQUENCE, List((True,))), BodyKind.SECTIONS, b"\x00\x53\x76\xc0\x02\x01\x41"),
+        (
+            b"\x00\xa3\x10amqp:data:binary\xa0\x01x",
+            BodyKind.SECTIONS,
+            b"\x00\xa3\x10amqp:data:binary\xa0\x01x",
+        ),
+        (HEADER, BodyKind.SECTIONS, b""),
+        (b"", BodyKind.SECTIONS, b""),
     ],
 )
 def test_a_message_is_stored_by_its_body(message: bytes, form: int | None, body: bytes) -> None:
@@ -81,7 +85,7 @@ def test_a_message_with_much_before_its_body_is_stored_as_a_whole() -> None:
     made = stored.store(DELIVERY + large + TEXT)
     around = stored.around(made.head)
     assert around is not None
-    assert around.form == Form.MESSAGE
+    assert around.form == BodyKind.MESSAGE
     assert stored.message(around, made.body) == large + TEXT
     assert stored.redelivered(around, 3) is around
 
@@ -109,7 +113,7 @@ def test_a_message_that_was_delivered_before_says_so(before: bytes, expected: li
 
 def test_sections_that_make_no_sense_stay_as_they_are() -> None:
     for before in (b"\xff", b"\x00\x53", HEADER[:-1]):
-        around = stored.Around(Form.TEXT, before, b"")
+        around = stored.Around(BodyKind.TEXT, before, b"")
         assert stored.redelivered(around, 2) is around
 
 

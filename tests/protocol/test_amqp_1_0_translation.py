@@ -12,7 +12,7 @@ from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_1_0 import performatives, sections, stored, transfers, translation, types
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.stored import Form
+from omq.protocol.amqp_1_0.stored import BodyKind
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
 from omq.terminals.amqp_1_0.refusals import condition_of, problem_of
 
@@ -198,7 +198,7 @@ def test_a_dead_letter_has_its_sections_and_more_annotations(before: bytes, afte
 def test_dead_letters_that_get_no_annotations() -> None:
     large = section(Section.APPLICATION_PROPERTIES, Map((("x", "y" * stored.MOST_AROUND),))) + TEXT
     assert stored.message(transfers.head_around(dead_letter(large), Portion()), large) == large
-    malformed = stored.Around(Form.TEXT, b"\x00\x53", b"")
+    malformed = stored.Around(BodyKind.TEXT, b"\x00\x53", b"")
     assert stored.annotated(malformed, ADDED) is malformed
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp_1_0 import serials
-from omq.protocol.amqp_1_0.unsettled import Unsettled
+from omq.protocol.amqp_1_0.unsettled import UnsettledDeliveries
 
 ACTIONS = st.lists(
     st.one_of(
@@ -22,7 +22,7 @@ def test_runs_are_settled_as_single_deliveries_would_be(
     actions: list[tuple[str, int, int]], first: int
 ) -> None:
     links = ["a", "b"]
-    unsettled: Unsettled[str] = Unsettled(first)
+    unsettled: UnsettledDeliveries[str] = UnsettledDeliveries(first)
     expected: dict[int, tuple[str, int]] = {}
     message = 100
     sent = 0  # since the last one that cannot be taken back: its peer may have settled it

@@ -20,10 +20,10 @@ from omq.protocol.dmp.client import (
 from omq.protocol.dmp.responses import GREETING, LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode
 from omq.protocol.dmp.server import (
     Close,
+    EnvelopeOctets,
     FeedReady,
     LeaseRefused,
     LeaseShown,
-    Messages,
     Outcome,
     Send,
     ServerDialogue,
@@ -115,9 +115,9 @@ def test_everything_may_come_at_once() -> None:
     assert dialogue.feed(b", more") == []
     assert dialogue.decide(SinkReady(b"s")) == [
         Send(said(b"200 OK Sink 's' ready")),
-        Messages(b"messages, more"),
+        EnvelopeOctets(b"messages, more"),
     ]
-    assert dialogue.feed(b"and more") == [Messages(b"and more")]
+    assert dialogue.feed(b"and more") == [EnvelopeOctets(b"and more")]
     assert dialogue.feed(b"") == []
 
 
@@ -265,6 +265,6 @@ def test_the_two_sides_understand_each_other(outcome: Outcome, lease: bytes, mes
         assert events[-1] == Close()
     else:
         assert [type(event) for event in heard[1:]] == [Ready]
-        assert events[-1] == Messages(messages)
+        assert events[-1] == EnvelopeOctets(messages)
         passed = client.feed(b"\x03200")
         assert passed == [Received(b"\x03200") if purpose is Purpose.FEED else Answered(Response(200))]

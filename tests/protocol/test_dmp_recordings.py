@@ -18,10 +18,10 @@ from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response
 from omq.protocol.dmp.server import (
     Close,
+    EnvelopeOctets,
     FeedReady,
     LeaseRefused,
     LeaseShown,
-    Messages,
     Outcome,
     Send,
     ServerDialogue,
@@ -55,9 +55,9 @@ def run_server(name: str, pieces: list[bytes]) -> list[ServerEvent]:
             events.append(event)
             if isinstance(event, LeaseShown):
                 events += dialogue.decide(outcome(name, event.lease))
-    messages = b"".join(event.octets for event in events if isinstance(event, Messages))
-    rest: list[ServerEvent] = [event for event in events if not isinstance(event, Messages)]
-    return [*rest, Messages(messages)] if messages else rest
+    messages = b"".join(event.octets for event in events if isinstance(event, EnvelopeOctets))
+    rest: list[ServerEvent] = [event for event in events if not isinstance(event, EnvelopeOctets)]
+    return [*rest, EnvelopeOctets(messages)] if messages else rest
 
 
 def run_client(name: str, pieces: list[bytes]) -> list[ClientEvent]:
@@ -110,7 +110,7 @@ def test_a_recorded_client_is_read_as_its_description_says(name: str) -> None:
         match event:
             case LeaseShown(lease):
                 words.append(f"lease {lease!r}")
-            case Messages(octets):
+            case EnvelopeOctets(octets):
                 reader = EnvelopeReader()
                 words += message_words(reader.feed(octets))
                 assert reader.unfinished == 0
@@ -176,7 +176,7 @@ def test_another_version_of_the_header_is_answered_with_what_is_spoken_then_clos
 @pytest.mark.parametrize("name", recorded.SINKS)
 def test_recorded_sinks_are_written_again_octet_for_octet(name: str) -> None:
     for event in run_server(name, [recorded.sent(name, "C")]):
-        if isinstance(event, Messages):
+        if isinstance(event, EnvelopeOctets):
             run = EnvelopeReader().feed(event.octets)
             assert len(run) > 0
             assert dmp_writer.for_sink(run.bodies, run.heads, run.options) == event.octets

@@ -30,7 +30,7 @@ from omq.protocol.dmp.reader import EnvelopeReader
 from omq.replay import copying
 from omq.replay.ahead import Ahead
 from omq.replay.copying import copy
-from omq.replay.envelopes import Producer, envelopes
+from omq.replay.envelopes import ReplayProducer, envelopes
 from omq.replay.plan import make_plan
 from omq.replay.request import ToServer
 from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
@@ -186,7 +186,7 @@ def test_envelopes_say_what_the_block_says(
     block = merge(parts)
     begin = data.draw(st.integers(block.first, block.last))
     end = data.draw(st.integers(begin + 1, block.next))
-    made = envelopes(block, range(begin, end), Producer(producer or b"replay", producer is not None))
+    made = envelopes(block, range(begin, end), ReplayProducer(producer or b"replay", producer is not None))
     batch = EnvelopeReader(1 << 20).feed_batch(made)
     found = batch.heads or [PLAIN_HEAD] * len(batch)
     assert batch.batch.bodies() == [body for body, _ in messages[begin - 100 : end - 100]]

@@ -14,7 +14,7 @@ from omq.protocol.amqp_1_0 import frames, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List
-from omq.terminals.dmp.forms import Envelopes
+from omq.terminals.dmp.forms import FeedForm
 from omq_storage.blocks import encode
 
 from .amqp_1_0_peer import Peer, data, opened
@@ -82,7 +82,7 @@ async def test_feeds_of_messages_of_amqp_1_0(store: Path, steps: Steps) -> None:
 def test_feeds_of_openamq_of_messages_with_times(to_openamq: bool) -> None:
     time = b"T\0\0\0\0\0\0\0\x05"
     heads = [b"\0\x01%c\x20\0\0\0\0\x0b\x01t%s" % (number, time) for number in range(COUNT)]
-    form = Envelopes(PLAIN_HEAD, to_openamq=to_openamq)
+    form = FeedForm(PLAIN_HEAD, to_openamq=to_openamq)
     framed = form.whole([Cut(encode(7, 1, BODIES, 0, heads), range(1, COUNT + 1))])
     assert form.unframed == (COUNT - A_STEP + 1 if to_openamq else 0)
     assert (time in framed[0]) is not to_openamq

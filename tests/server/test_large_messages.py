@@ -16,7 +16,7 @@ from omq.protocol.amqp.head import Head, encode
 from omq.protocol.dmp.envelopes import MANDATORY, NUMBER
 from omq.protocol.dmp.writer import for_sink
 from omq.protocol.omq.types import Deleted, Error, StoredBlock, Subscribed
-from omq.terminals.dmp.forms import Envelopes
+from omq.terminals.dmp.forms import FeedForm
 from omq_storage import codec
 from omq_storage import fragments as fragments_module
 from omq_storage.batches import LARGE_OCTETS
@@ -512,6 +512,6 @@ async def test_a_fragment_that_is_damaged(store: Path, caplog: pytest.LogCapture
 def test_the_longest_body_fits_into_the_envelope_of_a_feed() -> None:
     """Also with a default head that has a long name: then the envelope has a plain head."""
     head = encode(Head(routing_key=b"n" * 255))
-    assert Envelopes(head).begin(1, 1, b"", LONGEST_BODY, 0)
+    assert FeedForm(head).begin(1, 1, b"", LONGEST_BODY, 0)
     with pytest.raises(ValueError, match="does not fit"):
-        Envelopes(head).begin(1, 1, head, LONGEST_BODY, 0)
+        FeedForm(head).begin(1, 1, head, LONGEST_BODY, 0)

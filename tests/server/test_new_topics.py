@@ -6,7 +6,7 @@ import pytest
 
 from omq.config import ClientConfig
 from omq.protocol.omq.types import Confirmed, Declared, Error
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.errors import Limit, StoreFull
 
 from .conversation import Conversation, publish, serving
@@ -108,7 +108,7 @@ async def test_topics_that_cannot_be_made_together_are_made_one_by_one(
 
     async with serving(store, max_topics=31, client_share=1) as host:
         client = await host.connect()
-        monkeypatch.setattr(Catalogue, "create_many", refuse)
+        monkeypatch.setattr(StoreCatalogue, "create_many", refuse)
         await client.send(b"".join(publish(topic, [b"first"]) for topic in TOPICS[:30]) + b"(Confirm 1)\n")
         assert await client.frame() == Confirmed(1)
         assert sorted(await client.topics()) == sorted(TOPICS[:30])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omq.protocol.omq.types import Confirmed, Declared
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.errors import Limit, StoreFull
 from omq_storage.metas import read_meta
 
@@ -53,24 +53,24 @@ async def test_first_messages_of_many_topics_share_their_commits(store: Path, pe
 async def test_a_topic_whose_ids_cannot_be_reserved_fails_alone(
     store: Path, persistence: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = Catalogue.reserve
+    reserve = StoreCatalogue.reserve
     await declare_before(store, persistence)
     async with serving(store) as host:
         client = await host.connect()
         unlucky = (await client.topics())[TOPICS[7]].id
 
-        def refuse(self: Catalogue, bounds: Mapping[int, int]) -> None:
+        def refuse(self: StoreCatalogue, bounds: Mapping[int, int]) -> None:
             if unlucky in bounds:
                 raise StoreFull(Limit.DISK, "There is no room on disk.")
             reserve(self, bounds)
 
-        monkeypatch.setattr(Catalogue, "reserve", refuse)
+        monkeypatch.setattr(StoreCatalogue, "reserve", refuse)
         await client.send(b"".join(publish(topic, [b"first"]) for topic in TOPICS) + b"(Confirm 1)\n")
         assert (await client.error()).startswith(b"Publish t7: ")
         assert (await client.error()).startswith(b"Confirm 1: ")
         infos = await client.topics()
         assert {name for name, info in infos.items() if info.last == 0} == {TOPICS[7]}
-        monkeypatch.setattr(Catalogue, "reserve", reserve)
+        monkeypatch.setattr(StoreCatalogue, "reserve", reserve)
         await client.send(publish(TOPICS[7], [b"again"]) + b"(Confirm 2)\n")
         assert await client.frame() == Confirmed(2)
 
@@ -104,18 +104,18 @@ async def test_publishers_that_come_at_once_share_their_commits(store: Path) -> 
 async def test_a_topic_whose_ids_cannot_be_reserved_fails_no_other_publisher(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = Catalogue.reserve
+    reserve = StoreCatalogue.reserve
     await declare_pairs(store)
     async with serving(store) as host:
         clients = [await host.connect() for _ in TOPICS]
         unlucky = (await clients[0].topics())[TOPICS[7]].id
 
-        def refuse(self: Catalogue, bounds: Mapping[int, int]) -> None:
+        def refuse(self: StoreCatalogue, bounds: Mapping[int, int]) -> None:
             if unlucky in bounds:
                 raise StoreFull(Limit.DISK, "There is no room on disk.")
             reserve(self, bounds)
 
-        monkeypatch.setattr(Catalogue, "reserve", refuse)
+        monkeypatch.setattr(StoreCatalogue, "reserve", refuse)
         for client, topic in zip(clients, TOPICS, strict=True):
             await client.send(TWO % (topic, topic))
         for client, topic in zip(clients, TOPICS, strict=True):

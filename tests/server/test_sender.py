@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
 from omq.drivers.driver import READ_OCTETS
-from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Flow, Octets, Outlet, Piece
+from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, EndReason, Flow, Octets, Outlet, Piece
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
@@ -448,7 +448,7 @@ class Taker:
     def replaced(self, channel: Channel) -> None:
         raise AssertionError("the topic has messages")
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         raise AssertionError("nobody deletes it")
 
 

@@ -18,7 +18,7 @@ from omq.protocol.omq.types import Subscribed
 from omq.server import open_server
 from omq.terminals.connection.accepting import PAUSE_SECONDS
 from omq_storage.blocks import encode
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
@@ -100,7 +100,7 @@ async def test_a_topic_that_the_catalogue_cannot_store_is_refused(
     async with serving(store) as host:
         client = await host.connect()
         with monkeypatch.context() as patch:
-            patch.setattr(Catalogue, "create", fail)
+            patch.setattr(StoreCatalogue, "create", fail)
             refusal = await client.refusal(b"(Declare t Broadcast (Persistent Strong))")
             assert refusal == b"Declare t: " + FAILED
         await client.ask(b"(Declare t Broadcast (Persistent Strong))")
@@ -115,7 +115,7 @@ async def test_a_server_that_cannot_store_positions_and_ids_says_so_and_ends(
             await client.ask(b"(Declare t Round_robin (Persistent Strong))")
             await client.ask(b"(Subscribe t From_current)")
             patch.setattr(Environment, "set_positions", fail)
-            patch.setattr(Catalogue, "release", fail)
+            patch.setattr(StoreCatalogue, "release", fail)
             await client.send(publish(b"t", numbered(1, 5)))
             assert await client.bodies(5) == numbered(1, 5)
     assert "strong: positions are not saved: The disk does not answer." in caplog.messages

@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from omq.logs import LINES, PROBLEM_SECONDS, SECONDS
-from omq_storage.environment import BlockInfo, Environment
+from omq_storage.environment import BlockRecord, Environment
 from omq_storage.errors import StoreError
 
 from . import dmp_conversation as dmp
@@ -42,7 +42,7 @@ async def test_a_topic_that_cannot_be_read_is_told_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
     command: bytes,
 ) -> None:
-    def refuse(self: Environment, *_: object, **__: object) -> list[BlockInfo]:
+    def refuse(self: Environment, *_: object, **__: object) -> list[BlockRecord]:
         raise StoreError("The disk is gone.")
 
     monkeypatch.setattr(Environment, "blocks", refuse)

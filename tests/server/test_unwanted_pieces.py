@@ -8,7 +8,7 @@ import pytest
 import trio
 from quietness import quiet
 
-from omq.drivers.seam import End, Piece
+from omq.drivers.seam import EndReason, Piece
 from omq.model import FromCurrent
 from omq.protocol.omq.types import Unsubscribed
 from omq_storage.environment import Environment
@@ -27,7 +27,7 @@ class Worker:
     def replaced(self, channel: object) -> None:
         raise AssertionError
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         raise AssertionError
 
 

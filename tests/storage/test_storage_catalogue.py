@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from omq_storage.catalogue import TOPIC_IDS, Catalogue, TopicRecord
-from omq_storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopic
+from omq_storage.catalogue import TOPIC_IDS, StoreCatalogue, TopicRecord
+from omq_storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopicId
 
 MAP_SIZE = 1 << 24
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_records_are_read_as_they_were_written(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     one = catalogue.create(b"prices \xff\n", "broadcast", "weak", True)
     two = catalogue.create(b"x" * 100_000, "", "", False, reserved=9)
     assert one == TopicRecord(0, b"prices \xff\n", "broadcast", "weak", True, 0)
@@ -29,14 +29,14 @@ def test_records_are_read_as_they_were_written(path: Path) -> None:
     wanted = [replace(changed, reserved=200), replace(two, reserved=1 << 63)]
     assert catalogue.topics() == wanted
     catalogue.close()
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     assert catalogue.topics() == wanted
     assert catalogue.create(b"prices \xff\n", "", "", True).id == 2
     catalogue.close()
 
 
 def test_topics_are_created_together_or_not_at_all(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"costs", "", "", True)
     made = catalogue.create_many([b"prices", b"sales"], "Broadcast", "Weak", False, reserved=1)
     assert made == [
@@ -48,15 +48,15 @@ def test_topics_are_created_together_or_not_at_all(path: Path) -> None:
             catalogue.create_many(names, "", "", True)
     assert catalogue.create_many([], "", "", True) == []
     catalogue.close()
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     assert catalogue.topics()[1:] == made
     assert catalogue.create(b"new", "", "", True).id == 3
     catalogue.close()
 
 
 def test_topics_beyond_the_last_id_are_not_created(path: Path) -> None:
-    Catalogue.make(path, [], TOPIC_IDS - 2, None, map_size=MAP_SIZE)
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    StoreCatalogue.make(path, [], TOPIC_IDS - 2, None, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     before = len(catalogue.topics())
     with pytest.raises(StoreError, match="topic ids were used"):
         catalogue.create_many([b"%d" % number for number in range(3)], "", "", True)
@@ -65,15 +65,15 @@ def test_topics_beyond_the_last_id_are_not_created(path: Path) -> None:
 
 
 def test_unused_reserved_ids_are_returned(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"prices", "broadcast", "weak", True, reserved=1)
     catalogue.reserve({0: 1000})
     catalogue.release({0: 42})
     catalogue.resume({0: 17})
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicId):
         catalogue.release({7: 1})
     catalogue.close()
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     assert [(record.reserved, record.resume) for record in catalogue.topics()] == [(42, 17)]
     assert [record.lost for record in catalogue.topics()] == [range(0)]
     catalogue.settle({0: range(5, 30)})
@@ -85,11 +85,11 @@ def test_unused_reserved_ids_are_returned(path: Path) -> None:
 
 def test_a_catalogue_without_a_lineage_skips_ids(path: Path) -> None:
     record = TopicRecord(0, b"prices", "broadcast", "weak", True, reserved=100)
-    Catalogue.make(path, [record], 1, None, map_size=MAP_SIZE)
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    StoreCatalogue.make(path, [record], 1, None, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     catalogue.settle({0: range(7, 100)})
     catalogue.close()
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     assert catalogue.topics() == [replace(record, resume=100, lost_from=7)]
     assert catalogue.lineage is None
     catalogue.close()
@@ -98,7 +98,7 @@ def test_a_catalogue_without_a_lineage_skips_ids(path: Path) -> None:
 def test_an_id_is_never_used_again(path: Path) -> None:
     seen = set()
     for _ in range(3):
-        catalogue = Catalogue(path, map_size=MAP_SIZE)
+        catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
         for _ in range(3):
             record = catalogue.create(b"again", "", "", True)
             assert record.id not in seen
@@ -110,7 +110,7 @@ def test_an_id_is_never_used_again(path: Path) -> None:
 
 
 def test_a_refused_change_changes_nothing(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     one = catalogue.create(b"one", "", "", True, reserved=10)
     two = catalogue.create(b"two", "", "", True, reserved=10)
     with pytest.raises(NameTaken, match="b'one'"):
@@ -121,11 +121,11 @@ def test_a_refused_change_changes_nothing(path: Path) -> None:
         catalogue.update(replace(one, reserved=9))
     with pytest.raises(StoreError, match="would go back"):
         catalogue.reserve({one.id: 20, two.id: 9})
-    with pytest.raises(UnknownTopic, match="id 7"):
+    with pytest.raises(UnknownTopicId, match="id 7"):
         catalogue.reserve({one.id: 20, 7: 1})
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicId):
         catalogue.update(replace(one, id=7))
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicId):
         catalogue.delete(7)
     assert catalogue.topics() == [one, two]
     assert catalogue.create(b"three", "", "", True).id == 2
@@ -134,7 +134,7 @@ def test_a_refused_change_changes_nothing(path: Path) -> None:
 
 def test_ids_end_before_two_to_the_31(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omq_storage.catalogue.TOPIC_IDS", 2)
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"0", "", "", True)
     catalogue.create(b"1", "", "", True)
     catalogue.delete(0)
@@ -144,7 +144,7 @@ def test_ids_end_before_two_to_the_31(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_map_refuses_and_stays_usable(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=1 << 17)
+    catalogue = StoreCatalogue(path, map_size=1 << 17)
     full: StoreFull | None = None
     number = 0
     while full is None:

@@ -15,7 +15,7 @@ from storage_helpers import NOON, bodies_of, heads_of, numbered, open_level, rea
 
 import omq_storage.environment
 from omq_storage.blocks import Block, encode, pack
-from omq_storage.environment import BlockInfo, Environment, Extent, Position
+from omq_storage.environment import BlockRecord, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
 from omq_storage.levels import Level
 from omq_storage.merging import MERGED_BYTES, MERGED_MESSAGES
@@ -77,8 +77,8 @@ def test_reading_keeps_to_its_limits_but_always_goes_on(environment: Environment
     assert environment.read(1, 0, max_bytes=3 * size - 1) == blocks[:2]
     assert environment.read(1, 35, max_blocks=2) == blocks[3:5]
     assert environment.blocks(1, 35, limit=2) == [
-        BlockInfo(30, 10, NOON, 0, size),
-        BlockInfo(40, 10, NOON, 0, size),
+        BlockRecord(30, 10, NOON, 0, size),
+        BlockRecord(40, 10, NOON, 0, size),
     ]
 
 
@@ -599,12 +599,12 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             last = self.info(topic, blocks[0].first).last
             self.stored[topic] = [block for block in blocks if block.first > last]
 
-    def info(self, topic: int, first: int) -> BlockInfo:
+    def info(self, topic: int, first: int) -> BlockRecord:
         """How the block with this message lay after all merging; it may be deleted already."""
         for begin, end in self.boundaries.get(topic, []):
             if begin <= first < end:
                 within = [block for block in self.stored[topic] if begin <= block.first < end]
-                return BlockInfo(begin, end - begin, within[0].time, within[-1].time - within[0].time, 0)
+                return BlockRecord(begin, end - begin, within[0].time, within[-1].time - within[0].time, 0)
         raise AssertionError
 
     @rule(topic=topics)

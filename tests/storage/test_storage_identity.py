@@ -16,10 +16,10 @@ from test_storage_repair import Words, change, contents, filled, problems, repai
 
 from omq_storage import store as store_module
 from omq_storage.backup import backup
-from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, Catalogue, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, StoreCatalogue, TopicRecord
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, Limit, StoreFull
-from omq_storage.identity import IDENTITY_KEY, Identity, pack_identity, read_identity
+from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, read_identity
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
@@ -255,7 +255,7 @@ def test_an_identity_is_read_from_its_own_table_only(tmp_path: Path) -> None:
     path = filled(tmp_path / "store") / "weak"
     own = read_identity(path)
     assert own is not None
-    other = Identity("another", Level.STRONG, 1)
+    other = LevelIdentity("another", Level.STRONG, 1)
     with (
         lmdb.open(str(path), max_dbs=16, map_size=1 << 28) as environment,
         environment.begin(environment.open_db(b"a"), write=True) as transaction,
@@ -279,8 +279,8 @@ def steps(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
 
         monkeypatch.setattr(owner, name, step)
 
-    counted(Catalogue, "set_lineage")
-    counted(Catalogue, "settle")
+    counted(StoreCatalogue, "set_lineage")
+    counted(StoreCatalogue, "settle")
     counted(Environment, "__init__")
     counted(Environment, "identify")
     monkeypatch.setattr(Environment, "close", lambda self, clean=True: self._database.close())
@@ -404,7 +404,7 @@ def full(*_: object) -> None:
 def test_a_store_without_room_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
-    for owner, name in ((Catalogue, "set_lineage"), (Environment, "identify")):
+    for owner, name in ((StoreCatalogue, "set_lineage"), (Environment, "identify")):
         monkeypatch.setattr(owner, name, full)
         with opened(path) as store:
             assert bodies_of(read_all(store.level(Level.WEAK), 2)) == whole[2]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from omq_storage.errors import DamagedRecord
 from omq_storage.records import (
-    BlockInfo,
+    BlockRecord,
     Extent,
     Position,
     block_key,
@@ -24,8 +24,8 @@ from omq_storage.records import (
 from omq_storage.runs import Run, runs_of
 
 
-def info(first: int, count: int, octets: int) -> BlockInfo:
-    return BlockInfo(first, count, 7, 8, octets)
+def info(first: int, count: int, octets: int) -> BlockRecord:
+    return BlockRecord(first, count, 7, 8, octets)
 
 
 def test_an_extent_follows_its_blocks() -> None:
@@ -86,7 +86,7 @@ def test_records_octet_for_octet() -> None:
     assert key == b"\0\0\0\3"
     assert block_key(3, 258) == b"\0\0\0\3" + b"\0\0\0\0\0\0\1\2"
     assert pack_extent(key, Extent(1, 2, 3, 4))[4:] == b"".join(n.to_bytes(8, "big") for n in (1, 2, 3, 4))
-    packed = pack_info(block_key(3, 1), BlockInfo(1, 2, 3, 4, 5, heads=True))
+    packed = pack_info(block_key(3, 1), BlockRecord(1, 2, 3, 4, 5, heads=True))
     assert packed[4:] == b"\0\0\0\2" + (3).to_bytes(8, "big") + b"\0\0\0\4\0\0\0\5\1"
 
     def position(*numbers: int) -> bytes:

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from storage_helpers import bodies_of, numbered, open_level
 
 from omq_storage.catalogue import TABLES as CATALOGUE_TABLES
-from omq_storage.catalogue import Catalogue
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.environment import TABLES, Environment
-from omq_storage.identity import Identity, Lineage
+from omq_storage.identity import LevelIdentity, Lineage
 from omq_storage.levels import Level
-from omq_storage.records import BlockInfo, Extent, Position
+from omq_storage.records import BlockRecord, Extent, Position
 from omq_storage.runs import runs_of
 from omq_storage.salvage import Salvage, salvage
 
 PAGE = 4096
 
 
-def info(first: int, count: int) -> BlockInfo:
-    return BlockInfo(first, count, 0, 0, 100 * count)
+def info(first: int, count: int) -> BlockRecord:
+    return BlockRecord(first, count, 0, 0, 100 * count)
 
 
 class State(NamedTuple):
@@ -102,7 +102,7 @@ class Written(NamedTuple):
     extents: dict[int, Extent]
     positions: dict[int, Position]
     sequences: dict[int, dict[bytes, int]]
-    identity: Identity | None
+    identity: LevelIdentity | None
     messages: dict[int, list[tuple[int, bytes]]]
 
 
@@ -133,7 +133,7 @@ def used(path: Path, seed: int) -> Written:
                 positions[topic] = Position(known + chance.randrange(3), runs_of([known - 1][: known > 1]))
                 environment.set_positions({topic: positions[topic]})
             case _:
-                identity = Identity("this store", Level.STRONG, step + 1)
+                identity = LevelIdentity("this store", Level.STRONG, step + 1)
                 environment.identify(identity)
     written = Written(environment.extents(), environment.positions(), sequences, identity, messages)
     assert written.positions == positions
@@ -189,7 +189,7 @@ def test_the_newest_record_of_each_topic_is_found(tmp_path: Path, seed: int, dam
     chance = random.Random(seed)
     path = tmp_path / "catalogue"
     path.mkdir()
-    catalogue = Catalogue(path, map_size=1 << 24)
+    catalogue = StoreCatalogue(path, map_size=1 << 24)
     topics = [catalogue.create(b"topic %d" % number, "news", "weak", False).id for number in range(60)]
     generation = 0
     for _ in range(80):

@@ -9,8 +9,8 @@ import lmdb
 import pytest
 
 from omq_storage.backup import backup
-from omq_storage.catalogue import TABLES, Catalogue, TopicRecord
-from omq_storage.errors import DamagedFile, StoreFull, UnknownTopic
+from omq_storage.catalogue import TABLES, StoreCatalogue, TopicRecord
+from omq_storage.errors import DamagedFile, StoreFull, UnknownTopicId
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.pages import Pages
@@ -47,7 +47,7 @@ class Words:
         return TopicRecord(topic, b"unnamed-%d" % topic, "", level.value, declared=True)
 
 
-def fill(catalogue: Catalogue) -> None:
+def fill(catalogue: StoreCatalogue) -> None:
     """Two queues, one with options, two exchanges, and bindings of every kind."""
     catalogue.create(b"queue", "work", "strong", True, reserved=1, queue=b"options")
     catalogue.create(b"other", "work", "strong", True, reserved=1)
@@ -57,7 +57,7 @@ def fill(catalogue: Catalogue) -> None:
         catalogue.bind(binding)
 
 
-def is_filled(catalogue: Catalogue) -> bool:
+def is_filled(catalogue: StoreCatalogue) -> bool:
     return (catalogue.exchanges(), catalogue.bindings(), catalogue.queues()) == (
         [ORDERS, REST],
         EVERY_BINDING,
@@ -78,9 +78,9 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def reopened(catalogue: Catalogue, path: Path) -> Catalogue:
+def reopened(catalogue: StoreCatalogue, path: Path) -> StoreCatalogue:
     catalogue.close()
-    return Catalogue(path, map_size=MAP_SIZE)
+    return StoreCatalogue(path, map_size=MAP_SIZE)
 
 
 def commits(path: Path) -> int:
@@ -93,7 +93,7 @@ def commits(path: Path) -> int:
 
 
 def test_records_are_read_as_they_were_written(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     assert (catalogue.exchanges(), catalogue.bindings(), catalogue.queues()) == ([], [], {})
     fill(catalogue)
     for binding in EVERY_BINDING:
@@ -123,9 +123,9 @@ def test_records_are_read_as_they_were_written(path: Path) -> None:
     ids=["topic", "source", "destination", "exchange without a record"],
 )
 def test_what_belongs_to_it_is_deleted_in_the_same_commit(
-    path: Path, delete: Callable[[Catalogue], None], left: list[BindingRecord]
+    path: Path, delete: Callable[[StoreCatalogue], None], left: list[BindingRecord]
 ) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     fill(catalogue)
     before = commits(path)
     delete(catalogue)
@@ -139,7 +139,7 @@ def test_what_belongs_to_it_is_deleted_in_the_same_commit(
 
 
 def test_a_queue_and_its_options_are_one_commit(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     fill(catalogue)
     before = commits(path)
     catalogue.create(b"new", "work", "strong", True, queue=b"more")
@@ -148,14 +148,14 @@ def test_a_queue_and_its_options_are_one_commit(path: Path) -> None:
 
 
 def test_refused_changes_change_nothing(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     fill(catalogue)
     for name in (b"", b"x" * 256):
         with pytest.raises(ValueError, match="1 to 255 octets"):
             catalogue.put_exchange(ExchangeRecord(name, "topic"))
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicId):
         catalogue.bind(BindingRecord(b"orders", 7, b"", b""))
-    with pytest.raises(UnknownTopic):
+    with pytest.raises(UnknownTopicId):
         catalogue.set_queue(7, b"")
     before = commits(path)
     catalogue.delete_exchange(b"missing")
@@ -166,19 +166,19 @@ def test_refused_changes_change_nothing(path: Path) -> None:
     catalogue.close()
 
 
-def bind_many(catalogue: Catalogue) -> None:
+def bind_many(catalogue: StoreCatalogue) -> None:
     for number in range(1000):
         catalogue.bind(BindingRecord(b"orders", 0, b"%d" % number + b"x" * 500, b""))
 
 
 def test_a_full_map_refuses_bindings_and_changes_nothing(path: Path) -> None:
-    catalogue = Catalogue(path, map_size=1 << 17)
+    catalogue = StoreCatalogue(path, map_size=1 << 17)
     catalogue.create(b"queue", "work", "strong", True)
     with pytest.raises(StoreFull):
         bind_many(catalogue)
     bound = catalogue.bindings()
     catalogue.close()
-    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     assert catalogue.bindings() == bound
     catalogue.delete(0)
     assert catalogue.bindings() == []
@@ -277,8 +277,8 @@ def test_bindings_of_a_lost_exchange_are_reported(store: Path) -> None:
         records = (opened.catalogue.topics(), opened.catalogue.next_id, opened.catalogue.lineage)
     for file in (store / "catalogue").iterdir():
         file.unlink()
-    Catalogue.make(store / "catalogue", *records, map_size=MAP_SIZE)
-    catalogue = Catalogue(store / "catalogue", map_size=MAP_SIZE)
+    StoreCatalogue.make(store / "catalogue", *records, map_size=MAP_SIZE)
+    catalogue = StoreCatalogue(store / "catalogue", map_size=MAP_SIZE)
     for binding in (TO_QUEUE, OF_SERVER):
         catalogue.bind(binding)
     catalogue.set_queue(0, b"options")

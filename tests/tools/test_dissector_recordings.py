@@ -12,7 +12,7 @@ from shark import Unit, failures, listed, needs_tshark, units, values
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.portions import Portion
-from omq.protocol.amqp_0_9.delivery import Consumer, deliveries
+from omq.protocol.amqp_0_9.delivery import ConsumerFraming, deliveries
 from omq.protocol.amqp_0_9.frames import content, method_frame
 from omq.protocol.amqp_0_9.methods import BasicPublish, QueueDeclare
 from omq.protocol.amqp_0_9.server import ServerConnection
@@ -92,7 +92,7 @@ def test_amqp_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
 def test_messages_of_amqp_are_shown_with_their_fields(tmp_path: Path) -> None:
     """On the port of omq, without another option: what any client and this server send."""
     block = encode(7, 1, [b"hello"], 0, [b"\x06orders\x03new\x80\0\x0atext/plain"])
-    consumer = Consumer(1, b"ctag", 131072, b"\0\0\0\0")
+    consumer = ConsumerFraming(1, b"ctag", 131072, b"\0\0\0\0")
     published = b"".join(content(1, BasicPublish(b"orders", b"new"), b"\0\0", b"hello", 131072))
     declared = method_frame(1, QueueDeclare(b"jobs", durable=True))
     path = write(

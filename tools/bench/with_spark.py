@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from systems import Kind
 from workers import BenchFailure
 
-from omq.bulk.places import Place, ServerPlace, StorePlace, Topics
+from omq.bulk.places import NamedTopics, Place, ServerPlace, StorePlace
 from omq.bulk.remote import Patience, RemoteServer, parse_servers
 from omq.bulk.sinks import SinkConnection
 from omq.client import connect
@@ -32,7 +32,7 @@ from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import copy
 from omq.replay.meter import Meter
 from omq.replay.plan import make_plan
-from omq.replay.request import Bounds, Request, ToServer
+from omq.replay.request import Bounds, ReplayRequest, ToServer
 from omq.spark import local_session
 
 TOPICS = {"small": (2_000_000, 100), "large": (200_000, 1024)}
@@ -230,7 +230,7 @@ class SparkBench:
 
     def _replay(self, place: Place, target: str) -> None:
         to = ToServer(self._place(), "the server", target, None)
-        request = Request(place, "the source", Topics(("small",)), Bounds(), to)
+        request = ReplayRequest(place, "the source", NamedTopics(("small",)), Bounds(), to)
         with place.open() as access:
             plan = make_plan(access, request)
         with Meter(plan.messages) as meter:

@@ -13,8 +13,8 @@ from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
     AckRun,
-    ChannelFailed,
-    ConnectionFailed,
+    ChannelFault,
+    ConnectionFault,
     Event,
     LongPart,
     PublishRun,
@@ -81,10 +81,10 @@ def _events(pieces: list[bytes], choice: int) -> list[object]:
             match event:
                 case StartOk():
                     connection.tune(10, _FRAME_MAX)
-                case ChannelFailed(channel, problem):
+                case ChannelFault(channel, problem):
                     check_sentence(problem.reply_text)
                     connection.close_channel(channel, problem)
-                case ConnectionFailed(broken):
+                case ConnectionFault(broken):
                     check_sentence(broken.reply_text)
                     connection.close(broken)
                 case PublishRun(channel, _, b"missing"):

@@ -5,7 +5,7 @@ from fuzz_checks import TWINS, Target, check_events, check_sentence, twin
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import frames, performatives, stored, transfers, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.connection import HEADER, SASL_HEADER, Connection, Offer
+from omq.protocol.amqp_1_0.connection import HEADER, SASL_HEADER, AmqpConnection, Offer
 from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
@@ -57,7 +57,7 @@ def check_amqp_1_0(data: bytes) -> None:
 
 def _events(pieces: list[bytes], choice: int) -> list[object]:
     """The events, with runs and parts taken apart."""
-    connection = Connection(Offer("omq", needs_sasl=False))
+    connection = AmqpConnection(Offer("omq", needs_sasl=False))
     found: list[object] = []
     if choice & 1:
         _feed(connection, _OPENING, found)
@@ -70,7 +70,7 @@ def _events(pieces: list[bytes], choice: int) -> list[object]:
     return found
 
 
-def _feed(connection: Connection, octets: bytes, found: list[object]) -> None:
+def _feed(connection: AmqpConnection, octets: bytes, found: list[object]) -> None:
     more = True
     while more:
         more = False

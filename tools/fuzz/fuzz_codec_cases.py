@@ -19,7 +19,7 @@ from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_0_9 import delivery, runs
 from omq.protocol.amqp_0_9 import frames as amqp_frames
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicPublish
-from omq.protocol.amqp_0_9.runs import Limits
+from omq.protocol.amqp_0_9.runs import RunLimits
 from omq.protocol.amqp_1_0 import frames as transfer_frames
 from omq.protocol.amqp_1_0 import performatives, stored
 from omq.protocol.amqp_1_0 import runs as transfer_runs
@@ -446,7 +446,7 @@ def read_amqp(random: Random, native: Any) -> None:
         assert position < end <= len(data)
         assert len(heads) == spans.count
         assert all(body in data for body in spans.bodies())
-    limits = Limits(random.choice((5, 100)), random.choice((30, 300)))
+    limits = RunLimits(random.choice((5, 100)), random.choice((30, 300)))
     found = runs.take_publishes(data, 0, 1, limits)
     assert found == runs.take_publishes_plain(data, 0, 1, limits), found
     assert runs.take_acks(data, 0, 1) == runs.take_acks_plain(data, 0, 1)

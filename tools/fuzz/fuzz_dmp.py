@@ -28,10 +28,10 @@ from omq.protocol.dmp.envelopes import Envelope, EnvelopeBatch, EnvelopeError, E
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import (
     Close,
+    EnvelopeOctets,
     FeedReady,
     LeaseRefused,
     LeaseShown,
-    Messages,
     Outcome,
     Send,
     ServerDialogue,
@@ -75,7 +75,7 @@ def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], b
                     assert 1 <= len(lease) <= 255
                     leases.append(lease)
                     waiting += dialogue.decide(outcome)
-                case Messages(octets):
+                case EnvelopeOctets(octets):
                     assert octets
                     messages += octets
                 case Close():

@@ -45,7 +45,7 @@ class _Long:
 _Content = _Published | _Whole | _Long
 
 
-class State(Enum):
+class ChannelState(Enum):
     """Whether a channel takes methods."""
 
     OPEN = auto()
@@ -60,7 +60,7 @@ class Channel:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.state = State.OPEN
+        self.state = ChannelState.OPEN
         self._content: _Content | None = None
 
     @property
@@ -71,7 +71,7 @@ class Channel:
     @property
     def is_idle(self) -> bool:
         """Whether it is open, and not in the middle of a message."""
-        return self.state is State.OPEN and self._content is None
+        return self.state is ChannelState.OPEN and self._content is None
 
     @property
     def held(self) -> int:
@@ -86,7 +86,7 @@ class Channel:
 
     def close(self) -> None:
         """Drop everything from now on."""
-        self.state = State.CLOSING
+        self.state = ChannelState.CLOSING
         self._content = None
 
     def begin(self, method: BasicPublish) -> None:

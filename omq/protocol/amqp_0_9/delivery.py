@@ -46,7 +46,7 @@ _LONGEST_CACHED = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class ConsumerFraming:
     """How the messages of one consumer are framed."""
 
     channel: int
@@ -111,12 +111,12 @@ class _Template:
         return bytes(octets)
 
 
-def _shown(consumer: Consumer, head: bytes, portion: Portion) -> bytes:
+def _shown(consumer: ConsumerFraming, head: bytes, portion: Portion) -> bytes:
     """Return the head that the client gets for a stored one."""
     return expanded(head, names(consumer.default_head)[1], portion) if head else consumer.default_head
 
 
-def _template(consumer: Consumer, head: bytes, deliveries: int, portion: Portion) -> _Template:
+def _template(consumer: ConsumerFraming, head: bytes, deliveries: int, portion: Portion) -> _Template:
     head = _shown(consumer, head, portion)
     if consumer.is_openamq and openamq.may_have_times(head):
         portion.spend(head)
@@ -125,7 +125,7 @@ def _template(consumer: Consumer, head: bytes, deliveries: int, portion: Portion
     return made(consumer, head, deliveries)
 
 
-def _made(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
+def _made(consumer: ConsumerFraming, head: bytes, deliveries: int) -> _Template:
     at = names_end(head)
     octets = head[at:]
     if consumer.is_stream:
@@ -148,7 +148,7 @@ _cached = lru_cache(maxsize=1024)(_made)
 
 
 def opening(
-    consumer: Consumer,
+    consumer: ConsumerFraming,
     delivery_tag: int,
     message: int,
     head: bytes,
@@ -163,7 +163,7 @@ def opening(
 
 
 def deliveries(
-    consumer: Consumer,
+    consumer: ConsumerFraming,
     delivery_tag: int,
     block: Block,
     messages: range,
@@ -198,7 +198,7 @@ def deliveries(
 
 
 def deliveries_plain(
-    consumer: Consumer,
+    consumer: ConsumerFraming,
     delivery_tag: int,
     block: Block,
     messages: range,
@@ -246,7 +246,12 @@ def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
 
 
 def get_opening(
-    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, size: int, deliveries: int = 0
+    consumer: ConsumerFraming,
+    delivery_tag: int,
+    message_count: int,
+    head: bytes,
+    size: int,
+    deliveries: int = 0,
 ) -> bytes:
     """Return everything of a Basic.Get-Ok that precedes its body frames. `consumer` has no tag; its queue has
     `message_count` more messages.

@@ -127,7 +127,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelFailed:
+class ChannelFault:
     """The client broke a rule on a channel. Everything else on it is dropped already; the server sends
     `ServerConnection.close_channel`.
     """
@@ -137,7 +137,7 @@ class ChannelFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionFailed:
+class ConnectionFault:
     """The client broke a rule of the connection. No event follows, except `Freed(0)` and `Reply`; the server
     sends `ServerConnection.close`.
     """
@@ -158,6 +158,6 @@ Event = (
     | ClosedByPeer
     | Freed
     | Reply
-    | ChannelFailed
-    | ConnectionFailed
+    | ChannelFault
+    | ConnectionFault
 )

@@ -34,7 +34,7 @@ _END = 0xCE
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """What a message may have to be taken in a run."""
 
     body: int
@@ -51,7 +51,7 @@ def _beginning(method: int, properties: int) -> Struct:
     return Struct(f">{method}s{FRAME.size + 4}sQ{properties + 1}sBHI")
 
 
-def take_publishes(data: bytes, at: int, channel: int, limits: Limits) -> tuple[PublishRun | None, int]:
+def take_publishes(data: bytes, at: int, channel: int, limits: RunLimits) -> tuple[PublishRun | None, int]:
     """Take whole messages of this channel from `at` on that are alike in exchange, routing key and flags.
 
     Returns them, or None if there is none in the common form, and the position after them.
@@ -67,7 +67,9 @@ def take_publishes(data: bytes, at: int, channel: int, limits: Limits) -> tuple[
     return PublishRun(channel, exchange, routing_key, is_mandatory, batch(spans), heads, flags), end
 
 
-def take_publishes_plain(data: bytes, at: int, channel: int, limits: Limits) -> tuple[PublishRun | None, int]:
+def take_publishes_plain(
+    data: bytes, at: int, channel: int, limits: RunLimits
+) -> tuple[PublishRun | None, int]:
     """Take messages as `take_publishes` does, in plain Python."""
     method_end = _publish_end(data, at, channel, limits)
     if not method_end:
@@ -128,7 +130,7 @@ def take_publishes_plain(data: bytes, at: int, channel: int, limits: Limits) -> 
     return run, at
 
 
-def _publish_end(data: bytes, at: int, channel: int, limits: Limits) -> int:
+def _publish_end(data: bytes, at: int, channel: int, limits: RunLimits) -> int:
     """Return the end of a whole Basic.Publish in the common form at `at`; 0 if there is none."""
     end = _frame_end(data, at, FrameType.METHOD, channel, limits)
     if not end or not data.startswith(_PUBLISH, at + _METHOD_AT):
@@ -145,7 +147,7 @@ def _publish_end(data: bytes, at: int, channel: int, limits: Limits) -> int:
     )
 
 
-def _header(data: bytes, at: int, channel: int, limits: Limits) -> tuple[int, int, int] | None:
+def _header(data: bytes, at: int, channel: int, limits: RunLimits) -> tuple[int, int, int] | None:
     """Return the size of the body, where the properties begin, and the end of a whole header frame at `at`;
     None if there is none.
     """
@@ -157,7 +159,7 @@ def _header(data: bytes, at: int, channel: int, limits: Limits) -> tuple[int, in
     return (size, properties_at, end) if class_id == BASIC and not weight else None
 
 
-def _body_end(data: bytes, at: int, channel: int, size: int, limits: Limits) -> int:
+def _body_end(data: bytes, at: int, channel: int, size: int, limits: RunLimits) -> int:
     """Return the end of the body at `at` if it is in one frame, or empty and in none; else 0."""
     if not size:
         return at
@@ -167,7 +169,7 @@ def _body_end(data: bytes, at: int, channel: int, size: int, limits: Limits) -> 
     return end if FRAME.unpack_from(data, at) == (FrameType.BODY, channel, size) else 0
 
 
-def _frame_end(data: bytes, at: int, kind: FrameType, channel: int, limits: Limits) -> int:
+def _frame_end(data: bytes, at: int, kind: FrameType, channel: int, limits: RunLimits) -> int:
     """Return the end of a whole frame of this type and channel at `at`; 0 if there is none."""
     if len(data) - at < OVERHEAD:
         return 0

@@ -12,13 +12,13 @@ from omq.model import DEFAULT_MAX_BODY
 from omq.protocol.amqp import openamq
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.channels import Channel, State, widened_header
+from omq.protocol.amqp_0_9.channels import Channel, ChannelState, widened_header
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     Called,
-    ChannelFailed,
+    ChannelFault,
     ClosedByPeer,
-    ConnectionFailed,
+    ConnectionFault,
     Event,
     Freed,
     Opened,
@@ -71,7 +71,7 @@ from omq.protocol.amqp_0_9.methods import (
     TxSelect,
 )
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, Problem, ReplyCode
-from omq.protocol.amqp_0_9.runs import Limits, take_acks, take_publishes
+from omq.protocol.amqp_0_9.runs import RunLimits, take_acks, take_publishes
 
 CHANNEL_MAX = 2047
 FRAME_MAX = 128 << 10
@@ -145,7 +145,7 @@ class ServerConnection:
         self._is_openamq = False
         self.channel_max = CHANNEL_MAX
         self.frame_max = FRAME_MAX
-        self._limits = Limits(self._whole_body, FRAME_MAX - OVERHEAD)
+        self._limits = RunLimits(self._whole_body, FRAME_MAX - OVERHEAD)
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class ServerConnection:
     def is_open(self, channel: int) -> bool:
         """Return whether the channel is open and not closing."""
         found = self._channels.get(channel)
-        return found is not None and found.state is State.OPEN
+        return found is not None and found.state is ChannelState.OPEN
 
     # -- memory --------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ServerConnection:
                 was_closing = self._phase is _Phase.CLOSING
                 self._end(_Phase.LOST)
                 if not was_closing:
-                    yield ConnectionFailed(problem)
+                    yield ConnectionFault(problem)
                 return
             if at == before:
                 self._incomplete += memoryview(data)[at:]
@@ -263,7 +263,7 @@ class ServerConnection:
             return self._frame(FrameType(kind), number, data[at + FRAME.size : end - 1]), end
         except ConnectionProblem as problem:
             self._end(_Phase.CLOSING)
-            return (ConnectionFailed(problem),), end
+            return (ConnectionFault(problem),), end
 
     def _check_frame(self, kind: int, size: int) -> None:
         if kind not in (FrameType.METHOD, FrameType.HEADER, FrameType.BODY, FrameType.HEARTBEAT):
@@ -333,7 +333,7 @@ class ServerConnection:
         # With 0 the client leaves the limit to the server.
         self.frame_max = method.frame_max or frames
         self.channel_max = method.channel_max or channels
-        self._limits = Limits(self._whole_body, self.frame_max - OVERHEAD)
+        self._limits = RunLimits(self._whole_body, self.frame_max - OVERHEAD)
         self._phase = _Phase.TUNED
         return Tuned(self.channel_max, self.frame_max, method.heartbeat)
 
@@ -359,7 +359,7 @@ class ServerConnection:
         channel = self._channels.get(number)
         if channel is None:
             return self._unopened(kind, number, payload)
-        if channel.state is State.CLOSING:
+        if channel.state is ChannelState.CLOSING:
             return self._on_closing_channel(kind, channel, payload)
         try:
             match kind:
@@ -381,7 +381,7 @@ class ServerConnection:
                     return found
         except ChannelProblem as problem:
             self._drop(channel)
-            return (ChannelFailed(number, problem),)
+            return (ChannelFault(number, problem),)
 
     def _unopened(self, kind: FrameType, number: int, payload: bytes) -> tuple[Event, ...]:
         class_id, method_id = methods.ids(payload) if kind is FrameType.METHOD else (0, 0)

@@ -81,7 +81,7 @@ class Offer:
     properties: bytes = field(default=NULL)
 
 
-class Connection:
+class AmqpConnection:
     """One connection. `feed` it what arrives, execute the events, and send what `take` returns."""
 
     def __init__(self, offer: Offer) -> None:

@@ -11,7 +11,7 @@ from omq.protocol.amqp_1_0.unsettled import Sent
 
 @dataclass(frozen=True, slots=True)
 class Authenticating:
-    """The client chose a SASL mechanism: answer with `Connection.authenticated`."""
+    """The client chose a SASL mechanism: answer with `AmqpConnection.authenticated`."""
 
     mechanism: str
     response: bytes
@@ -20,7 +20,7 @@ class Authenticating:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The client opens the connection: answer with `Connection.open`."""
+    """The client opens the connection: answer with `AmqpConnection.open`."""
 
     open: Open
 

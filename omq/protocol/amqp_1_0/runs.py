@@ -189,7 +189,7 @@ def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
         if code == Section.AMQP_VALUE:
             if at - begin > MOST_AROUND or not _is_last(data, at + 3, end):
                 return None
-            return stored.stored_as(stored.Form.SECTIONS, data[begin:at], data[at:end])
+            return stored.stored_as(stored.BodyKind.SECTIONS, data[begin:at], data[at:end])
         if code <= last or code not in _BEFORE:
             return None
         last = code

@@ -41,7 +41,7 @@ from omq.protocol.amqp_1_0.performatives import (
 )
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import NULL
-from omq.protocol.amqp_1_0.unsettled import Unsettled
+from omq.protocol.amqp_1_0.unsettled import UnsettledDeliveries
 
 WINDOW = 64
 """The transfers that the client may send before the server says that it takes more."""
@@ -114,7 +114,7 @@ class Session:
         self._free_handles: list[int] = []
         """Handles below the number of links that no link has: a heap."""
         self._handle_max = min(begin.handle_max, MOST_HANDLES - 1)
-        self._deliveries: Unsettled[SendingLink] = Unsettled(0)
+        self._deliveries: UnsettledDeliveries[SendingLink] = UnsettledDeliveries(0)
         self._last_delivery: int | None = None
         self.is_over = False
         self.send(Begin(remote_channel, 0, WINDOW, link.LARGEST_CREDIT, MOST_HANDLES - 1))

@@ -29,7 +29,7 @@ MOST_AROUND = 60_000
 """The octets around a body that a stored head can hold. A message with more is stored as a whole."""
 
 
-class Form(IntEnum):
+class BodyKind(IntEnum):
     """What the body of the stored message is."""
 
     DATA = 0
@@ -57,15 +57,15 @@ _VALUE_AT = _TABLE_AT + _U32.size + len(_NAME)
 _CONTENTS_AT = _VALUE_AT + _U32.size
 
 _CONTENT_FORMS = {
-    (Section.DATA, 0xA0): Form.DATA,
-    (Section.DATA, 0xB0): Form.DATA,
-    (Section.AMQP_VALUE, 0xA1): Form.TEXT,
-    (Section.AMQP_VALUE, 0xB1): Form.TEXT,
-    (Section.AMQP_VALUE, 0xA0): Form.BINARY,
-    (Section.AMQP_VALUE, 0xB0): Form.BINARY,
+    (Section.DATA, 0xA0): BodyKind.DATA,
+    (Section.DATA, 0xB0): BodyKind.DATA,
+    (Section.AMQP_VALUE, 0xA1): BodyKind.TEXT,
+    (Section.AMQP_VALUE, 0xB1): BodyKind.TEXT,
+    (Section.AMQP_VALUE, 0xA0): BodyKind.BINARY,
+    (Section.AMQP_VALUE, 0xB0): BodyKind.BINARY,
 }
 _CODES = {(int(section), constructor): form for (section, constructor), form in _CONTENT_FORMS.items()}
-_CONSTRUCTORS = {Form.DATA: (0x75, 0xA0), Form.TEXT: (0x77, 0xA1), Form.BINARY: (0x77, 0xA0)}
+_CONSTRUCTORS = {BodyKind.DATA: (0x75, 0xA0), BodyKind.TEXT: (0x77, 0xA1), BodyKind.BINARY: (0x77, 0xA0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +94,19 @@ def store_sections(message: bytes, places: list[Place]) -> Stored:
     if len(before) + len(after) > MOST_AROUND:
         without = [p for p in places if p.section is not Section.DELIVERY_ANNOTATIONS]
         whole = b"".join(message[place.begin : place.end] for place in without)
-        return Stored(_head(Form.MESSAGE, b"", b""), whole)
+        return Stored(_head(BodyKind.MESSAGE, b"", b""), whole)
     form, content = _content(message, bodies)
     return stored_as(form, before, content, after)
 
 
-def form_of(code: int, constructor: int) -> Form | None:
+def form_of(code: int, constructor: int) -> BodyKind | None:
     """Return the form of a body whose section and constructor have these codes; None if there is none."""
     return _CODES.get((code, constructor))
 
 
 def stored_as(form: int, before: bytes, content: bytes, after: bytes = b"") -> Stored:
     """Return how a message of this form is stored."""
-    if form == Form.DATA and not before and not after:
+    if form == BodyKind.DATA and not before and not after:
         return Stored(b"", content)
     return Stored(_head(form, before, after), content)
 
@@ -123,8 +123,8 @@ def _content(message: bytes, bodies: list[Place]) -> tuple[int, bytes]:
             content = message[place.value + (5 if wide else 2) : place.end]
             return form + (WIDE if wide and len(content) < 256 else 0), content
     if not bodies:
-        return Form.SECTIONS, b""
-    return Form.SECTIONS, message[bodies[0].begin : bodies[-1].end]
+        return BodyKind.SECTIONS, b""
+    return BodyKind.SECTIONS, message[bodies[0].begin : bodies[-1].end]
 
 
 def _head(form: int, before: bytes, after: bytes) -> bytes:
@@ -197,7 +197,7 @@ def _around(octets: bytes, at: int) -> Around | None:
     return Around(octets[at], octets[begin:end], octets[end:]) if end <= len(octets) else None
 
 
-PLAIN = Around(Form.DATA, b"", b"")
+PLAIN = Around(BodyKind.DATA, b"", b"")
 """What stands around the body of a message without a head."""
 
 
@@ -212,7 +212,7 @@ def frame_of(around: Around, size: int) -> tuple[bytes, bytes]:
     form = around.form & ~WIDE
     if form not in _CONSTRUCTORS:
         return around.before, around.after
-    code, constructor = _CONSTRUCTORS[Form(form)]
+    code, constructor = _CONSTRUCTORS[BodyKind(form)]
     if size < 256 and not around.form & WIDE:
         return b"%s\x00\x53%c%c%c" % (around.before, code, constructor, size), around.after
     return b"%s\x00\x53%c%c%s" % (around.before, code, constructor + 0x10, _U32.pack(size)), around.after
@@ -223,7 +223,7 @@ def annotated(around: Around, annotations: Sequence[tuple[Value, Value]]) -> Aro
 
     As in `redelivered`, a whole message and sections that make no sense stay as they are.
     """
-    if around.form & ~WIDE == Form.MESSAGE:
+    if around.form & ~WIDE == BodyKind.MESSAGE:
         return around
     before = around.before
     known: tuple[tuple[Value, Value], ...] = ()
@@ -253,7 +253,7 @@ def redelivered(around: Around, deliveries: int) -> Around:
     A message that is stored as a whole stays as it is, and so does one whose sections make no sense: a
     publisher of any protocol can write any octets there.
     """
-    if around.form & ~WIDE == Form.MESSAGE:
+    if around.form & ~WIDE == BodyKind.MESSAGE:
         return around
     values: list[bytes] = []
     rest = around.before

@@ -28,7 +28,7 @@ from omq.protocol.amqp.portions import Portion, Translation
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import stored, types
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.stored import PLAIN, Around, Form
+from omq.protocol.amqp_1_0.stored import PLAIN, Around, BodyKind
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
 
 _PERSISTENT = 2
@@ -114,7 +114,7 @@ def _from_head(octets: bytes) -> Around:
             _map(Section.APPLICATION_PROPERTIES, simple),
         )
     )
-    return Around(Form.DATA, before, b"")
+    return Around(BodyKind.DATA, before, b"")
 
 
 def _split(octets: bytes) -> tuple[bytes, bytes]:

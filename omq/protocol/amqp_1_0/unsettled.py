@@ -22,7 +22,7 @@ class Sent(Generic[L]):
     """The ids of the messages."""
 
 
-class Unsettled(Generic[L]):
+class UnsettledDeliveries(Generic[L]):
     """The unsettled deliveries of a session, in the order in which they were sent.
 
     They are kept by how many deliveries the session has sent before them, a number that never begins again.

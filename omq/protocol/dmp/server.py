@@ -33,7 +33,7 @@ class LeaseShown:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class EnvelopeOctets:
     """One or more octets of envelopes, for an `EnvelopeReader`."""
 
     octets: bytes
@@ -44,7 +44,7 @@ class Close:
     """Close the connection after sending everything. No event follows."""
 
 
-ServerEvent = Send | LeaseShown | Messages | Close
+ServerEvent = Send | LeaseShown | EnvelopeOctets | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ServerDialogue:
         """
         match self._state:
             case _State.MESSAGES:
-                return [Messages(data)] if data else []
+                return [EnvelopeOctets(data)] if data else []
             case _State.CLOSED:
                 return []
             case _State.HEADER:
@@ -155,7 +155,7 @@ class ServerDialogue:
         self._state = _State.MESSAGES
         rest = bytes(self._kept)
         self._kept.clear()
-        return [Send(dmp_responses.encode(response)), *([Messages(rest)] if rest else [])]
+        return [Send(dmp_responses.encode(response)), *([EnvelopeOctets(rest)] if rest else [])]
 
     def _close(self) -> Close:
         self._state = _State.CLOSED

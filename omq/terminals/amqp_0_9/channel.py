@@ -13,7 +13,7 @@ from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Tags
-from omq.terminals.amqp_0_9.posts import Posted, settled
+from omq.terminals.amqp_0_9.posts import ChannelPost, settled
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import Settled
 
@@ -53,7 +53,7 @@ class AmqpChannel:
         self.is_flowing = True
         self.mode: Mode = Plain()
         self._changed = changed
-        self._unsettled: deque[Posted] = deque()
+        self._unsettled: deque[ChannelPost] = deque()
         self.failure: Failure | None = None
         """Why something that was published without confirms could not be stored."""
         self.is_over = False
@@ -61,7 +61,7 @@ class AmqpChannel:
 
     # -- publishing: see omq.terminals.amqp_0_9.publishing.Publisher ---------------------------------------
 
-    def published(self, posted: Posted) -> None:
+    def published(self, posted: ChannelPost) -> None:
         match self.mode:
             case Confirms():
                 self.mode.add(posted)

@@ -12,7 +12,7 @@ from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, REJECTED, Modified, Outcome
 from omq.drivers.shared_window import SharedWindow
-from omq.exchanges.types import Destination, Kind
+from omq.exchanges.types import Destination, DestinationKind
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Number, Table, Value
 from omq.protocol.amqp_0_9 import delivery, methods
@@ -23,8 +23,8 @@ from omq.terminals.amqp_0_9.arguments import StreamDeclared, options_of
 from omq.terminals.amqp_0_9.channel import AmqpChannel, Plain
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
-from omq.terminals.amqp_0_9.direct import Direct
-from omq.terminals.amqp_0_9.forms import Deliveries
+from omq.terminals.amqp_0_9.direct import DirectLeases
+from omq.terminals.amqp_0_9.forms import ConsumerForm
 from omq.terminals.amqp_0_9.getting import GetForm, GetSubscriber, GetTurn
 from omq.terminals.amqp_0_9.offsets import FromAgo, FromLast, FromTime, read_offset
 from omq.terminals.amqp_0_9.outbox import Outbox
@@ -61,7 +61,7 @@ class Commands:
         memory: Memory,
         fail: Callable[[AmqpChannel, ChannelProblem], None],
         excused: Excuse,
-        direct: Direct | None,
+        direct: DirectLeases | None,
         woken: Callable[[Consumer], None],
         *,
         tells_cancels: bool,
@@ -135,11 +135,15 @@ class Commands:
                 if not no_wait:
                     self._answer(channel, methods.ExchangeDeleteOk())
             case methods.ExchangeBind(destination, source, key, no_wait, arguments):
-                await topology.bind(source, Destination(Kind.EXCHANGE, destination), key, arguments)
+                await topology.bind(
+                    source, Destination(DestinationKind.EXCHANGE, destination), key, arguments
+                )
                 if not no_wait:
                     self._answer(channel, methods.ExchangeBindOk())
             case methods.ExchangeUnbind(destination, source, key, no_wait, arguments):
-                await topology.unbind(source, Destination(Kind.EXCHANGE, destination), key, arguments)
+                await topology.unbind(
+                    source, Destination(DestinationKind.EXCHANGE, destination), key, arguments
+                )
                 if not no_wait:
                     self._answer(channel, methods.ExchangeUnbindOk())
             case methods.QueueDeclare():
@@ -148,13 +152,13 @@ class Commands:
                 bound = self._queue(channel, queue)
                 # With both names empty the name of the queue is the key, too.
                 key = key if queue or key else bound
-                await topology.bind(exchange, Destination(Kind.QUEUE, bound), key, arguments)
+                await topology.bind(exchange, Destination(DestinationKind.QUEUE, bound), key, arguments)
                 if not no_wait:
                     self._answer(channel, methods.QueueBindOk())
             case methods.QueueUnbind(queue, exchange, key, arguments):
                 bound = self._queue(channel, queue)
                 key = key if queue or key else bound
-                await topology.unbind(exchange, Destination(Kind.QUEUE, bound), key, arguments)
+                await topology.unbind(exchange, Destination(DestinationKind.QUEUE, bound), key, arguments)
                 self._answer(channel, methods.QueueUnbindOk())
             case methods.QueuePurge(queue, no_wait):
                 count = topology.purge(self._queue(channel, queue))
@@ -341,7 +345,7 @@ class Commands:
             topic,
             self._sender,
             channel.contents,
-            Deliveries(framing, channel.tags, no_ack=method.no_ack),
+            ConsumerForm(framing, channel.tags, no_ack=method.no_ack),
             self._woken,
             place,
             partial(self._ended, channel),
@@ -351,9 +355,9 @@ class Commands:
 
     def _framing(
         self, channel: AmqpChannel, tag: bytes, queue: bytes, *, is_stream: bool = False
-    ) -> delivery.Consumer:
+    ) -> delivery.ConsumerFraming:
         """Return how messages of this queue are framed. Those of omq come without a head."""
-        return delivery.Consumer(
+        return delivery.ConsumerFraming(
             channel.number,
             tag,
             self._publishing.frame_max,

@@ -4,7 +4,7 @@ from collections import deque
 
 from omq.protocol.amqp_0_9.frames import method_frame
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack
-from omq.terminals.amqp_0_9.posts import Posted
+from omq.terminals.amqp_0_9.posts import ChannelPost
 
 MOST_APART = 64
 """How many runs of messages may wait before those at the beginning that succeeded are held as one."""
@@ -15,12 +15,12 @@ class Confirms:
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
-        self._waiting: deque[Posted] = deque()
+        self._waiting: deque[ChannelPost] = deque()
         self._next = 1  # the tag of the first message that waits
         self.unconfirmed = 0
         """How many messages wait."""
 
-    def add(self, posted: Posted) -> None:
+    def add(self, posted: ChannelPost) -> None:
         """Add messages that were published."""
         self._waiting.append(posted)
         self.unconfirmed += posted.count
@@ -34,9 +34,9 @@ class Confirms:
         waiting = self._waiting
         while len(waiting) > 1 and _succeeded(waiting[0]) and _succeeded(waiting[1]):
             first = waiting.popleft()
-            waiting[0] = Posted(first.count + waiting[0].count)
+            waiting[0] = ChannelPost(first.count + waiting[0].count)
 
-    def waiting(self) -> list[Posted]:
+    def waiting(self) -> list[ChannelPost]:
         """Return what is not confirmed yet."""
         return list(self._waiting)
 
@@ -65,5 +65,5 @@ class Confirms:
             frames.append(method_frame(self._channel, ack))
 
 
-def _succeeded(posted: Posted) -> bool:
+def _succeeded(posted: ChannelPost) -> bool:
     return posted.is_settled and not posted.failures()

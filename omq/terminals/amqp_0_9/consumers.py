@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from omq import model
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, Credit, End, Flow
+from omq.drivers.seam import Channel, CreditKind, EndReason, Flow
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
-from omq.terminals.amqp_0_9.forms import Deliveries
+from omq.terminals.amqp_0_9.forms import ConsumerForm
 from omq.terminals.connection.at_once import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
@@ -34,7 +34,7 @@ class Consumer:
         topic: model.Topic,
         sender: Sender,
         contents: Contents,
-        form: Deliveries,
+        form: ConsumerForm,
         woken: Callable[["Consumer"], None],
         place: Callable[[], None],
         ended: Callable[["Consumer"], None],
@@ -81,7 +81,7 @@ class Consumer:
         """Let at most `window` messages be unacknowledged at a time."""
         self.window = window
         if self.channel is not None and not self.no_ack:
-            self.channel.grant(window, Credit.WINDOW)
+            self.channel.grant(window, CreditKind.WINDOW)
 
     def start(self) -> None:
         """Allow messages: the client is about to be told the tag, so they may follow."""
@@ -197,7 +197,7 @@ class Consumer:
             self.grant(self.window)
         self.wake()
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self.channel = None
         self._leave()
         if not self._closed:

@@ -20,7 +20,7 @@ NO_ROUTE = b"Message cannot be processed - no route is defined"
 """The text that OpenAMQ's server has."""
 
 
-class Direct:
+class DirectLeases:
     """The leases of one connection."""
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from omq.drivers.seam import LITTLE_OCTETS, Channel, Cut, Octets
 from omq.protocol.amqp.portions import Portion
-from omq.protocol.amqp_0_9.delivery import Consumer, complete, deliveries, opening
+from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, deliveries, opening
 from omq.protocol.amqp_0_9.frames import END, FRAME, OVERHEAD, FrameType, body_frames
 from omq.terminals.amqp_0_9.unacknowledged import Unacknowledged
 from omq_storage.blocks import FRAME_HEADER
@@ -28,13 +28,13 @@ class Tags:
         return tag
 
 
-class Deliveries:
+class ConsumerForm:
     """The form of one consumer: it frames messages, and numbers them with the tags of its channel.
 
     Messages that are framed and then not sent get new tags when they are framed again.
     """
 
-    def __init__(self, consumer: Consumer, tags: Tags, *, no_ack: bool) -> None:
+    def __init__(self, consumer: ConsumerFraming, tags: Tags, *, no_ack: bool) -> None:
         self.unframed = 0
         self._consumer = consumer
         self._tags = tags
@@ -110,7 +110,7 @@ class Begun:
     """
 
     def __init__(
-        self, consumer: Consumer, opening: bytes, size: int, when_begun: Callable[[], None] | None
+        self, consumer: ConsumerFraming, opening: bytes, size: int, when_begun: Callable[[], None] | None
     ) -> None:
         """Create a message of `size` octets of which nothing has left. `when_begun` is called when the first
         octet has left.

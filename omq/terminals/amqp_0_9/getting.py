@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from omq.access.topology import Getter
-from omq.drivers.seam import Channel, Cut, End, Flow, Octets
-from omq.protocol.amqp_0_9.delivery import Consumer, complete, get_opening
+from omq.drivers.seam import Channel, Cut, EndReason, Flow, Octets
+from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, get_opening
 from omq.protocol.amqp_0_9.frames import body_frames
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Begun, Tags
@@ -25,7 +25,7 @@ class GetForm:
 
     unframed = 0
 
-    def __init__(self, consumer: Consumer, tags: Tags, getter: Getter, *, no_ack: bool) -> None:
+    def __init__(self, consumer: ConsumerFraming, tags: Tags, getter: Getter, *, no_ack: bool) -> None:
         self._consumer = consumer
         self._tags = tags
         self._getter = getter
@@ -120,5 +120,5 @@ class GetSubscriber:
     def replaced(self, channel: Channel) -> None:
         self._ended()
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self._ended()

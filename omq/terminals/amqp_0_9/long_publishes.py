@@ -14,7 +14,7 @@ from omq.drivers.uploads import Upload
 from omq.protocol.amqp_0_9.events import LongBegun, PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
-from omq.terminals.amqp_0_9.posts import Group, Posted
+from omq.terminals.amqp_0_9.posts import ChannelPost, Group
 from omq.terminals.amqp_0_9.publishing import Publisher, Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq_storage.batches import Assembly, Batch, Bodies
@@ -115,7 +115,7 @@ class LongPublishes:
                 assert_never(other)
 
     async def _post(self, publisher: Publisher, head: bytes, uploads: list[Upload]) -> None:
-        posted = Posted(1)
+        posted = ChannelPost(1)
         try:
             for upload in uploads:
                 group = Group()

@@ -14,7 +14,7 @@ from omq.drivers.reasons import Failure, Reason
 from omq_storage.batches import Batch
 
 
-async def settled(posted: Iterable["Posted"]) -> None:
+async def settled(posted: Iterable["ChannelPost"]) -> None:
     """Wait until all of these are settled."""
     pending = [
         confirmation for each in posted for confirmation in each.confirmations() if not confirmation.settled
@@ -85,7 +85,7 @@ class _Part:
 
 
 @dataclass(slots=True)
-class Posted:
+class ChannelPost:
     """Consecutive messages that a client published on one channel."""
 
     count: int

@@ -15,7 +15,7 @@ import trio
 from omq.access.topology import REPLIES, Topology
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Refused
-from omq.exchanges.routes import Part, TopicIsReplaced
+from omq.exchanges.routes import RoutedPart, TopicIsReplaced
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties as stored_properties
 from omq.protocol.amqp_0_9.delivery import returned
@@ -23,7 +23,7 @@ from omq.protocol.amqp_0_9.events import PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.outbox import Outbox
-from omq.terminals.amqp_0_9.posts import Group, Groups, Posted
+from omq.terminals.amqp_0_9.posts import ChannelPost, Group, Groups
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.connection.at_once import AtOnce
 from omq.terminals.connection.liveness import Excuse
@@ -52,7 +52,7 @@ class Publisher(Protocol):
     is_over: bool
     """Whether the channel is closed."""
 
-    def published(self, posted: Posted) -> None:
+    def published(self, posted: ChannelPost) -> None:
         """Note messages that were published, in their order."""
 
     def look(self) -> None:
@@ -108,7 +108,7 @@ class Publishing:
 
     async def _publish(self, publisher: Publisher, run: PublishRun) -> None:
         parts = await self.parts(publisher, run)
-        posted = Posted(run.batch.count)
+        posted = ChannelPost(run.batch.count)
         for part in parts:
             batch = run.batch if part.indexes is None else _chosen(run.batch, part.indexes)
             if not part.route and run.mandatory:
@@ -123,7 +123,7 @@ class Publishing:
         self._publishers[publisher] = None
         publisher.published(posted)
 
-    async def parts(self, publisher: Publisher, run: PublishRun) -> Sequence[Part]:
+    async def parts(self, publisher: Publisher, run: PublishRun) -> Sequence[RoutedPart]:
         """Check messages, and divide them by the topics that get them. Raises ChannelProblem."""
         heads = self._checked(publisher, run) if run.properties & CHECKED else run.heads
         while True:

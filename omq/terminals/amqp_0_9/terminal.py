@@ -25,9 +25,9 @@ from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     Called,
-    ChannelFailed,
+    ChannelFault,
     ClosedByPeer,
-    ConnectionFailed,
+    ConnectionFault,
     Event,
     Freed,
     LongBegun,
@@ -46,7 +46,7 @@ from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.commands import Commands
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
-from omq.terminals.amqp_0_9.direct import Direct
+from omq.terminals.amqp_0_9.direct import DirectLeases
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.introduction import server_properties
 from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
@@ -97,7 +97,7 @@ class Serving:
     publishing: Publishing
     commands: Commands
     long: LongPublishes
-    direct: Direct | None
+    direct: DirectLeases | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,10 +471,10 @@ class AmqpTerminal:
                 pass
             case Reply(octets):
                 self._outbox.add(octets)
-            case ChannelFailed(number, problem):
+            case ChannelFault(number, problem):
                 await self._flush()
                 self._close_channel(number, problem)
-            case ConnectionFailed(problem):
+            case ConnectionFault(problem):
                 await self._flush()
                 self._fail(problem)
             case _:
@@ -509,10 +509,10 @@ class AmqpTerminal:
             self._topology, self._outbox, login.name, self._excused, self._context.at_once
         )
         publishing.is_openamq = self._protocol.is_openamq
-        direct: Direct | None = None
+        direct: DirectLeases | None = None
         if self._context.config.amqp_direct:
             self._principal = Principal(host, session.name, None, is_openamq=self._protocol.is_openamq)
-            direct = Direct(self._topology, self._principal, self._outbox, self._is_open)
+            direct = DirectLeases(self._topology, self._principal, self._outbox, self._is_open)
         commands = Commands(
             self._topology,
             publishing,

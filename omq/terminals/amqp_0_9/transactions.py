@@ -3,7 +3,7 @@
 from omq.drivers.budget import Budget
 from omq.drivers.seam import Outcome
 from omq.protocol.amqp_0_9.events import PublishRun
-from omq.terminals.amqp_0_9.posts import Posted
+from omq.terminals.amqp_0_9.posts import ChannelPost
 from omq.terminals.amqp_0_9.unacknowledged import Settled
 
 
@@ -15,7 +15,7 @@ class Transaction:
         self._held = 0
         self.runs: list[PublishRun] = []
         self.settled: list[tuple[Settled, Outcome]] = []
-        self.posted: list[Posted] = []
+        self.posted: list[ChannelPost] = []
         """What the commit that is under way has published."""
 
     def hold(self, run: PublishRun) -> bool:

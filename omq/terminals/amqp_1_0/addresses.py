@@ -33,7 +33,7 @@ class Treatment(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class TopicAddress:
     """A topic, and how to make it if there is none."""
 
     name: bytes
@@ -50,9 +50,9 @@ class DirectAddress:
     name: bytes | None
     """None for a node that the server is to make."""
 
-    def as_topic(self) -> Address:
+    def as_topic(self) -> TopicAddress:
         """Return the address of the topic that has this name."""
-        return Address(self.name or b"", Delivery.ROUND_ROBIN, Transient(), None)
+        return TopicAddress(self.name or b"", Delivery.ROUND_ROBIN, Transient(), None)
 
 
 _STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
@@ -103,7 +103,7 @@ _MODES = {"copy": Treatment.MULTICAST, "move": Treatment.QUEUE}
 
 def resolve(
     terminus: Source | Target, prefixes: Prefixes, default: Treatment, persistence: Persistence
-) -> Address | DirectAddress:
+) -> TopicAddress | DirectAddress:
     """Return what the address of a terminus means. `default` and `persistence` are for a topic of which
     neither the address nor the client says anything.
 
@@ -126,12 +126,12 @@ def resolve(
     wanted = _capability(terminus.capabilities) or wanted
     delivery = None if wanted is None else wanted.delivery
     if entry is not None:
-        return Address(name, entry.treatment.delivery, entry.persistence or persistence, delivery)
+        return TopicAddress(name, entry.treatment.delivery, entry.persistence or persistence, delivery)
     mode = _MODES.get(terminus.distribution_mode or "") if isinstance(terminus, Source) else None
     chosen = wanted or mode or default
     if terminus.durable and not isinstance(persistence, Persistent):
         persistence = Persistent(Sync.WEAK)
-    return Address(name, chosen.delivery, persistence, delivery)
+    return TopicAddress(name, chosen.delivery, persistence, delivery)
 
 
 def _name(encoded: bytes) -> bytes:

@@ -66,7 +66,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
 
 
 class DirectIncoming(Producing):
-    """A producer of a node (`omq.drivers.direct.Producer`)."""
+    """A producer of a node (`omq.drivers.direct.NodeProducer`)."""
 
     def __init__(
         self,

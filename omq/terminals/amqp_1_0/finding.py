@@ -9,7 +9,7 @@ from omq.config import Config
 from omq.model import Delivery
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.performatives import Source, Target
-from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Prefixes, Treatment, resolve
+from omq.terminals.amqp_1_0.addresses import DirectAddress, Prefixes, TopicAddress, Treatment, resolve
 
 
 class Finder:
@@ -21,7 +21,7 @@ class Finder:
         self._default = Treatment[config.amqp1_default.upper()]
         self._persistence = config.default_types()[1]
 
-    async def find(self, right: Right, terminus: Source | Target) -> Address | DirectAddress:
+    async def find(self, right: Right, terminus: Source | Target) -> TopicAddress | DirectAddress:
         """Return what a terminus names: a topic that exists, or a node. Raises Refused and LinkProblem."""
         address = resolve(terminus, self._prefixes, self._default, self._persistence)
         if isinstance(address, DirectAddress):
@@ -39,7 +39,7 @@ class Finder:
             and await self._session.find(name, right) is not None
         )
 
-    async def _topic(self, right: Right, address: Address) -> Address:
+    async def _topic(self, right: Right, address: TopicAddress) -> TopicAddress:
         """Find the topic of an address; make it if there is none. Raises Refused and LinkProblem."""
         found = await self._session.find(address.name, right)
         if found is None:
@@ -49,4 +49,4 @@ class Finder:
         if address.wanted not in (None, delivery):
             what = "a queue" if delivery is Delivery.ROUND_ROBIN else "a topic"
             raise LinkProblem(Condition.PRECONDITION_FAILED, f"it is {what}, and not what the client wants")
-        return Address(address.name, delivery, persistence, address.wanted)
+        return TopicAddress(address.name, delivery, persistence, address.wanted)

@@ -26,7 +26,7 @@ MOST_FRAME = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentFrames:
     """What became of the frames of one message: how many may leave now, and how many wait for the window."""
 
     now: int
@@ -56,7 +56,7 @@ class Transfers:
         self._session = link.session
         most = min(link.session.frame_room(), MOST_FRAME)
         self.framing = Framing(link.session.channel, link.handle, most)
-        self._framed: list[_Run | Sent] = []
+        self._framed: list[_Run | SentFrames] = []
         """What `whole` framed last: one for each part that it returned."""
         self._first = 0
         """The delivery-id of the first message of it."""
@@ -132,7 +132,7 @@ class Transfers:
         cuts = self.cut(_Framed(delivery, settled), message, payload, 0, len(payload))
         frames = [octets for octets, _ in cuts]
         now = self.admit(frames)
-        self._framed.append(Sent(now, len(frames) - now))
+        self._framed.append(SentFrames(now, len(frames) - now))
         return b"".join(frames[:now])
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -147,7 +147,7 @@ class Transfers:
                     whole, within = (0, 0) if left else self.framing.messages_within(part, octets)
                     octets, count, left = octets - within, count + whole, left + messages - whole
                     self._session.transferred(whole - messages)
-                case Sent():
+                case SentFrames():
                     left += 1
                     self.undo(each)
                 case _:
@@ -216,7 +216,7 @@ class Transfers:
             session.wait(self.link, frame)
         return now
 
-    def undo(self, frames: Sent) -> None:
+    def undo(self, frames: SentFrames) -> None:
         """Undo what `admit` did for these frames, which have not left."""
         self._session.transferred(-frames.now)
         self._session.forget(self.link, frames.waiting)
@@ -300,7 +300,7 @@ class Begun:
             self._at += sum(count for _, count in self._waiting)
             self.is_begun = self.is_begun or bool(self._waiting)
         else:
-            self._form.undo(Sent(len(self._frames) - left, len(self._waiting)))
+            self._form.undo(SentFrames(len(self._frames) - left, len(self._waiting)))
         self._frames, self._waiting = [], []
         if self._framed is not None and self.is_done:
             self._form.completed(self._message, settled=self._framed.is_settled)

@@ -13,7 +13,7 @@ from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
-from omq.terminals.amqp_1_0.posted import Deliveries, Posted, failed
+from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import rejection
 from omq.terminals.connection.liveness import Excuse
@@ -26,7 +26,7 @@ class _Run:
 
     batch: Batch
     heads: Sequence[bytes]
-    deliveries: list[Deliveries]
+    deliveries: list[PostedDeliveries]
 
 
 def _joined(runs: Sequence[_Run]) -> tuple[Batch, Sequence[bytes]]:
@@ -62,7 +62,7 @@ class Incoming(Producing):
         self._excused = excused
         self._bodies: list[bytes] = []
         self._heads: list[bytes] = []
-        self._deliveries: list[Deliveries] = []
+        self._deliveries: list[PostedDeliveries] = []
         """Of `_bodies`."""
         self._runs: list[_Run] = []
         """What came before `_bodies` in this read."""
@@ -90,13 +90,13 @@ class Incoming(Producing):
             return
         self._bodies.append(made.body)
         self._heads.append(made.head)
-        self._deliveries.append(Deliveries(None if settled else delivery, 1))
+        self._deliveries.append(PostedDeliveries(None if settled else delivery, 1))
 
     def take_run(self, run: TransferRun) -> None:
         self._end_bodies()
         heads: Sequence[bytes] = () if run.heads is None else run.heads
         first = None if run.settled else run.delivery
-        self._runs.append(_Run(run.batch, heads, [Deliveries(first, run.batch.count)]))
+        self._runs.append(_Run(run.batch, heads, [PostedDeliveries(first, run.batch.count)]))
 
     def _end_bodies(self) -> None:
         """End the run of whole messages: what follows is no message by itself."""

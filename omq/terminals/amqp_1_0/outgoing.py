@@ -11,8 +11,8 @@ from omq.drivers.seam import (
     REJECTED,
     RELEASED,
     Channel,
-    Credit,
-    End,
+    CreditKind,
+    EndReason,
     Flow,
     Gone,
     Modified,
@@ -70,7 +70,7 @@ class Outgoing(Generic[C]):
     def open(self, channel: C) -> None:
         """Give it its channel. It gets nothing before the client gives credit."""
         self.channel = channel
-        channel.grant(0, Credit.COUNT)
+        channel.grant(0, CreditKind.COUNT)
         self._sender.forwarder.opened(channel)
 
     def credited(self) -> None:
@@ -81,7 +81,7 @@ class Outgoing(Generic[C]):
             self._grant(self.channel)
 
     def _grant(self, channel: C) -> None:
-        channel.grant(self.link.credit, Credit.COUNT)
+        channel.grant(self.link.credit, CreditKind.COUNT)
         if self.link.drain:
             channel.drain(self._drained)
         self.wake()
@@ -157,7 +157,7 @@ class Outgoing(Generic[C]):
         self.open(channel)
         self.credited()
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self.channel = None
         self._place()
         if not self._is_closed:

@@ -13,7 +13,7 @@ RELEASED = performatives.write(performatives.Released())
 
 
 @dataclass(frozen=True, slots=True)
-class Deliveries:
+class PostedDeliveries:
     """Consecutive messages of a post that came with consecutive delivery-ids."""
 
     first: int | None
@@ -29,7 +29,7 @@ Told = tuple[int, int, bytes]
 class Posted:
     """Messages of one post, whose outcomes are not told yet."""
 
-    deliveries: Sequence[Deliveries]
+    deliveries: Sequence[PostedDeliveries]
     """In the order of the messages."""
     count: int
     confirmation: Confirmation
@@ -42,7 +42,7 @@ class Posted:
     def told(self) -> Iterator[Told]:
         """Yield the outcomes of the messages whose client wants to know."""
         runs = iter(self.deliveries)
-        run, at = Deliveries(None, 0), 0
+        run, at = PostedDeliveries(None, 0), 0
         for count, failure in self.confirmation.outcomes(self.count):
             state = ACCEPTED if failure is None else state_of(failure)
             left = count

@@ -25,7 +25,7 @@ from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import state_for
 from omq.terminals.amqp_1_0.finding import Finder
-from omq.terminals.amqp_1_0.posted import Deliveries, Posted, Told, failed
+from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 from omq.terminals.connection.liveness import Excuse
@@ -150,7 +150,7 @@ class Relay(Producing):
         elif not isinstance(offered, Confirmation):
             with self._excused:
                 offered = await offered.taken()
-        deliveries = [Deliveries(delivery, 1) for delivery in run.deliveries]
+        deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
         offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
 
     def _relay(self, name: bytes, run: _Run) -> None:

@@ -22,7 +22,7 @@ from omq.logs import quoted, subject
 from omq.model import Topic
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem
-from omq.protocol.amqp_1_0.connection import Connection, Offer, Stage
+from omq.protocol.amqp_1_0.connection import AmqpConnection, Offer, Stage
 from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
@@ -114,7 +114,7 @@ class Amqp1Terminal:
         mechanisms = ("PLAIN",) if needs_sasl else ("ANONYMOUS", "PLAIN")
         if context.access.clients.certified(transport.certificate) is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
-        self._protocol = Connection(
+        self._protocol = AmqpConnection(
             Offer(_container(), mechanisms, needs_sasl, _IDLE_MS, _CAPABILITIES, _PROPERTIES)
         )
         self._state: State = Greeting(math.inf)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import trio
 
-from omq.drivers.stalled import Holder, Stalled
+from omq.drivers.stalled import HeldReader, Stalled
 from omq.terminals.connection.transport import Transport
 
 _NO_TOPIC = -1
@@ -25,7 +25,7 @@ class WaitingFrames:
         self._transport = transport
         self._scope = scope
         self._counted = ExitStack()
-        self._holder: Holder | None = None
+        self._holder: HeldReader | None = None
         self._octets = 0
 
     def look(self, octets: int) -> None:

@@ -101,7 +101,7 @@ class ConnectionStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedConnections:
     """What the connections of one kind or protocol had that have ended."""
 
     connections: int = 0
@@ -115,9 +115,9 @@ class Ended:
         """Return what one connection had."""
         return cls(1, seen.octets_in, seen.octets_out, seen.messages_in, seen.messages_out)
 
-    def plus(self, other: "Ended") -> "Ended":
+    def plus(self, other: "EndedConnections") -> "EndedConnections":
         """Return the sums of both."""
-        return Ended(
+        return EndedConnections(
             self.connections + other.connections,
             self.octets_in + other.octets_in,
             self.octets_out + other.octets_out,

@@ -12,7 +12,7 @@ from omq.access.topology import Target as Driver
 from omq.access.topology import Topology
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.uploads import Upload
-from omq.exchanges.routes import Part, TopicIsReplaced
+from omq.exchanges.routes import RoutedPart, TopicIsReplaced
 from omq.exchanges.types import DEFAULT
 from omq.protocol.amqp.head import PLAIN_HEAD, names
 from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch
@@ -46,14 +46,14 @@ class ExchangeTarget:
         self.name = self.shown = SHOWN_DEFAULT if leased.exchange == DEFAULT else leased.exchange
 
     async def stores(self) -> bool:
-        """See `omq.terminals.dmp.sink.Target`: each message may go to several topics."""
+        """See `omq.terminals.dmp.sink.SinkTarget`: each message may go to several topics."""
         return False
 
     async def upload(self, options: int, sink: SinkService) -> Upload:
         raise AssertionError("an exchange stores nothing")
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
-        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         heads = batch.heads or [PLAIN_HEAD] * len(batch)
         groups: dict[Driver, _Group] = {}
         unrouted: list[tuple[bytes, bytes]] = []
@@ -82,7 +82,7 @@ class ExchangeTarget:
         for head, body in unrouted:
             await self._leased.returned(head, body)
 
-    async def _parts(self, key: bytes, heads: Sequence[bytes]) -> Sequence[Part]:
+    async def _parts(self, key: bytes, heads: Sequence[bytes]) -> Sequence[RoutedPart]:
         """Return the parts of these messages for the topics that they go to. Raise Refused."""
         while True:
             try:

@@ -27,13 +27,13 @@ from omq.terminals.connection.context import Context
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.connection.transport import Transport
-from omq.terminals.dmp.forms import Envelopes
+from omq.terminals.dmp.forms import FeedForm
 from omq_storage.errors import StoreError
 
 DELETED = "404 NOT-FOUND the topic was deleted"
 
 
-class State(Enum):
+class FeedState(Enum):
     """The states of a feed, in their order."""
 
     SERVING = "the client gets messages"
@@ -58,10 +58,10 @@ class FeedService:
         self._null_at = trio.current_time() + self._null_seconds
         # A message without a head gets the topic as its routing key, so a client with several feeds can
         # distinguish their messages. In AMQP this is a message to the default exchange.
-        self._form = Envelopes(
+        self._form = FeedForm(
             stored_head.encode(Head(routing_key=feed.topic.topic)), to_openamq=leased.principal.is_openamq
         )
-        self._state = State.SERVING
+        self._state = FeedState.SERVING
         self._last_report: str | None = None
         self._scope = trio.CancelScope()
         self._sender = Sender(
@@ -128,7 +128,7 @@ class FeedService:
     def shut_down(self, report: str | None) -> None:
         """End the feed, and report this on the principal connection: a feed has no place for it."""
         self._last_report = report
-        self._state = State.STOPPING
+        self._state = FeedState.STOPPING
         self._sender.signal.set()
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ class FeedService:
         if channel.competes:
             # The client may have closed both directions. Others can have the messages that it was dealt.
             self._scope.cancel()
-        elif self._state is State.SERVING:
+        elif self._state is FeedState.SERVING:
             channel.finish()
-            self._state = State.FINISHING
+            self._state = FeedState.FINISHING
             self._sender.signal.set()
 
     # -- writing: the sender asks (see omq.terminals.connection.sender) ------------------------------------
@@ -172,17 +172,17 @@ class FeedService:
         pass
 
     def may_forward(self) -> bool:
-        return self._state is not State.STOPPING
+        return self._state is not FeedState.STOPPING
 
     def has_ended(self) -> bool:
         if self._feed.has_ended:
             return True
         match self._state:
-            case State.SERVING:
+            case FeedState.SERVING:
                 return False
-            case State.FINISHING:
+            case FeedState.FINISHING:
                 return not self._feed.channel.ready()
-            case State.STOPPING:
+            case FeedState.STOPPING:
                 return True
             case other:
                 assert_never(other)
@@ -205,7 +205,7 @@ class FeedService:
             )
         except StoreError as problem:
             await self._report(f"541 INTERNAL-ERROR {for_clients(problem)}")
-            self._state = State.STOPPING
+            self._state = FeedState.STOPPING
             return False
         if gone is not None and not feed.has_ended:
             await self._report(gone)

@@ -19,7 +19,7 @@ _LONGEST_WITH_ANY_HEAD = (1 << 32) - (1 << 16)
 """Octets: a body of this size leaves room for a head with a name."""
 
 
-class Envelopes:
+class FeedForm:
     """The form of a feed: an envelope for each message, with its head or a default one."""
 
     def __init__(self, head: bytes, *, to_openamq: bool = False) -> None:

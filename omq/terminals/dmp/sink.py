@@ -101,7 +101,7 @@ def problem_of(failure: Failure) -> SinkProblem:
             assert_never(other)
 
 
-class Target(Protocol):
+class SinkTarget(Protocol):
     """Where the messages of a sink go."""
 
     name: bytes
@@ -124,7 +124,9 @@ class Target(Protocol):
 class SinkService:
     """Serves one sink, from its ready response to the end of its connection."""
 
-    def __init__(self, transport: Transport, context: Context, leased: LeasedSession, target: Target) -> None:
+    def __init__(
+        self, transport: Transport, context: Context, leased: LeasedSession, target: SinkTarget
+    ) -> None:
         self._transport = transport
         self._context = context
         self._session = leased.session

@@ -31,10 +31,10 @@ from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
 from omq.protocol.dmp.server import (
     Close,
+    EnvelopeOctets,
     FeedReady,
     LeaseRefused,
     LeaseShown,
-    Messages,
     Send,
     ServerDialogue,
     ServerEvent,
@@ -196,7 +196,7 @@ class DmpTerminal:
                         return lease
                     case Close():
                         return None
-                    case Messages():
+                    case EnvelopeOctets():
                         raise AssertionError("messages cannot come before the lease")
                     case _:
                         assert_never(event)
@@ -308,7 +308,7 @@ class DmpTerminal:
             match event:
                 case Send(octets):
                     await self._transport.send(octets)
-                case Messages(octets):
+                case EnvelopeOctets(octets):
                     received += octets
                 case Close():
                     pass  # the caller closes the connection next

@@ -71,17 +71,17 @@ class TopicTarget:
         self.name = self.shown = topic.topic
 
     async def stores(self) -> bool:
-        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         return await self._session.stores_leased(self._topic)
 
     async def upload(self, options: int, sink: SinkService) -> Upload:
-        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         if options:
             await self._look_for_takers([options], sink)
         return await self._session.upload_leased(self._topic)
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
-        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         if batch.options:
             await self._look_for_takers(batch.options, sink)
         for portion in await in_turns(_portions(batch.batch, batch.heads)):

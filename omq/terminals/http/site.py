@@ -52,7 +52,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class WebSocketRequest:
     """A request that asks for the WebSocket, from a page or a program that may open it."""
 
 
@@ -74,7 +74,7 @@ class Site:
 
     async def answer(
         self, request: Request, transport: Transport, held: AsyncExitStack
-    ) -> HttpAnswer | Opening:
+    ) -> HttpAnswer | WebSocketRequest:
         """Answer a request, or return that it may open the WebSocket. `held` ends when the answer is sent."""
         refusal = self._sites.check(request, transport.local(), is_encrypted=transport.is_encrypted)
         if refusal is None and (request.path == WEBSOCKET or request.path in self._watched):
@@ -90,7 +90,7 @@ class Site:
 
     async def _answer(
         self, request: Request, transport: Transport, held: AsyncExitStack
-    ) -> HttpAnswer | Opening:
+    ) -> HttpAnswer | WebSocketRequest:
         path = request.path
         resource = self._watched.get(path)
         page = self._pages.get(path)
@@ -106,7 +106,7 @@ class Site:
         if request.has_body:
             return HttpAnswer.text(413, "a request has no body here", ends=True)
         if path == WEBSOCKET:
-            return Opening()
+            return WebSocketRequest()
         if page is not None:
             return _page(page, request)
         if resource is not None:

@@ -19,7 +19,7 @@ from omq.terminals.connection.statistics import (
     SubscriptionStatistics,
 )
 from omq.terminals.connection.transport import Transport
-from omq.terminals.http.site import FIELDS, Opening, Site
+from omq.terminals.http.site import FIELDS, Site, WebSocketRequest
 from omq.terminals.http.websocket_transport import WebSocketTransport
 
 IDLE_SECONDS = 60.0
@@ -79,7 +79,7 @@ class HttpTerminal:
             case Request():
                 async with AsyncExitStack() as held:
                     answered = await self._site.answer(request, self._transport, held)
-                    if isinstance(answered, Opening):
+                    if isinstance(answered, WebSocketRequest):
                         return await self._open_websocket(request)
                     return await self._send(answered, request.method)
             case _:

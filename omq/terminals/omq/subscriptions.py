@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from omq import model
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Flow, hand_over
+from omq.drivers.seam import ACCEPTED, Channel, CreditKind, EndReason, Flow, hand_over
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone as words_of_gone
@@ -87,7 +87,7 @@ class OmqSubscription:
         self._attach()
         self.wake()
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: EndReason) -> None:
         self._all.ended(self)
 
 
@@ -132,7 +132,7 @@ class Subscriptions:
         self._by_name[topic.topic] = subscription
         waiting = self._credits.pop(topic.topic, None)
         if waiting is not None and waiting.topic == topic.id and channel.competes:
-            channel.grant(waiting.credit, Credit.WINDOW)
+            channel.grant(waiting.credit, CreditKind.WINDOW)
         self._replies.add(types.Subscribed(topic), subscription.start)
 
     def unsubscribe(self, topic: bytes) -> None:
@@ -152,7 +152,7 @@ class Subscriptions:
 
     def request(self, topic: bytes, credit: int) -> None:
         """Grant credit to an open subscription. Raises Refused."""
-        self._round_robin_channel(topic).grant(credit, Credit.WINDOW)
+        self._round_robin_channel(topic).grant(credit, CreditKind.WINDOW)
 
     def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
         """Keep credit for a later subscription, which takes over `place`."""
