@@ -1,5 +1,6 @@
 """AMQP 1.0: messages for which the window of the client's session is closed."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +10,10 @@ import trio
 from garbage import uncollected
 from quietness import quiet
 
+from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
+from omq_storage.environment import Environment
+from omq_storage.pieces import LargeMessage
 
 from .amqp_1_0_peer import Peer, condition, data, opened, source, target
 from .conversation import Host, eventually, serving
@@ -221,3 +225,39 @@ async def test_a_connection_that_is_cut_off_leaves_nothing_behind(store: Path) -
                 await other.until(Close)
             await eventually(lambda: host.server.connections == 0)
             await eventually(lambda: not left())
+
+
+async def test_a_client_lowers_its_credit_while_a_long_message_is_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = data(bytes(2 << 20))
+    reads, has_flowed = trio.Event(), threading.Event()
+    open_message, flowed = Environment.open_message, SendingLink.flowed
+
+    def slow(self: Environment, topic: int, message: int) -> LargeMessage | None:
+        trio.from_thread.run_sync(reads.set)
+        assert has_flowed.wait(60)
+        return open_message(self, topic, message)
+
+    def note(self: SendingLink, flow: Flow) -> None:
+        flowed(self, flow)
+        if not flow.link_credit:
+            has_flowed.set()
+
+    async with serving(store) as host, opened(host.port) as client:
+        principal = await host.connect()
+        await principal.ask(b"(Declare long Round_robin (Persistent Weak))")
+        await client.sender("long")
+        await client.accepted(await client.publish_long(message))
+    # Not in memory after a restart.
+    async with serving(store) as host, opened(host.port) as client:
+        monkeypatch.setattr(Environment, "open_message", slow)
+        monkeypatch.setattr(SendingLink, "flowed", note)
+        await client.receiver("long", credit=1)
+        await reads.wait()
+        await client.say(Flow(0, 1 << 20, 0, 1 << 20, 0, 0, 0, echo=True))
+        said, _ = await client.next()
+        assert isinstance(said, Flow)
+        assert (said.delivery_count, said.link_credit) == (0, 0)
+        await client.credit(1)
+        assert (await client.message()).octets == message

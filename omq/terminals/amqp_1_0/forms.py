@@ -265,7 +265,8 @@ class Begun:
     def framed(self, octets: Octets) -> Sequence[Octets]:
         form = self._form
         if self._framed is None:
-            if not form.may_begin(self._total):
+            # The client may have lowered the credit since the take.
+            if not form.link.credit or not form.may_begin(self._total):
                 return ()
             settled = form.link.settles
             delivery = form.start(range(self._message, self._message + 1), settled=settled)
