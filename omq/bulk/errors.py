@@ -2,6 +2,7 @@
 sentences for users.
 """
 
+from omq.errors import ConnectionLost as ConnectionLost
 from omq.errors import OmqError as OmqError
 
 

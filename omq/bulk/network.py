@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from omq.bulk.errors import OmqError, ServerRefused
+from omq.bulk.errors import ConnectionLost, ServerRefused
 from omq.protocol.silence import SILENCE_SECONDS
 from omq.protocol.tls_errors import CertificateRefused, TlsError
 
@@ -20,10 +20,6 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
 """How often, at least, a waiting sink checks the client's other connection."""
-
-
-class ConnectionLost(OmqError):
-    """The connection broke, could not be opened, or the server fell silent: a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)

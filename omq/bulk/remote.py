@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from omq.bulk.access import Gap, StoredTopic, why_unreadable
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
-from omq.bulk.errors import DataLoss, OmqError, ServerRefused, Unreachable
-from omq.bulk.network import Address, ConnectionLost, Security, Waiting, in_our_words
+from omq.bulk.errors import ConnectionLost, DataLoss, OmqError, ServerRefused, Unreachable
+from omq.bulk.network import Address, Security, Waiting, in_our_words
 from omq.bulk.opening import open_wire
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE

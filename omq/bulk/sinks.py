@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import assert_never
 
-from omq.bulk.errors import ServerRefused, Unreachable
-from omq.bulk.network import LOOK_SECONDS, ConnectionLost, Waiting, in_our_words
+from omq.bulk.errors import ConnectionLost, ServerRefused, Unreachable
+from omq.bulk.network import LOOK_SECONDS, Waiting, in_our_words
 from omq.bulk.opening import open_wire
 from omq.bulk.remote import Patience, RemoteServer
 from omq.protocol.dmp.client import (

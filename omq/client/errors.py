@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from omq.errors import ConnectionLost as ConnectionLost
 from omq.errors import OmqError as OmqError
 from omq.protocol.dmp.responses import Response
 
@@ -12,17 +13,6 @@ class ConnectionFailed(OmqError):
 
 class HandshakeRefused(OmqError):
     """The peer answered, but does not speak version one of the protocol."""
-
-
-class ConnectionLost(OmqError):
-    """The connection ended. It is unknown whether unanswered commands took effect.
-
-    `server_error` is the last Error that answered no command: servers give there the reason for closing.
-    """
-
-    def __init__(self, text: str, server_error: str | None = None) -> None:
-        super().__init__(text if server_error is None else f"{text}; the server said: {server_error}")
-        self.server_error = server_error
 
 
 class ProtocolError(ConnectionLost):

@@ -11,8 +11,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from omq.bulk.access import Gap, StoredTopic
-from omq.bulk.errors import Unreachable
-from omq.bulk.network import ConnectionLost
+from omq.bulk.errors import ConnectionLost, Unreachable
 from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection

@@ -13,11 +13,10 @@ from relays import Relay, relayed
 
 from omq.bulk.credentials import Credentials
 from omq.bulk.errors import Unreachable
-from omq.bulk.network import ConnectionLost
 from omq.bulk.remote import Patience, parse_servers
 from omq.bulk.remote import RemoteServer as Blocking
 from omq.bulk.sinks import SinkConnection, send
-from omq.client import Delivery, Transient
+from omq.client import ConnectionLost, Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
 from omq.server import Server
 
