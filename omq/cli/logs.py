@@ -4,9 +4,6 @@ import argparse
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-
-from pythonjsonlogger.json import JsonFormatter
 
 from omq.config import LOG_AREAS
 
@@ -48,20 +45,9 @@ def style_asked_for(arguments: Sequence[str]) -> str:
         return "human"
 
 
-class _Json(JsonFormatter):
-    """One object a line. Fields of a log call, such as peer, client and topic, are members of it."""
-
-    def __init__(self) -> None:
-        super().__init__("{asctime}{levelname}{name}{message}", style="{", json_ensure_ascii=False)
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return the time in ISO 8601 with the offset of the local zone: no reader has to know where the
-        server runs.
-        """
-        return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
-
-
 def _formatter(style: str) -> logging.Formatter:
-    return (
-        _Json() if style == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    )
+    if style == "json":
+        from omq.cli.json_log import Json  # the server starts sooner without it
+
+        return Json()
+    return logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")

@@ -3,11 +3,10 @@
 import argparse
 import faulthandler
 import getpass
-import importlib.metadata
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -62,6 +61,19 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_refuse(f"{message} (see {self.prog} --help)"))
+
+
+class _Version(argparse.Action):
+    """Prints the version, and exits. To find it takes modules that a server does not need for its start."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"omq {version('omq-server')}")
+        parser.exit()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -125,9 +137,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="read a client's secret from standard input, print its hash for the configuration, and exit",
     )
-    made.add_argument(
-        "--version", action="version", version=f"omq {importlib.metadata.version('omq-server')}"
-    )
+    made.add_argument("--version", action=_Version, help="show program's version number and exit")
     return made
 
 

@@ -8,14 +8,16 @@ except where the end of a topic ends an exchange (see `_remove`).
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import assert_never
+from importlib import import_module
+from typing import TYPE_CHECKING, assert_never
 
 import trio
 
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.dead_letters import Death, Letter, Undelivered
 from omq.drivers.driver import Driver
+from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
-from omq.exchanges.dead_letters import DeadLetterExchange
 from omq.exchanges.matching import index_of
 from omq.exchanges.records import (
     binding_record,
@@ -39,8 +41,12 @@ from omq.exchanges.types import (
 )
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Table, table_octets
+from omq.threads import in_thread
 from omq_storage.catalogue import StoreCatalogue
 from omq_storage.topology import BindingRecord
+
+if TYPE_CHECKING:
+    from omq.exchanges.dead_letters import DeadLetterExchange
 
 NO_ARGUMENTS = Table()
 
@@ -70,7 +76,8 @@ class Exchanges:
         for exchange in PREDECLARED:
             self._add(exchange)
         catalogue.when_open(self._restore_all)
-        catalogue.when_open(partial(catalogue.dead_letters.open, DeadLetterExchange(self).deliver))
+        self._dead_letters: DeadLetterExchange | None = None
+        catalogue.when_open(partial(catalogue.dead_letters.open, self._deliver))
 
     # -- routing -------------------------------------------------------------------------------------------
 
@@ -81,6 +88,17 @@ class Exchanges:
     def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[RoutedPart]:
         """See `Router.parts`."""
         return self._router.parts(exchange, key, run)
+
+    async def _deliver(
+        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
+    ) -> Undelivered:
+        """See `omq.drivers.dead_letters.Deliver`. The first letters load the code for them, in a thread, so
+        that the server starts sooner.
+        """
+        if self._dead_letters is None:
+            module = await in_thread(partial(import_module, "omq.exchanges.dead_letters"))
+            self._dead_letters = self._dead_letters or module.DeadLetterExchange(self)
+        return await self._dead_letters.deliver(queue, options, death, letters)
 
     async def settled(self) -> None:
         """Wait until no topic is being given other types: see `TopicIsReplaced`."""

@@ -1,0 +1,51 @@
+"""What `omq-server` loads before it is ready."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from server_command import COMMAND, READY
+
+LATER = {
+    "omq.cli.json_log",
+    "omq.exchanges.dead_letters",
+    "omq.metrics.metrics",
+    "omq.protocol.amqp_0_9",
+    "omq.protocol.amqp_1_0",
+    "omq.protocol.dmp",
+    "omq.terminals.amqp_0_9",
+    "omq.terminals.amqp_1_0",
+    "omq.terminals.dmp",
+    "omq.terminals.http",
+    "anyio",
+    "h11",
+    "prometheus_client",
+    "pythonjsonlogger",
+    "shtab",
+    "tqdm",
+    "wsproto",
+}
+"""Modules that only some clients or options need: the server loads them when the first of these comes."""
+
+
+def test_the_server_is_ready_before_it_loads_what_not_all_need(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(READY), log.read_text()
+        process.kill()
+    loaded = [line.rpartition("|")[2].strip() for line in log.read_text().splitlines()]
+    assert "omq.server" in loaded
+    # What comes before this one belongs to the interpreter, and to tools that the environment loads into it.
+    while "site" in loaded:
+        del loaded[: loaded.index("site") + 1]
+    assert LATER & set(loaded) == set()
