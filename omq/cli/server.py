@@ -147,6 +147,8 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     arguments = parser().parse_args()
+    if arguments.hash_secret or arguments.check_config:
+        _unblock_sigterm()  # which ends the process: there is nothing to stop in order
     if arguments.hash_secret:
         sys.exit(_hash_secret())
     try:
@@ -172,6 +174,11 @@ def main() -> None:
         sys.exit(_refuse(f"topics: {problem}"))
     except NotClosed:
         sys.exit(EXIT_FAILURE)  # the log has the reason
+
+
+def _unblock_sigterm() -> None:
+    """Let SIGTERM, which `omq.cli.start.serve` has blocked, have its effect, even if it came meanwhile."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _check(config: Config) -> int:
@@ -225,6 +232,7 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as ends,
         trio.open_signal_receiver(signal.SIGHUP, signal.SIGUSR1) as requests,
     ):
+        _unblock_sigterm()
         async with trio.open_nursery() as start:
             # What a signal ends: the start, or what is done while the server serves. A server that was
             # started stops in order only if nothing cancels it from outside.

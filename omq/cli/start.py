@@ -49,6 +49,8 @@ def serve() -> NoReturn:
     # ignored in the interpreter that is started below. While modules load, Ctrl-C ends the process at once.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # SIGTERM waits until `server.run` receives it and stops in order; blocked signals stay blocked, too.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""SIGHUP never ends a server, with TLS or without."""
+"""SIGHUP never ends a server, with TLS or without; SIGTERM ends it in order from its start on."""
 
 import os
 import platform
@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,23 +50,60 @@ def test_sighup_during_start_and_shutdown_is_harmless(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.skipif(
+STARTED_TWICE = pytest.mark.skipif(
     "PYTHONMALLOC" in os.environ or platform.libc_ver()[0] != "glibc",
     reason="the interpreter is started once only",
 )
-def test_signals_before_the_modules_are_loaded_are_harmless(tmp_path: Path) -> None:
-    command = [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+
+
+@contextmanager
+def starting(*options: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Run the command with these options. The interpreter is being started for the second time, and has
+    loaded nothing.
+    """
+    with subprocess.Popen(
+        [COMMAND, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         variables = Path(f"/proc/{process.pid}/environ")
         by = time.monotonic() + 60
-        while b"PYTHONMALLOC=" not in variables.read_bytes():
-            assert process.poll() is None
-            assert time.monotonic() < by, "the interpreter was not started again"
-        # The interpreter is being started for the second time, and has loaded nothing.
+        try:
+            while b"PYTHONMALLOC=" not in variables.read_bytes():
+                assert process.poll() is None
+                assert time.monotonic() < by, "the interpreter was not started again"
+            yield process
+        finally:
+            process.kill()
+
+
+@STARTED_TWICE
+def test_signals_before_the_modules_are_loaded_are_harmless(tmp_path: Path) -> None:
+    with starting("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as process:
         for number in (signal.SIGHUP, signal.SIGUSR1):
             process.send_signal(number)
+        assert process.stdout is not None
         assert process.stdout.readline().startswith(READY)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+@STARTED_TWICE
+def test_sigterm_before_the_modules_are_loaded_stops_the_server_in_order(tmp_path: Path) -> None:
+    with starting("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as process:
+        process.send_signal(signal.SIGTERM)
+        output, log = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not output
+    assert "SIGTERM: stopping" in log
+    assert log.endswith("stopped\n")
+
+
+@STARTED_TWICE
+def test_sigterm_ends_what_is_no_server() -> None:
+    with starting("--hash-secret") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == -signal.SIGTERM
