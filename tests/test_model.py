@@ -31,7 +31,7 @@ def test_types_and_their_names_are_one_to_one() -> None:
 
 
 @pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=str)
-def test_what_is_stored_is_read_back(persistence: Persistence) -> None:
+def test_stored_persistence_is_read_back(persistence: Persistence) -> None:
     assert read_stored_persistence(stored_persistence(persistence)) == persistence
 
 

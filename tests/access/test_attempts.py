@@ -36,14 +36,16 @@ def cheap_hash(secret: bytes) -> str:
         (b"x" * 1024, b"alice:" + b"x" * 3000, False),
     ],
 )
-async def test_which_ids_prove_who_somebody_is(secret: bytes, id: bytes, is_known: bool) -> None:
+async def test_an_id_is_accepted_only_with_its_name_and_secret(
+    secret: bytes, id: bytes, is_known: bool
+) -> None:
     """A name, a colon and its secret, of at most 1,024 octets together; the same the second time."""
     clients = Clients([ClientConfig(name="alice", secret=cheap_hash(secret))])
     for host in ("192.0.2.1", "192.0.2.2"):
         assert (await clients.identify(id, host, "peer") is not None) is is_known
 
 
-async def test_who_comes_later_waits_behind_those_who_wait_already(mock_clock: MockClock) -> None:
+async def test_a_late_attempt_waits_behind_earlier_ones(mock_clock: MockClock) -> None:
     clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
     refused: list[int] = []
 
@@ -165,7 +167,9 @@ async def test_networks_come_before_addresses(crowd: tuple[str, ...], newcomer: 
 
 
 @pytest.mark.parametrize("host", ["10.0.{}.1", "10.0.0.{}"], ids=["networks", "addresses of a network"])
-async def test_whose_last_wrong_secret_is_longest_ago_comes_first(host: str, mock_clock: MockClock) -> None:
+async def test_the_address_with_the_oldest_failure_has_the_first_turn(
+    host: str, mock_clock: MockClock
+) -> None:
     first, second, third, fourth, fifth = [host.format(number) for number in range(1, 6)]
     async with trio.open_nursery() as nursery:
         guesses = Guesses(nursery)
@@ -201,7 +205,7 @@ async def test_the_name_whose_last_wrong_secret_is_longest_ago_comes_first(mock_
     assert refused[2:] == [b"carol:1", b"dave:1", b"alice:1", b"bob:1", b"alice:2", b"bob:2"]
 
 
-async def test_who_goes_away_before_the_answer_had_a_turn() -> None:
+async def test_a_guess_that_is_given_up_uses_its_turn() -> None:
     """Else a network could have the thread for itself, by attempts that do not wait for their answers."""
     async with trio.open_nursery() as nursery:
         guesses = Guesses(nursery)

@@ -38,6 +38,6 @@ def test_all_costs_that_are_read_can_be_used(log_n: int, r: int, p: int) -> None
         "$scrypt$ln=14,r=8,p=1$AAAAAAAAAAAAAAAAAAAAAA$" + 42 * "A",
     ],
 )
-def test_what_is_no_hash_is_refused_and_not_repeated(text: str) -> None:
+def test_an_invalid_hash_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not the hash of a secret$"):
         read_hash(text)

@@ -21,7 +21,7 @@ def test_without_a_limit_a_quota_is_never_spent() -> None:
     assert quota.used == 1000
 
 
-async def test_who_waits_for_a_quota_takes_the_first_that_is_given_back(mock_clock: MockClock) -> None:
+async def test_a_waiting_task_takes_the_first_unit_that_a_quota_gets_back(mock_clock: MockClock) -> None:
     quota = Quota(1)
     assert await quota.take_soon()
     taken: list[bool] = []
@@ -64,7 +64,7 @@ async def test_octets_take_their_time_after_any_idleness(idle: float, mock_clock
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(500, 9), (1000, 4), (5000, 0), (10_000, -0.5), (1 << 60, -1)])
-async def test_what_passed_too_fast_is_waited_for_at_a_changed_limit(
+async def test_a_debt_is_paid_off_at_the_changed_rate(
     rate: int, seconds: float, mock_clock: MockClock
 ) -> None:
     limit = RateLimit(1000)

@@ -34,7 +34,7 @@ async def test_old_marks_are_forgotten(mock_clock: MockClock) -> None:
     assert not any(thing in marks for thing in (b"a", b"b", b"c"))
 
 
-async def test_there_are_only_so_many() -> None:
+async def test_the_oldest_mark_is_dropped_above_the_limit() -> None:
     marks = Marks()
     things = [b"%d" % number for number in range(MOST + 2)]
     for thing in things[:-1]:

@@ -40,7 +40,7 @@ async def test_a_message_that_is_too_large_is_refused_with_all_of_its_batch(tmp_
         assert isinstance(await client.post_leased(topic, longest, [b""], ()), Confirmation)
 
 
-async def test_what_is_leased_is_one_topic_and_no_later_one_of_its_name(tmp_path: Path) -> None:
+async def test_a_lease_is_void_for_a_later_topic_of_the_same_name(tmp_path: Path) -> None:
     async with session(tmp_path) as client:
         topic = await client.declare(b"t", Delivery.BROADCAST, WEAK)
         await client.check_leased(topic)
@@ -262,7 +262,7 @@ async def test_ids_are_reserved_for_transient_topics_that_lack_them_only(tmp_pat
         client.close()
 
 
-async def test_who_may_delete_a_topic(tmp_path: Path) -> None:
+async def test_deleting_a_topic_takes_a_right_or_ownership(tmp_path: Path) -> None:
     clients = [known("known", declare=["*"], delete=["*"]), known("other", declare=["*"])]
     async with control(tmp_path, clients=clients) as access:
         owner, same_client, other = [

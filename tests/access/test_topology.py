@@ -68,7 +68,7 @@ def may_publish(access: Topology, exchange: bytes, key: bytes, *copies: bytes) -
 # -- rights -------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_allowed_once_allows_nothing_else(tmp_path: Path) -> None:
+async def test_one_granted_right_grants_no_other(tmp_path: Path) -> None:
     few = {**RIGHTS, "publish": ["q", "x"]}
     clients = [known("all", **RIGHTS), known("few", **few)]
     async with (
@@ -246,7 +246,7 @@ async def test_a_window_of_0_is_as_long_as_it_may_be(tmp_path: Path) -> None:
         assert [one.window(wanted) for wanted in (0, 1, 50, 51, sys.maxsize)] == [50, 1, 50, 50, 50]
 
 
-async def test_only_its_connection_leases_a_feed_of_an_exclusive_queue(tmp_path: Path) -> None:
+async def test_a_feed_of_an_exclusive_queue_is_leased_by_its_connection_alone(tmp_path: Path) -> None:
     async with control(tmp_path) as access, another(access) as one, another(access) as other:
         principal = Principal("here", b"tester", None)
         for name, options in ((b"own", QueueOptions(exclusive=True)), (b"shared", QueueOptions())):
@@ -292,7 +292,7 @@ async def test_a_sink_of_an_exchange_takes_the_right_to_publish_to_it(tmp_path: 
 # -- streams ------------------------------------------------------------------------------------------------
 
 
-async def test_where_a_stream_begins(tmp_path: Path) -> None:
+async def test_a_stream_begins_at_an_offset_or_a_time(tmp_path: Path) -> None:
     async with topology(tmp_path) as (_, one):
         await one.declare_stream(b"s", Sync.WEAK)
         assert one.from_last(b"s") == FromCurrent()
@@ -311,7 +311,7 @@ async def test_where_a_stream_begins(tmp_path: Path) -> None:
         assert one.is_stream(b"s")
 
 
-async def test_what_is_no_persistent_stream(tmp_path: Path) -> None:
+async def test_a_topic_that_is_no_persistent_stream_is_refused(tmp_path: Path) -> None:
     async with topology(tmp_path) as (session, one):
         await session.declare(b"t", Delivery.BROADCAST, Transient())
         await one.declare_queue(b"q", QueueOptions())

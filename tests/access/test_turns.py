@@ -67,7 +67,7 @@ async def test_the_lowest_rank_comes_first() -> None:
         assert rig.begun == ["a1", "c1", "b1", "a2", "c2"]
 
 
-async def test_who_gives_up_is_passed_over() -> None:
+async def test_a_cancelled_task_is_passed_over() -> None:
     async with trio.open_nursery() as nursery:
         rig = Rig(nursery)
         await rig.wait("a1", "a2", "a3", "b1", "b2", "c1")
@@ -78,7 +78,7 @@ async def test_who_gives_up_is_passed_over() -> None:
         assert not rig.turns.in_use
 
 
-async def test_who_gives_up_while_the_lock_is_handed_on_does_not_keep_it() -> None:
+async def test_a_task_cancelled_during_the_handover_does_not_keep_the_lock() -> None:
     """Whether the waiting task is cancelled just before or just after, in the same step of the loop."""
     async with trio.open_nursery() as nursery:
         rig = Rig(nursery)

@@ -230,7 +230,7 @@ async def test_deleted_topics_are_told_a_thousand_at_a_time(tmp_path: Path) -> N
             assert gone(round) == list(range(count))
 
 
-async def test_who_watches_in_place_of_a_watcher_takes_its_place(tmp_path: Path) -> None:
+async def test_a_replacing_watcher_takes_the_place_of_the_replaced_one(tmp_path: Path) -> None:
     async with watched(tmp_path, Totals(), client_share=0.02) as access:
         session = await connected(access, b"few:s")
         administration = access.administration(session)

@@ -21,7 +21,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield server.port
 
 
-def test_there_are_examples() -> None:
+def test_the_page_has_examples() -> None:
     assert len(EXAMPLES) == DOCUMENT.count("```python") >= 3
 
 

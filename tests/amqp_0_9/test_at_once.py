@@ -114,7 +114,7 @@ async def test_a_client_that_reads_late_gets_everything_in_order(tmp_path: Path,
         assert told.told() == "queue.declare-ok messages=0 consumers=1"
 
 
-async def test_what_a_client_that_is_gone_did_not_get_goes_to_others(tmp_path: Path) -> None:
+async def test_a_lost_client_returns_its_unsent_messages_to_others(tmp_path: Path) -> None:
     count = 40
     async with brokered(tmp_path) as (_, broker):
 

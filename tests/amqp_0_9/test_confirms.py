@@ -36,7 +36,7 @@ def test_confirms_that_are_not_collected_are_held_as_one() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 150, 299])
-def test_what_is_refused_keeps_its_tag(place: int) -> None:
+def test_a_refused_message_keeps_its_tag(place: int) -> None:
     confirms = Confirms(7)
     refused = Confirmation()
     for index in range(300):

@@ -171,7 +171,7 @@ def test_the_server_offers_direct_mode(broker: Broker) -> None:
         assert b"\x06directI\0\0\0\x01" in principal.start
 
 
-def test_what_openamq_publishes_arrives_octet_for_octet(broker: Broker) -> None:
+def test_a_message_of_openamq_arrives_octet_for_octet(broker: Broker) -> None:
     principal, connection, queue = feed(broker, "A_sub.conn1")
     principal.send_next(renamed(b"auto.0", queue))
     principal.answer(50, 21)

@@ -223,7 +223,7 @@ def test_a_full_disk_refuses_messages(tmp_path: Path) -> None:
         (Void(), None),
     ],
 )
-def test_where_a_consumer_begins(value: Value | None, offset: Offset | None) -> None:
+def test_a_stream_offset_is_read(value: Value | None, offset: Offset | None) -> None:
     assert read_offset(value) == offset
 
 

@@ -64,9 +64,7 @@ def confirmed(client: Client, *messages: bytes) -> None:
         tag = client.wait().tag
 
 
-async def test_what_amqp_publishes_is_seen_by_a_subscriber_and_by_a_feed(
-    server: RunningServer, broker: Broker
-) -> None:
+async def test_a_subscriber_and_a_feed_get_messages_of_amqp(server: RunningServer, broker: Broker) -> None:
     client = broker.channel()
     client.said(
         declare_queue(1, "seen", durable=1, x_queue_type="stream"), bind(1, "seen", "amq.topic", "a.*")
@@ -83,7 +81,7 @@ async def test_what_amqp_publishes_is_seen_by_a_subscriber_and_by_a_feed(
     assert head.properties.content_type == b"text/plain"
 
 
-async def test_what_omq_and_dmp_publish_is_consumed(server: RunningServer, broker: Broker) -> None:
+async def test_an_amqp_consumer_gets_messages_of_omq_and_dmp(server: RunningServer, broker: Broker) -> None:
     with trio.fail_after(SECONDS):
         async with connect(f"omq://127.0.0.1:{server.port}") as other:
             await other.declare("theirs", Delivery.ROUND_ROBIN, PERSISTENT)

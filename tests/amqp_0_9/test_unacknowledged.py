@@ -28,7 +28,7 @@ def ids(taken: list[Settled]) -> list[int]:
 
 
 @given(STEPS)
-def test_it_is_as_a_dict_of_tags(steps: list[tuple[str, int, int, int]]) -> None:
+def test_unacknowledged_behaves_as_a_dict_of_tags(steps: list[tuple[str, int, int, int]]) -> None:
     unacknowledged = Unacknowledged()
     model: dict[int, int] = {}
     tag = message = 1
@@ -85,7 +85,7 @@ def test_ranges_that_the_next_one_includes_change_nothing(
     assert ids(one.take_until(0)) == ids(other.take_until(0))
 
 
-def test_what_was_taken_is_put_back_in_its_place() -> None:
+def test_restored_messages_return_to_their_place() -> None:
     unacknowledged = Unacknowledged()
     unacknowledged.add(1, range(10, 16), CHANNEL)
     taken = unacknowledged.take(2, 3)

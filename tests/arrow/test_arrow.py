@@ -209,7 +209,7 @@ def test_large_messages(source: str) -> None:
     assert [len(value) for value in table.column("value").to_pylist()] == [6, 1 << 20, 5]
 
 
-def test_what_cannot_be_read(source: str, tmp_path: Path) -> None:
+def test_unreadable_topics_and_wrong_arguments_are_refused(source: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopic, match="no topic 'unknown'"):
         read_table(source, "unknown")
     with pytest.raises(ServerRefused, match="transient"):

@@ -183,7 +183,7 @@ def test_watch_and_control(client: Client, url: str, topic: str) -> None:
     assert not client.disconnect(found.id)
 
 
-def test_it_has_every_method_of_the_asynchronous_client() -> None:
+def test_the_blocking_client_has_every_method_of_the_asynchronous_one() -> None:
     assert {name for name in vars(AsyncClient) if name[0] != "_"} <= set(vars(Client))
 
 

@@ -82,7 +82,7 @@ def test_groff_has_no_complaint_about_a_manual_page(program: str) -> None:
     run("groff", "-man", "-ww", "-z", "-", given=run(OMQ, "man", program))
 
 
-def test_what_there_is_no_page_or_completion_for_is_named() -> None:
+def test_unknown_pages_and_completions_are_refused() -> None:
     for words in (("man", "ls"), ("completion", "csh"), ("completion",)):
         done = subprocess.run([OMQ, *words], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout) == (2, "")

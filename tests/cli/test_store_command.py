@@ -81,7 +81,7 @@ def is_private(store: Path) -> bool:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_only_the_owner_may_read_stores_backups_and_repairs(tmp_path: Path, umask: int) -> None:
+def test_stores_backups_and_repairs_are_readable_by_the_owner_alone(tmp_path: Path, umask: int) -> None:
     store, copy = tmp_path / "deep" / "store", tmp_path / "backup"
     before = os.umask(umask)  # what commands that are started here inherit
     try:

@@ -19,7 +19,7 @@ def lag(shell: Shell, topic: str) -> dict[str, object]:
     return found
 
 
-def test_what_waits_in_a_topic_is_shown_and_purged(shell: Shell) -> None:
+def test_waiting_messages_are_shown_and_purged(shell: Shell) -> None:
     shell.ok("declare", "watched-jobs", "--delivery", "round-robin", "--persistence", "strong")
     shell.ok("pub", "watched-jobs", "-", "--confirm", input=b"one\ntwo\n")
     found = lag(shell, "watched-jobs")

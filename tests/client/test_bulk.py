@@ -36,7 +36,7 @@ async def test_a_fetch_that_is_left_early(client: Client) -> None:
     await client.confirm()
 
 
-async def test_what_cannot_be_fetched(client: Client) -> None:
+async def test_fetching_a_missing_or_transient_topic_is_refused(client: Client) -> None:
     await client.declare("ticks", Delivery.BROADCAST, Transient())
     for topic, sentence in (
         ("t", "there is no such topic"),

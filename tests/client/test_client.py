@@ -221,7 +221,7 @@ async def test_exceptions_of_the_block_are_raised_unchanged(server: Server) -> N
             raise ZeroDivisionError
 
 
-async def test_what_was_published_before_an_exception_arrives(server: Server, client: Client) -> None:
+async def test_messages_published_before_an_exception_arrive(server: Server, client: Client) -> None:
     async def publish_and_fail() -> None:
         async with connect_to(server) as failing:
             for n in range(1000):

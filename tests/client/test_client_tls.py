@@ -43,7 +43,7 @@ async def test_publish_and_subscribe(open_omq: OpenServer, authority: Authority)
         await client.confirm()
 
 
-async def test_what_was_published_last_arrives(open_omq: OpenServer, authority: Authority) -> None:
+async def test_the_last_published_messages_arrive(open_omq: OpenServer, authority: Authority) -> None:
     """The end of the block closes one direction, with close_notify."""
     async with serving(open_omq, authority) as server:
         async with connect(url(server), ca=authority.file) as client:

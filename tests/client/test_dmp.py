@@ -444,7 +444,7 @@ async def test_messages_of_any_size_go_on_after_a_cancelled_iteration(client: Cl
             assert await (await anext(messages)).body() == b"after"
 
 
-async def test_what_is_not_received_of_a_body_is_skipped(client: Client) -> None:
+async def test_the_unread_rest_of_a_body_is_skipped(client: Client) -> None:
     bodies = [LONG, b"between", LONG, LONG + LONG, b"last"]
     async with client.sink("t") as sink:
         await sink.publish_many(bodies)

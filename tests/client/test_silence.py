@@ -133,7 +133,9 @@ async def test_pings_alone_keep_a_client(clock: MockClock, relay: Relay) -> None
         assert relay.connections == 1
 
 
-async def test_not_reading_is_not_the_servers_silence(clock: MockClock, relay: Relay, server: Server) -> None:
+async def test_a_client_that_does_not_read_sees_no_silence(
+    clock: MockClock, relay: Relay, server: Server
+) -> None:
     async with (
         connect_to(server) as other,
         connect(relay.url) as client,

@@ -344,7 +344,7 @@ def test_a_publish_that_waits_stops_no_other_view(page: Page, tmp_path: Path) ->
 # -- attacks ------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_from_the_network_stays_text(
+def test_names_and_bodies_from_the_network_stay_text(
     page: Page, client: blocking.Client, server: RunningServer
 ) -> None:
     publish(client, ATTACK, "first")
@@ -572,9 +572,7 @@ def test_dark_and_light_and_narrow(page: Page, client: blocking.Client, server: 
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_everything_that_can_be_used_has_a_name(
-    page: Page, client: blocking.Client, server: RunningServer
-) -> None:
+def test_every_control_has_a_name(page: Page, client: blocking.Client, server: RunningServer) -> None:
     publish(client, "other", "1")
     for path in ("#/topics", "#/topics/other", "#/connections", "#/server"):
         page.open(origin(server), path)

@@ -42,7 +42,7 @@ def node(*arguments: str | Path, address: str = "", given: str | None = None) ->
     return result.stdout
 
 
-def test_what_needs_no_server() -> None:
+def test_the_javascript_codec_works_without_a_server() -> None:
     assert "# fail 0" in node("--test", "--test-reporter=tap", HERE / "codec.test.mjs")
 
 

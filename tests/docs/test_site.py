@@ -62,7 +62,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {file: Page(file) for file in site.rglob("*.html")}
 
 
-def test_nothing_is_loaded_from_another_host(site: Path, pages: dict[Path, Page]) -> None:
+def test_pages_load_no_file_of_another_host(site: Path, pages: dict[Path, Page]) -> None:
     for file, page in pages.items():
         for loaded in page.loads:
             assert not urlsplit(loaded).netloc, (file, loaded)

@@ -36,7 +36,7 @@ def said() -> set[str]:
     return specified() | set(literals())
 
 
-def test_there_are_sentences() -> None:
+def test_the_page_names_enough_sentences() -> None:
     assert len(SENTENCES) > 40
     assert len(set(SENTENCES)) == len(SENTENCES)
 

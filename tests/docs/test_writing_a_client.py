@@ -35,6 +35,6 @@ def test_the_client_does_what_the_page_shows(tmp_path: Path) -> None:
         assert done.stderr.endswith("the topic's name has 256 octets, more than 255\n")
 
 
-def test_it_is_as_short_as_the_page_says() -> None:
+def test_the_client_has_as_few_lines_as_the_page_says() -> None:
     (code,) = re.findall(r"^```c\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 60

@@ -42,7 +42,7 @@ async def taken(subscription: Subscription) -> list[object]:
 
 
 @needs_codec
-async def test_who_has_a_backlog_is_pushed_to_behind_it(shared_drivers: Drivers) -> None:
+async def test_pushes_to_a_connection_follow_its_backlog(shared_drivers: Drivers) -> None:
     first, second = await transient(shared_drivers, 2)
     connection = Connection(room=20)
     every = [Subscription(connection, topic) for topic in (first, second)]
@@ -157,7 +157,7 @@ async def test_a_backlog_keeps_and_counts_its_own_part_of_each_read(shared_drive
 
 
 @needs_codec
-async def test_what_is_kept_of_a_dropped_backlog_does_not_wait_for_the_rest(shared_drivers: Drivers) -> None:
+async def test_the_kept_part_of_a_dropped_backlog_leaves_alone(shared_drivers: Drivers) -> None:
     (topic,) = await transient(shared_drivers, 1)
     connection = Connection(room=20)
     Subscription(connection, topic)
@@ -175,7 +175,7 @@ async def test_what_is_kept_of_a_dropped_backlog_does_not_wait_for_the_rest(shar
 
 
 @needs_codec
-async def test_nothing_is_waited_for_that_was_dropped(shared_drivers: Drivers) -> None:
+async def test_a_dropped_backlog_delays_no_later_octets(shared_drivers: Drivers) -> None:
     (topic,) = await transient(shared_drivers, 1)
     connection = Connection(room=0)
     Subscription(connection, topic)
@@ -272,7 +272,7 @@ async def test_publishers_wait_until_a_backlog_has_room(
     assert fast.still_at is None
 
 
-async def test_nobody_waits_for_connections_that_stand_still(autojump_clock: MockClock) -> None:
+async def test_publishers_do_not_wait_for_stalled_connections(autojump_clock: MockClock) -> None:
     filled = Filled(), Filled()
     begin = trio.current_time()
     await wait_for_room(filled, 5.0)
@@ -280,7 +280,7 @@ async def test_nobody_waits_for_connections_that_stand_still(autojump_clock: Moc
     assert [each.still_at for each in filled] == [0, 0]
 
 
-async def test_nobody_waits_for_room_that_has_come_meanwhile(autojump_clock: MockClock) -> None:
+async def test_a_publisher_does_not_wait_when_there_is_room_again(autojump_clock: MockClock) -> None:
     slow, fast = Filled(), Filled()
     fast.take(MOST_OCTETS)
     begin = trio.current_time()

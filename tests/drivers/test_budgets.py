@@ -11,7 +11,7 @@ from omq.drivers.reservations import IDS_RESERVED, Reservations
 from omq.model import Topic
 
 
-async def test_who_is_cancelled_when_it_gets_its_share_gives_it_back() -> None:
+async def test_a_cancelled_task_gives_its_share_back() -> None:
     budget = Budget(10)
     await budget.take(10)
     with trio.CancelScope() as scope:
@@ -25,7 +25,7 @@ async def test_who_is_cancelled_when_it_gets_its_share_gives_it_back() -> None:
     assert budget.used == 0
 
 
-async def test_who_is_cancelled_lets_those_behind_it_pass() -> None:
+async def test_a_cancelled_task_lets_the_tasks_behind_it_pass() -> None:
     budget = Budget(10)
     await budget.take(6)
     with trio.fail_after(60):

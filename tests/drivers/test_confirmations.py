@@ -38,7 +38,7 @@ def test_a_confirmation_is_settled_once() -> None:
     assert confirmation.failure is None
 
 
-def test_what_succeeds_at_once_tells_every_listener_at_once() -> None:
+def test_an_immediate_success_tells_every_listener_at_once() -> None:
     calls: list[int] = []
     for number in range(3):
         CONFIRMED.listen(lambda number=number: calls.append(number))  # type: ignore[misc]

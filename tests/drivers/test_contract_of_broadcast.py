@@ -142,7 +142,7 @@ async def test_old_and_new_messages_join(shared_store: Store, kind: Kind) -> Non
 
 
 @IN_MEMORY
-async def test_who_falls_too_far_behind_is_told_and_goes_on_with_the_oldest_kept(
+async def test_a_subscriber_too_far_behind_hears_of_the_gap_and_continues(
     shared_store: Store, kind: Kind
 ) -> None:
     async with emptied(shared_store, memory=MIB) as drivers:
@@ -271,7 +271,7 @@ async def test_the_loss_of_all_messages_of_a_topic_is_told(tmp_path: Path, kind:
 
 
 @NOT_DURABLE_AT_ONCE
-async def test_what_was_deleted_is_told_apart_from_what_was_lost(tmp_path: Path, kind: Kind) -> None:
+async def test_deleted_and_lost_messages_are_reported_as_separate_gaps(tmp_path: Path, kind: Kind) -> None:
     async with opened(tmp_path / "store", killed=True) as drivers:
         driver = await drivers.topic(kind)
         await post(driver, b"deleted", b"deleted")
@@ -299,7 +299,7 @@ async def test_what_was_deleted_is_told_apart_from_what_was_lost(tmp_path: Path,
 
 
 @of_kinds(lambda kind: str(kind) == "BROADCAST-STRONG")
-async def test_what_is_confirmed_as_strong_survives_a_power_failure(tmp_path: Path, kind: Kind) -> None:
+async def test_confirmed_strong_messages_survive_a_power_failure(tmp_path: Path, kind: Kind) -> None:
     async with opened(tmp_path / "store", killed=True) as drivers:
         await post(await drivers.topic(kind), b"a", b"b")
     async with opened(tmp_path / "store", boot_id="second") as drivers:

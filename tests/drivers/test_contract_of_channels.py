@@ -53,7 +53,7 @@ async def test_a_subscriber_is_woken_when_there_is_something_and_not_before(
 
 @of_kinds()
 @pytest.mark.parametrize("written", range(4))
-async def test_what_was_not_written_is_given_again(shared_drivers: Drivers, kind: Kind, written: int) -> None:
+async def test_unwritten_messages_are_given_again(shared_drivers: Drivers, kind: Kind, written: int) -> None:
     driver = await shared_drivers.topic(kind)
     client = Client(driver)
     await post(driver, b"a", b"b", b"c")
@@ -153,7 +153,7 @@ async def test_a_finished_channel_gives_what_was_there_and_nothing_later(
 
 
 @of_kinds()
-async def test_what_is_written_after_the_end_changes_nothing(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_a_write_after_the_end_changes_nothing(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     for _ in range(2):
         client = Client(driver)
@@ -255,7 +255,7 @@ async def test_an_empty_topic_takes_the_types_of_its_first_declare(
 
 
 @of_kinds()
-async def test_who_finishes_counts_as_a_subscriber_until_it_is_over(
+async def test_a_finishing_channel_counts_as_a_subscriber_until_it_is_closed(
     shared_drivers: Drivers, kind: Kind
 ) -> None:
     driver = await shared_drivers.topic(kind)

@@ -113,7 +113,7 @@ async def test_a_window_counts_what_was_taken_before_it_was_granted(drivers: Dri
 
 
 @of_kinds()
-async def test_what_is_settled_before_it_is_written_frees_the_window(drivers: Drivers, kind: Kind) -> None:
+async def test_an_early_settlement_frees_the_window(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     client.request(2)
@@ -141,7 +141,9 @@ async def test_a_message_that_is_settled_in_its_middle_stays_settled(drivers: Dr
 
 
 @of_kinds()
-async def test_only_what_is_unsettled_here_is_settled_and_once(drivers: Drivers, kind: Kind) -> None:
+async def test_settle_counts_only_unsettled_messages_of_the_channel_once(
+    drivers: Drivers, kind: Kind
+) -> None:
     driver = await drivers.topic(kind)
     client, other = Client(driver), Client(driver)
     for each in (client, other):
@@ -216,9 +218,7 @@ async def test_a_count_bounds_what_is_delivered(drivers: Drivers, kind: Kind) ->
 
 @of_kinds()
 @pytest.mark.parametrize("written", range(5))
-async def test_what_is_taken_uses_the_count_up_when_it_is_written(
-    drivers: Drivers, kind: Kind, written: int
-) -> None:
+async def test_a_written_message_uses_up_one_credit(drivers: Drivers, kind: Kind, written: int) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 4)
     await numbered(driver, 12)
@@ -276,7 +276,9 @@ async def test_both_kinds_of_credit_bound_a_channel(drivers: Drivers, kind: Kind
 
 @of_kinds()
 @pytest.mark.parametrize("credit", CreditKind)
-async def test_who_has_no_credit_is_no_taker(drivers: Drivers, kind: Kind, credit: CreditKind) -> None:
+async def test_a_consumer_without_credit_takes_no_messages(
+    drivers: Drivers, kind: Kind, credit: CreditKind
+) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     assert driver.has_taker()
@@ -509,7 +511,7 @@ async def test_a_cancelled_channel_gives_nothing_more_and_keeps_what_is_unsettle
 
 
 @of_kinds()
-async def test_what_was_taken_before_a_cancel_may_be_written(drivers: Drivers, kind: Kind) -> None:
+async def test_messages_taken_before_a_cancel_may_be_written(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     client.request(3)
@@ -579,7 +581,7 @@ async def test_a_deleted_topic_ends_a_cancelled_channel_too(drivers: Drivers, ki
 
 
 @of_kinds(lambda kind: kind == Kind(Delivery.BROADCAST, Transient()))
-async def test_nothing_is_kept_for_a_cancelled_channel(drivers: Drivers, kind: Kind) -> None:
+async def test_a_cancelled_channel_keeps_no_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     cancelled, reading = Client(driver), Client(driver)
     cancelled.request(10)

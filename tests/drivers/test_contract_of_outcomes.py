@@ -93,7 +93,7 @@ async def deliveries(client: Client) -> dict[int, int]:
     ],
     ids=str,
 )
-async def test_what_becomes_of_a_message(
+async def test_an_outcome_decides_whether_a_message_is_delivered_again(
     drivers: Drivers, kind: Kind, outcome: Outcome, again: int | None
 ) -> None:
     driver = await drivers.topic(kind)
@@ -150,7 +150,7 @@ async def test_released_messages_come_back_at_their_place(drivers: Drivers, kind
 
 @ROUND_ROBIN
 @pytest.mark.parametrize("end", ["closed", "cancelled and closed"])
-async def test_what_a_lost_worker_had_counts_one_delivery_more(
+async def test_messages_of_a_lost_worker_count_one_delivery_more(
     drivers: Drivers, kind: Kind, end: str
 ) -> None:
     driver = await drivers.topic(kind)
@@ -174,7 +174,7 @@ async def test_what_a_lost_worker_had_counts_one_delivery_more(
 
 @ROUND_ROBIN
 @pytest.mark.parametrize("window", [None, 100])
-async def test_what_may_have_been_sent_counts_as_delivered(
+async def test_a_message_that_may_have_been_sent_counts_as_delivered(
     drivers: Drivers, kind: Kind, window: int | None
 ) -> None:
     driver = await drivers.topic(kind)
@@ -190,7 +190,7 @@ async def test_what_may_have_been_sent_counts_as_delivered(
 
 
 @ROUND_ROBIN
-async def test_what_is_held_for_nobody_was_not_delivered(drivers: Drivers, kind: Kind) -> None:
+async def test_messages_of_a_held_channel_do_not_count_as_delivered(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     stalled = worker(driver)
     await post(driver, *[b"x"] * 3)
@@ -364,7 +364,7 @@ async def test_a_drain_does_not_wait_for_what_is_undeliverable_here(drivers: Dri
 
 
 @ROUND_ROBIN
-async def test_who_can_have_too_little_gets_nothing_until_others_have_taken_it(
+async def test_a_consumer_with_too_many_undeliverable_messages_waits_for_others(
     drivers: Drivers, kind: Kind
 ) -> None:
     driver = await drivers.topic(kind)

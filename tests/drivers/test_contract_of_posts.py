@@ -47,9 +47,7 @@ async def test_ids_begin_with_1_and_rise_by_1_in_the_order_of_the_posts(
 
 
 @IN_MEMORY
-async def test_what_was_handed_to_a_transient_topic_is_confirmed_at_once(
-    shared_drivers: Drivers, kind: Kind
-) -> None:
+async def test_a_post_to_a_transient_topic_is_confirmed_at_once(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     confirmation = await driver.post(Bodies([b"a"]))
     assert confirmation.settled
@@ -130,9 +128,7 @@ async def test_a_post_to_a_deleted_persistent_topic_fails(shared_drivers: Driver
 
 
 @STORED
-async def test_what_the_disk_has_no_room_for_is_refused_and_subscribers_go_on(
-    shared_store: Store, kind: Kind
-) -> None:
+async def test_a_full_disk_refuses_posts_and_subscribers_go_on(shared_store: Store, kind: Kind) -> None:
     reserve = 1 << 60
     full = Config(store=str(shared_store.path), disk_reserve_bytes=reserve)
     async with emptied(shared_store) as drivers:

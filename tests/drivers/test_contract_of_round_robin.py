@@ -55,7 +55,7 @@ async def test_workers_take_turns(shared_drivers: Drivers, kind: Kind) -> None:
 
 
 @ROUND_ROBIN
-async def test_who_has_no_room_is_left_out(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_a_consumer_without_room_is_left_out(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     no_credit, held, full, able = (
         with_credit(driver, 0),
@@ -90,7 +90,7 @@ async def test_messages_wait_for_a_worker(shared_drivers: Drivers, kind: Kind) -
 
 
 @ROUND_ROBIN
-async def test_it_cannot_be_replayed(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_a_round_robin_topic_cannot_be_replayed(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     for replay in (FromBeginning(), FromMessage(1)):
         with pytest.raises(Refused, match=r"^a round-robin topic cannot be replayed$") as refused:
@@ -102,7 +102,7 @@ async def test_it_cannot_be_replayed(shared_drivers: Drivers, kind: Kind) -> Non
 
 
 @ROUND_ROBIN
-async def test_what_a_plain_worker_was_written_is_done(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_a_written_message_of_a_plain_worker_is_done(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     plain = Client(driver)
     await post(driver, *[b"x"] * 5)
@@ -120,7 +120,7 @@ async def test_what_a_plain_worker_was_written_is_done(shared_drivers: Drivers, 
 
 
 @ROUND_ROBIN
-async def test_what_a_worker_has_not_confirmed_goes_to_the_others(
+async def test_a_closed_worker_returns_its_unconfirmed_messages_to_others(
     shared_drivers: Drivers, kind: Kind
 ) -> None:
     driver = await shared_drivers.topic(kind)
@@ -142,7 +142,7 @@ async def test_what_a_worker_has_not_confirmed_goes_to_the_others(
 
 
 @ROUND_ROBIN
-async def test_nobody_has_more_messages_unconfirmed_than_its_credit(
+async def test_credit_limits_the_unconfirmed_messages_of_a_worker(
     shared_drivers: Drivers, kind: Kind
 ) -> None:
     driver = await shared_drivers.topic(kind)
@@ -170,7 +170,7 @@ async def test_nobody_has_more_messages_unconfirmed_than_its_credit(
 
 
 @ROUND_ROBIN
-async def test_only_what_a_worker_has_can_be_confirmed_and_once(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_a_worker_confirms_only_its_own_messages_once(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     first, second = with_credit(driver, 5), with_credit(driver, 5)
     await post(driver, *[b"x"] * 4)
@@ -307,7 +307,7 @@ async def test_after_a_kill_nothing_is_left_out(tmp_path: Path, kind: Kind) -> N
 
 
 @STORED
-async def test_what_is_done_is_deleted_and_what_is_not_is_kept(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_done_messages_are_deleted_and_others_are_kept(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     assert driver.writer is not None
     client = with_credit(driver, 100)

@@ -71,7 +71,7 @@ async def taken(channel: RoundRobinChannel) -> list[int]:
     return [id for cut in found.cuts for id in cut.ids]
 
 
-async def test_what_was_confirmed_before_it_was_sent_does_not_go_to_others_after_a_stall(
+async def test_a_message_confirmed_early_does_not_go_to_others_after_a_stall(
     served: tuple[Memory, Driver],
 ) -> None:
     memory, driver = served
@@ -151,7 +151,7 @@ async def next_of(channel: RoundRobinChannel) -> Taken | None:
 
 @pytest.mark.parametrize("credit", [None, 100])
 @pytest.mark.parametrize("way", ["stall", "leave"])
-async def test_what_was_left_in_the_store_for_a_worker_goes_to_others(
+async def test_messages_in_the_store_dealt_to_a_worker_go_to_others(
     tmp_path: Path, way: str, credit: int | None
 ) -> None:
     """Of a large block workers are dealt the ids only. None of them is lost with the worker."""
@@ -179,7 +179,7 @@ async def test_what_was_left_in_the_store_for_a_worker_goes_to_others(
 
 
 @pytest.mark.parametrize("credit", [None, 1])
-async def test_who_is_dealt_what_the_store_has_no_more_is_told_and_goes_on(
+async def test_a_worker_dealt_a_missing_message_hears_of_it_and_goes_on(
     tmp_path: Path, credit: int | None
 ) -> None:
     large = [bytes(READ_OCTETS + 1)]
@@ -195,7 +195,7 @@ async def test_who_is_dealt_what_the_store_has_no_more_is_told_and_goes_on(
         assert piece.message == 2
 
 
-async def test_what_is_done_is_not_counted_after_a_restart(tmp_path: Path) -> None:
+async def test_done_messages_are_not_counted_after_a_restart(tmp_path: Path) -> None:
     blocks = {first: [b"x"] * 10 for first in (1, 11, 21)}
     async with stored(tmp_path, blocks, Position(15, runs_of((3, 12)))) as (_, driver):
         assert driver.info().messages == 2 + 16

@@ -44,7 +44,9 @@ def kept(driver: Driver) -> list[bytes]:
 
 
 @pytest.mark.parametrize("sync", Sync)
-async def test_it_alone_fails(tmp_path: Path, sync: Sync, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_the_defective_post_fails(
+    tmp_path: Path, sync: Sync, caplog: pytest.LogCaptureFixture
+) -> None:
     persistence: Persistence = Persistent(sync)
     with Store.open(tmp_path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:

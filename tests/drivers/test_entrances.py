@@ -82,7 +82,7 @@ def test_publishers_of_a_topic_are_admitted_in_their_order() -> None:
         topic.entrance.go_on(Entrant(1, lambda: None))
 
 
-def test_who_is_admitted_at_once_is_not_called() -> None:
+def test_an_entrant_admitted_at_once_is_not_called() -> None:
     memory = Memory(100)
     topic = memory.topic("t")
     entrant = topic.line_up("it")
@@ -208,7 +208,7 @@ def test_an_idle_topic_joins_the_other_line_only_if_it_is_in_none() -> None:
 
 
 @pytest.mark.parametrize(("leaving", "left"), [(0, ["second", "third"]), (1, ["third"]), (2, ["second"])])
-def test_who_leaves_lets_those_behind_it_pass(leaving: int, left: list[str]) -> None:
+def test_an_entrant_that_leaves_lets_the_others_pass(leaving: int, left: list[str]) -> None:
     memory = Memory(10)
     topic = memory.topic("t", 10)
     assert topic.entrance.try_enter(8)
@@ -221,7 +221,7 @@ def test_who_leaves_lets_those_behind_it_pass(leaving: int, left: list[str]) -> 
     assert memory.admitted == ([] if leaving == 0 else ["first"]) + left
 
 
-def test_who_leaves_when_it_was_admitted_gives_its_room_back() -> None:
+def test_an_admitted_entrant_that_leaves_gives_its_room_back() -> None:
     memory = Memory(10)
     topic = memory.topic("t", 2)
     assert topic.entrance.try_enter(2)

@@ -159,7 +159,7 @@ def failing(times: int, after: threading.Event | None = None) -> Callable[..., o
     return fail_at_first
 
 
-async def test_what_was_posted_behind_a_failure_fails_too_and_can_be_sent_again(
+async def test_posts_behind_a_failed_one_fail_and_can_be_sent_again(
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = await drivers.declare(WEAK)
@@ -258,7 +258,7 @@ some_origins = st.lists(
 
 
 @given(some_origins, st.booleans(), st.dictionaries(st.sampled_from([b"a", b"b"]), st.integers(0, 4)))
-def test_what_is_left_rises_within_each_producer(
+def test_without_repeated_leaves_rising_numbers_of_each_producer(
     origins: list[Origin | None], headed: bool, before: dict[bytes, int]
 ) -> None:
     bodies = [b"%d" % index for index in range(len(origins))]
@@ -277,7 +277,7 @@ def test_what_is_left_rises_within_each_producer(
     assert last == highest
 
 
-def test_what_is_remembered_of_transient_topics_is_bounded() -> None:
+def test_the_memory_for_producers_of_transient_topics_is_bounded() -> None:
     recent = RecentSequences(3)
     recent.keep(1, {b"a": 1, b"b": 2})
     recent.keep(2, {b"a": 3})

@@ -77,9 +77,7 @@ async def test_an_exclusive_subscriber_is_the_only_one(shared_drivers: Drivers, 
 
 
 @of_kinds(lambda kind: not kind.is_broadcast)
-async def test_who_only_settles_the_rest_still_counts_unless_it_was_cancelled(
-    shared_drivers: Drivers, kind: Kind
-) -> None:
+async def test_a_finishing_channel_counts_until_it_has_settled(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     client, other = Client(driver), Client(driver)
     for each in (client, other):
@@ -103,9 +101,7 @@ async def test_who_only_settles_the_rest_still_counts_unless_it_was_cancelled(
 
 
 @of_kinds()
-async def test_who_is_refused_for_another_reason_does_not_have_it_alone(
-    shared_drivers: Drivers, kind: Kind
-) -> None:
+async def test_a_refused_exclusive_open_leaves_the_topic_free(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     with pytest.raises(Refused) as refused:
         driver.open(Listener(), FromMessage(7), exclusive=True)
@@ -158,7 +154,7 @@ async def test_a_private_topic_is_in_no_list_and_costs_no_write(
 
 
 @EACH
-async def test_nothing_is_left_of_a_private_topic(
+async def test_a_deleted_private_topic_leaves_nothing(
     shared_drivers: Drivers, delivery: Delivery, autojump_clock: trio.testing.MockClock
 ) -> None:
     catalogue = shared_drivers.catalogue
@@ -264,7 +260,7 @@ async def test_a_private_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
 
 
 @EACH
-async def test_what_a_connection_owns_ends_with_it(shared_drivers: Drivers, delivery: Delivery) -> None:
+async def test_topics_of_a_connection_end_with_it(shared_drivers: Drivers, delivery: Delivery) -> None:
     catalogue, owner, other = shared_drivers.catalogue, Ownership(), Ownership()
     owned = [catalogue.make_private(b"%d" % number, delivery, Private(owner=owner)) for number in range(3)]
     kept = catalogue.make_private(b"kept", delivery, Private(owner=other))
@@ -319,9 +315,7 @@ async def test_a_private_topic_may_end_with_its_last_consumer(
 
 
 @EACH
-async def test_who_is_still_sent_its_last_messages_is_a_consumer(
-    shared_drivers: Drivers, delivery: Delivery
-) -> None:
+async def test_a_finishing_channel_is_a_consumer(shared_drivers: Drivers, delivery: Delivery) -> None:
     topic = shared_drivers.catalogue.make_private(b"queue", delivery, Private(with_last_consumer=True))
     client = Client(topic)
     topic.offer(Bodies([b"a", b"b"]))

@@ -97,7 +97,7 @@ def fill(driver: Driver, body: bytes = b"x" * 50 * KIB) -> tuple[int, Publisher]
 
 
 @of_kinds()
-async def test_what_there_is_room_for_is_taken_without_waiting(drivers: Drivers, kind: Kind) -> None:
+async def test_an_offer_with_room_is_taken_without_waiting(drivers: Drivers, kind: Kind) -> None:
     driver = await with_ids(drivers, kind)
     client = Client(driver)
     confirmations = [Publisher(driver).offer(b"%d" % number) for number in range(5)]
@@ -111,7 +111,7 @@ async def test_what_there_is_room_for_is_taken_without_waiting(drivers: Drivers,
 
 
 @of_kinds()
-async def test_who_finds_no_room_is_woken_when_there_is_some(drivers: Drivers, kind: Kind) -> None:
+async def test_an_offer_without_room_is_woken_when_there_is_some(drivers: Drivers, kind: Kind) -> None:
     driver = await with_ids(drivers, kind)
     client = Client(driver)
     taken, first = fill(driver)
@@ -140,7 +140,7 @@ async def test_who_finds_no_room_is_woken_when_there_is_some(drivers: Drivers, k
 
 
 @of_kinds()
-async def test_who_leaves_takes_nothing_with_it_and_lets_others_pass(drivers: Drivers, kind: Kind) -> None:
+async def test_an_offer_that_leaves_holds_nothing_and_lets_others_pass(drivers: Drivers, kind: Kind) -> None:
     driver = await with_ids(drivers, kind)
     client = Client(driver)
     taken, first = fill(driver)
@@ -183,7 +183,7 @@ async def test_offers_and_posts_wait_in_one_line(drivers: Drivers) -> None:
 
 
 @of_kinds(lambda kind: not kind.is_persistent)
-async def test_who_waits_hears_that_the_topic_was_deleted(drivers: Drivers, kind: Kind) -> None:
+async def test_a_waiting_offer_hears_that_the_topic_was_deleted(drivers: Drivers, kind: Kind) -> None:
     driver = await with_ids(drivers, kind)
     client = Client(driver)
     _, publisher = fill(driver)
@@ -238,7 +238,7 @@ async def test_ids_that_others_took_meanwhile_are_reserved_again(drivers: Driver
 
 
 @of_kinds(lambda kind: not kind.is_persistent)
-async def test_who_leaves_while_ids_are_reserved_takes_none(drivers: Drivers, kind: Kind) -> None:
+async def test_an_offer_that_leaves_during_a_reservation_takes_no_ids(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     use_up_ids(driver)
     used = driver.next_id
@@ -251,7 +251,7 @@ async def test_who_leaves_while_ids_are_reserved_takes_none(drivers: Drivers, ki
     assert drivers.memory.statistics() == NOTHING
 
 
-async def test_who_was_admitted_and_finds_no_ids_gives_its_room_back(drivers: Drivers) -> None:
+async def test_an_admitted_offer_without_ids_gives_its_room_back(drivers: Drivers) -> None:
     driver = await with_ids(drivers, ROUND_ROBIN)
     taken, publisher = fill(driver)
     client = Client(driver)
@@ -463,7 +463,7 @@ async def test_many_topics_together_push_out_nothing_that_a_moving_subscriber_ne
         client.close()
 
 
-async def test_what_waits_for_the_store_is_taken_in_order(drivers: Drivers) -> None:
+async def test_offers_that_wait_for_the_store_are_taken_in_order(drivers: Drivers) -> None:
     driver = await drivers.topic(Kind(Delivery.BROADCAST, STRONG))
     client = Client(driver)
     publishers = [Publisher(driver) for _ in range(40)]

@@ -74,7 +74,7 @@ async def test_the_highest_priority_comes_first(drivers: Drivers, durable: bool)
 
 
 @EITHER
-async def test_what_comes_back_has_its_priority_and_its_place(drivers: Drivers, durable: bool) -> None:
+async def test_a_returned_message_keeps_its_priority_and_place(drivers: Drivers, durable: bool) -> None:
     queue = await queue_of(drivers, durable=durable)
     client = Client(queue)
     client.request(3)
@@ -143,7 +143,7 @@ async def test_a_queue_that_is_too_long_at_the_start(tmp_path: Path) -> None:
 
 
 @EITHER
-async def test_what_is_ready_takes_few_bits(drivers: Drivers, durable: bool) -> None:
+async def test_ready_messages_take_few_bits(drivers: Drivers, durable: bool) -> None:
     queue = await queue_of(drivers, durable=durable)
     used = drivers.memory.unconfirmed.used
     for number in range(300):

@@ -183,7 +183,7 @@ async def test_the_topics_of_one_read_take_one_call_for_each_connection(shared_d
     assert shared_drivers.memory.statistics().tails == 0
 
 
-async def test_what_the_socket_does_not_take_is_pulled_and_then_pushed_again(shared_drivers: Drivers) -> None:
+async def test_messages_the_socket_refuses_are_pulled_and_later_ones_pushed(shared_drivers: Drivers) -> None:
     topics = await transient(shared_drivers, 3)
     slow, fast = Connection(room=18 + 18 + 20), Connection()
     every = [Subscription(connection, topic) for topic in topics for connection in (slow, fast)]
@@ -208,7 +208,7 @@ async def test_what_the_socket_does_not_take_is_pulled_and_then_pushed_again(sha
         await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
-async def test_nothing_is_pushed_to_whom_it_would_not_be_right_for(shared_drivers: Drivers) -> None:
+async def test_a_push_leaves_out_topics_that_must_be_pulled(shared_drivers: Drivers) -> None:
     (topic,) = await transient(shared_drivers, 1)
     persistent = await shared_drivers.declare(Persistent(Sync.WEAK), name=b"kept")
     dealt = await shared_drivers.declare(Transient(), Delivery.ROUND_ROBIN, name=b"dealt")

@@ -354,7 +354,7 @@ async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str
 
 
 @pytest.mark.parametrize("how", ["purge", "settle"])
-async def test_what_is_done_does_not_count_even_before_it_is_freed(drivers: Drivers, how: str) -> None:
+async def test_done_messages_do_not_count_before_they_are_freed(drivers: Drivers, how: str) -> None:
     queue = await queue_of(drivers)
     count = 200 * SETTLED_RANGES
     client = worker(queue, count)

@@ -32,7 +32,7 @@ def test_a_refusal_is_the_exception_of_its_failure() -> None:
     assert (refused.failure, refused.reason) == (failure, Reason.QUOTA)
 
 
-def test_what_the_store_cannot_do_has_no_paths_in_it(tmp_path: Path) -> None:
+def test_failures_of_the_store_name_no_paths(tmp_path: Path) -> None:
     assert for_clients(StoreFull(Limit.DISK, "x")) == Failure(Reason.NO_ROOM, "the disk is full")
     assert for_clients(StoreFull(Limit.MAP, "x")) == Failure(Reason.NO_ROOM, "the store is full")
     failed = for_clients(StoreFailed(f"cannot read {tmp_path}"))

@@ -52,7 +52,7 @@ def test_the_memory_is_shared_out_as_documented() -> None:
     assert all(limit % 64 == 0 for limit in limits.values())
 
 
-async def test_who_waits_for_unconfirmed_work_is_woken_when_a_sixteenth_is_free() -> None:
+async def test_a_waiting_worker_is_woken_when_a_sixteenth_is_free() -> None:
     share = Unconfirmed(1600)
     share.change(1599)
     assert share.may_grow(FREE_OCTETS + 1)

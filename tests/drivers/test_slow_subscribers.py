@@ -63,7 +63,7 @@ async def taken(channel: Channel) -> list[tuple[int, int, bytes]]:
 
 
 @pytest.mark.parametrize("headed", [True, False])
-async def test_who_is_slow_gets_little_at_a_time_with_its_heads(
+async def test_a_slow_subscriber_gets_little_at_a_time_with_its_heads(
     topic: Driver, clock: MockClock, headed: bool
 ) -> None:
     channel = topic.open(Listener(), FromCurrent())

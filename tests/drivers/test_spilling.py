@@ -118,7 +118,7 @@ async def test_messages_that_are_settled_together_are_deleted_from_the_disk(
         assert drivers.memory.statistics() == NOTHING
 
 
-async def test_what_is_done_leaves_memory_while_the_disk_cannot_be_read(
+async def test_done_messages_leave_memory_while_the_disk_cannot_be_read(
     tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count, failures = 100 * SETTLED_RANGES, 0
@@ -234,7 +234,7 @@ async def test_the_order_is_kept_while_messages_are_on_their_way(tmp_path: Path)
         client.close()
 
 
-async def test_only_the_memory_for_posts_makes_a_publisher_wait(tmp_path: Path) -> None:
+async def test_a_publisher_waits_for_the_memory_of_posts_alone(tmp_path: Path) -> None:
     async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
         queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
         await filled(queue, 10)
@@ -277,7 +277,7 @@ async def test_a_full_disk_refuses_posts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_what_was_spilled_is_gone_after_a_restart(tmp_path: Path, killed: bool) -> None:
+async def test_spilled_messages_are_gone_after_a_restart(tmp_path: Path, killed: bool) -> None:
     async with opened(tmp_path / "store", memory=4 * MIB, killed=killed) as drivers:
         queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
         await filled(queue, 20)

@@ -53,7 +53,7 @@ def test_an_empty_tail_covers_nothing() -> None:
 
 
 @given(counts)
-def test_what_is_covered_is_found_in_its_block(counts: list[int]) -> None:
+def test_a_covered_message_is_found_in_its_block(counts: list[int]) -> None:
     tail = filled(counts)
     end = sum(counts) + 1
     assert firsts(tail) == list(accumulate(counts, initial=1))[:-1]
@@ -149,7 +149,7 @@ def test_when_there_is_too_much_the_largest_give_until_an_eighth_is_free() -> No
     assert firsts(largest) == list(range(7, 23))
 
 
-def test_those_that_are_equally_large_give_alike() -> None:
+def test_equally_large_tails_give_alike() -> None:
     one = block(1).held
     memory = TailMemory(40 * one)
     tails = [filled([1] * 13, memory) for _ in range(3)]

@@ -41,7 +41,7 @@ async def catalogue(tmp_path: Path) -> AsyncIterator[Catalogue]:
             nursery.cancel_scope.cancel()
 
 
-async def test_what_all_subscribers_have_had_pushes_out_nothing_that_one_waits_for(
+async def test_messages_all_have_received_push_out_no_awaited_ones(
     catalogue: Catalogue,
 ) -> None:
     waiting = await catalogue.declare(b"waiting", Delivery.BROADCAST, Transient())

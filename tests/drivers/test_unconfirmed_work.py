@@ -59,7 +59,7 @@ async def dealt(channel: RoundRobinChannel) -> list[int]:
     return ids
 
 
-async def test_who_holds_much_unconfirmed_work_waits_and_others_do_not(
+async def test_a_worker_with_much_unconfirmed_work_waits_alone(
     served: tuple[Memory, Driver, Driver],
 ) -> None:
     memory, driver, _ = served

@@ -394,7 +394,7 @@ async def test_a_step_sends_only_some_letters(
     heir.close()
 
 
-async def test_what_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None:
+async def test_a_letter_that_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None:
     """Letters wait until all queues and exchanges of the store are there."""
     async with opened(tmp_path / "store") as drivers:
         exchanges = Exchanges(drivers.catalogue)
@@ -477,7 +477,7 @@ async def test_clients_can_publish_any_count_of_deaths(
     heir.close()
 
 
-async def test_what_cannot_be_a_dead_letter_is_dropped(
+async def test_an_impossible_dead_letter_is_dropped(
     drivers: Drivers, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queue of an older store can have a key that is too long. The server and the queue go on."""
@@ -544,7 +544,7 @@ async def test_a_queue_with_its_greatest_length_drops_letters(
     client.close()
 
 
-async def test_only_a_queue_that_failed_gets_a_letter_again(
+async def test_a_letter_is_sent_again_to_failed_queues_alone(
     drivers: Drivers, mock_clock: trio.testing.MockClock
 ) -> None:
     one = await queue_of(drivers, b"one")

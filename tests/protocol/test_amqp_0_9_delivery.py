@@ -241,7 +241,7 @@ def vars_of(values: Properties) -> dict[str, object]:
     return {name: getattr(values, name) for name in Properties.__dataclass_fields__}
 
 
-def test_how_much_of_some_deliveries_was_sent() -> None:
+def test_complete_counts_the_deliveries_that_were_sent() -> None:
     consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
     block = encode(7, 1, [b"", b"abc", bytes(5000)], 0, HEADS[:3])
     each = [deliveries(consumer, tag, block, range(tag, tag + 1)) for tag in (1, 2, 3)]

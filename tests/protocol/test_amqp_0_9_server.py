@@ -231,7 +231,7 @@ def test_methods_of_the_server_are_refused() -> None:
     "method",
     [BasicQos(1, 1), BasicRecover(False), BasicRecoverAsync(False), BasicPublish(b"", b"", False, True)],
 )
-def test_what_is_not_implemented(method: Method) -> None:
+def test_methods_without_implementation_are_refused(method: Method) -> None:
     assert failure(feed(opened(1), call(1, method))) == (540, method.CLASS, method.METHOD)
 
 
@@ -480,7 +480,7 @@ def test_after_channel_close_everything_but_close_ok_is_dropped() -> None:
     assert connection.close_channel(3, MISSING) == b""
 
 
-def test_what_the_terminal_does_at_an_event_holds_for_the_next_one() -> None:
+def test_a_channel_closed_at_an_event_yields_no_later_event() -> None:
     connection = opened(1)
     events = []
     for event in connection.feed(publish(1, b"none", b"1") + publish(1, b"q", b"2")):

@@ -514,7 +514,7 @@ def test_a_drained_link_gives_its_credit_back(peer: Peer) -> None:
     assert flow.available == 0
 
 
-def test_what_waits_stays_during_a_send(peer: Peer) -> None:
+def test_waiting_transfers_stay_during_a_send(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5, window=1)
     session = link.session
@@ -562,7 +562,7 @@ def test_messages_in_parts(peer: Peer) -> None:
     assert session.unsettled == 1
 
 
-def test_what_was_not_sent_is_taken_back(peer: Peer) -> None:
+def test_unsent_deliveries_are_taken_back(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5)
     session = link.session

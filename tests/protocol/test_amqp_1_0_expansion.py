@@ -87,7 +87,7 @@ def test_all_properties() -> None:
     )
 
 
-def test_what_is_absent_is_left_out() -> None:
+def test_absent_fields_are_left_out() -> None:
     shown, headers = seen(stored_head(section(Section.PROPERTIES, List())))
     assert (shown.routing_key, headers) == (b"topic", {})
     assert shown.properties == Properties(headers=shown.properties.headers)

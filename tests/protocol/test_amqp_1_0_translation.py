@@ -101,7 +101,7 @@ def test_all_properties() -> None:
     )
 
 
-def test_what_is_absent_has_no_section() -> None:
+def test_absent_properties_have_no_section() -> None:
     assert found(head.encode(head.Head())) == {}
     assert found(b"no head") == {}
     some = head.Head(properties=Properties(content_type=b"\xff", expiration=b"soon", message_id=b"\xff"))

@@ -106,7 +106,7 @@ def test_any_octets_are_a_value_or_a_decode_error(octets: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 70))
-def test_what_can_be_read_is_skipped_to_the_same_end(octets: bytes, at: int) -> None:
+def test_skip_and_read_end_at_the_same_octet(octets: bytes, at: int) -> None:
     try:
         _, after = types.read(octets, at)
     except DecodeError:

@@ -176,7 +176,7 @@ def test_blocks_belong_to_the_fetch_whose_turn_it_is() -> None:
         client.end_fetch()
 
 
-def test_what_is_no_frame_is_told_after_the_events_before() -> None:
+def test_an_invalid_frame_is_reported_after_earlier_events() -> None:
     client = session()
     client.ask(Confirm(1), "one")
     found = client.feed(encode(Confirmed(1)) + b"\0\0\0\0")

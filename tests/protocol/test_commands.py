@@ -173,7 +173,7 @@ def test_a_sexp_of_several_lines_is_read_as_by_ocaml(row: Row) -> None:
     assert parsed(bytes.fromhex(row["line"])) == recorded_of(row)
 
 
-def test_whoever_knows_the_omq_text_alone_is_understood() -> None:
+def test_commands_of_the_original_text_are_understood() -> None:
     of_the_text = [row for row in GENERATED if row["seed"]] + [row for row in BY_HAND if row.get("seed_ok")]
     assert len(of_the_text) > 700
     for row in of_the_text:
@@ -185,7 +185,7 @@ def test_whoever_knows_the_omq_text_alone_is_understood() -> None:
     assert not OF_THE_TEXT & {row["decoded"]["cmd"] for row in others}
 
 
-def test_what_sexplib_prints_for_machines_is_what_we_print() -> None:
+def test_commands_are_printed_as_sexplib_prints_them() -> None:
     printed = [row for row in GENERATED if row["style"] == "mach"]
     assert len(printed) > 500
     for row in printed:

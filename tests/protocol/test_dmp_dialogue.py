@@ -65,7 +65,7 @@ def test_each_code_has_its_indicator_and_words(code: ResponseCode, beginning: by
     assert dmp_responses.decode(usual[1:]).ok is (code == 200)
 
 
-def test_there_are_nine_codes() -> None:
+def test_nine_response_codes_are_defined() -> None:
     assert len(ResponseCode) == 9
 
 
@@ -96,7 +96,7 @@ def test_a_code_has_three_digits(code: int) -> None:
 
 
 @pytest.mark.parametrize("octets", [b"", b"20", b"2 0 OK", b"OK 200", b"\xb2\xb2\xb2", b"+20", b" 20"])
-def test_what_does_not_begin_with_three_digits_is_no_response(octets: bytes) -> None:
+def test_a_response_begins_with_three_digits(octets: bytes) -> None:
     with pytest.raises(dmp_responses.ResponseError, match="instead of three digits"):
         dmp_responses.decode(octets)
 
@@ -109,7 +109,7 @@ def test_the_three_digits_are_enough() -> None:
 # -- the server ----------------------------------------------------------------------------------------------
 
 
-def test_everything_may_come_at_once() -> None:
+def test_a_whole_dialogue_may_come_at_once() -> None:
     dialogue = ServerDialogue()
     assert dialogue.feed(HEADER + b"\x05lease" + b"messages") == [HELLO, LeaseShown(b"lease")]
     assert dialogue.feed(b", more") == []
@@ -161,14 +161,14 @@ def test_a_lease_has_up_to_255_octets() -> None:
 
 
 @pytest.mark.parametrize("octets", [b"", HEADER, HEADER + b"\x02l"])
-def test_there_is_no_decision_without_a_lease(octets: bytes) -> None:
+def test_a_decision_needs_a_lease(octets: bytes) -> None:
     dialogue = ServerDialogue()
     dialogue.feed(octets)
     with pytest.raises(ValueError, match="no lease to decide on"):
         dialogue.decide(SinkReady(b"s"))
 
 
-def test_there_is_one_decision() -> None:
+def test_a_second_decision_is_refused() -> None:
     dialogue = ServerDialogue()
     dialogue.feed(HEADER + b"\x01l")
     dialogue.decide(SinkReady(b"s"))
@@ -229,7 +229,9 @@ READY = Response(200, b"OK Sink 's' ready")
         (Purpose.SINK, said(b"200" + b" " * 62), [Greeted(Response(200, b" " * 61))]),
     ],
 )
-def test_what_the_client_hears(purpose: Purpose, octets: bytes, events: list[ClientEvent]) -> None:
+def test_a_client_hears_the_responses_of_a_server(
+    purpose: Purpose, octets: bytes, events: list[ClientEvent]
+) -> None:
     assert ClientDialogue(b"l", purpose).feed(octets) == events
     slow = ClientDialogue(b"l", purpose)
     slowly = [event for at in range(len(octets)) for event in slow.feed(octets[at : at + 1])]
@@ -238,7 +240,7 @@ def test_what_the_client_hears(purpose: Purpose, octets: bytes, events: list[Cli
     assert ([*together, Received(received)] if received else together) == events
 
 
-def test_what_is_no_response_ends_the_dialogue_after_what_was() -> None:
+def test_an_invalid_response_ends_the_dialogue_after_earlier_events() -> None:
     dialogue = ClientDialogue(b"l", Purpose.SINK)
     with pytest.raises(DialogueError, match="instead of three digits") as caught:
         dialogue.feed(said(b"200") + said(b"hello"))

@@ -315,7 +315,7 @@ def test_numbers_end_where_their_type_does(kind: NumberType) -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_is_named(head: Head, text: str) -> None:
+def test_an_unwritable_head_is_refused_by_name(head: Head, text: str) -> None:
     with pytest.raises(FieldError) as caught:
         stored_head.encode(head)
     assert str(caught.value) == text

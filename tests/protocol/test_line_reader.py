@@ -389,7 +389,7 @@ def test_a_line_too_long_is_refused_with_the_same_sentence_however_it_comes() ->
         assert said == [TooLong(b"Publish: the line has more than 40 octets")]
 
 
-def test_what_came_before_a_line_too_long_is_kept_and_nothing_comes_after() -> None:
+def test_a_too_long_line_keeps_earlier_events_and_ends_the_reader() -> None:
     for rest in (b"", b"\n", b"\n" + SHORT, b"\n" + SHORT * 10 + b"(Publish"):
         reader = LineReader(40)
         found = outcomes(reader.feed(SHORT * 3 + b"Topics\n" + publish_of(41) + rest))

@@ -38,7 +38,9 @@ def octets(properties: Properties) -> bytes:
 
 
 @pytest.mark.parametrize(("properties", "wanted"), WITH_PRODUCERS)
-def test_which_messages_have_a_producer(properties: Properties, wanted: tuple[bytes, int] | None) -> None:
+def test_a_message_id_and_an_app_id_name_a_producer(
+    properties: Properties, wanted: tuple[bytes, int] | None
+) -> None:
     head = octets(properties)
     assert origin(head) == wanted
     assert origins([head, PLAIN_HEAD, head]) == [wanted, None, wanted]

@@ -234,7 +234,7 @@ def test_valid_texts_are_parsed(text: bytes, sexp: Sexp) -> None:
         (b"#| |# ; ()\xff\0", b"#| |# ; ()\xff\0"),
     ],
 )
-def test_what_a_quoted_atom_means(written: bytes, octets: bytes) -> None:
+def test_escapes_of_a_quoted_atom_are_resolved(written: bytes, octets: bytes) -> None:
     assert unquote(b'"' + written + b'"') == octets
     assert read(b'"' + written + b'"') == octets
 

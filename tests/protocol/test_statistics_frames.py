@@ -76,7 +76,7 @@ FRAMES: list[types.Frame] = [
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
-def test_what_is_written_is_read_again_and_is_in_machine_form(frame: types.Frame) -> None:
+def test_statistics_are_written_in_machine_form_and_read_again(frame: types.Frame) -> None:
     octets = encode(frame)
     assert FrameDecoder().feed(octets) == [frame]
     if not isinstance(frame, types.Done):
@@ -93,7 +93,7 @@ def test_what_is_written_is_read_again_and_is_in_machine_form(frame: types.Frame
         b"\x0d(Topics(time_us 1)(list(((id 1)))))",
     ],
 )  # fmt: skip
-def test_what_is_something_else_is_refused(payload: bytes) -> None:
+def test_malformed_statistics_are_refused(payload: bytes) -> None:
     with pytest.raises(FrameError):
         FrameDecoder().feed(len(payload).to_bytes(4, "big") + payload)
 

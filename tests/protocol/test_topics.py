@@ -138,7 +138,7 @@ def test_a_list_of_topics_octet_for_octet() -> None:
         b"(subscribers 0)))",
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_topics(payload: bytes) -> None:
+def test_a_malformed_list_of_topics_is_refused(payload: bytes) -> None:
     with pytest.raises(SexpError):
         topic_list_of_sexp(payload)
 

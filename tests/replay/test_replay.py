@@ -280,7 +280,7 @@ def test_a_damaged_block_among_several_topics(
         (["plain", "--last", "2501"], "--last is 2501, but its last message is 2500."),
     ],
 )
-def test_what_is_not_there(
+def test_a_missing_topic_or_range_is_refused(
     source: Serving, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
 ) -> None:
     assert replay(*way(source, "servers"), *words, "--to", "omq://127.0.0.1:1") == 1
@@ -354,7 +354,7 @@ def test_interrupted_it_says_where_to_go_on(
     assert bodies(target.address, "cut") == bodies(source.address, "plain")
 
 
-def test_what_is_cancelled_fails_as_interrupted_or_is_done() -> None:
+def test_cancelled_work_raises_keyboardinterrupt_or_completes() -> None:
     def work(fails: bool) -> None:
         cancelled = threading.Event()
         with cancel_on_interrupt(cancelled.set) as interrupted:
@@ -369,7 +369,7 @@ def test_what_is_cancelled_fails_as_interrupted_or_is_done() -> None:
         work(fails=True)
 
 
-def test_what_fails_by_itself_is_not_interrupted() -> None:
+def test_work_that_fails_by_itself_is_not_interrupted() -> None:
     cancelled = threading.Event()
     with pytest.raises(RuntimeError), cancel_on_interrupt(cancelled.set):
         raise RuntimeError("by itself")
@@ -428,7 +428,9 @@ def test_a_server_that_dies_in_the_middle_of_a_portion_has_every_message_once(
 
 
 @pytest.mark.parametrize("producer", [[], ["--producer", "p"]])
-def test_what_is_in_doubt_stays_so(source: Serving, tmp_path: Path, producer: list[str]) -> None:
+def test_attempts_that_send_nothing_settle_no_doubt(
+    source: Serving, tmp_path: Path, producer: list[str]
+) -> None:
     """Attempts that send nothing any more do not make it certain that nothing of it is stored."""
     with serving(tmp_path / "store") as server:
         words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", *producer)

@@ -64,7 +64,7 @@ async def test_a_queue_gives_each_message_to_one_consumer(store: Path) -> None:
         assert not any(message.settled for message in first + second)
 
 
-async def test_what_is_published_is_accepted_when_it_is_stored(store: Path) -> None:
+async def test_a_published_message_is_accepted_when_it_is_stored(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
         attach = await client.sender("q")
         assert attach.max_message_size == host.server.config.max_message_bytes
@@ -173,7 +173,7 @@ async def test_a_message_that_may_not_come_back_goes_to_another_consumer(store: 
         assert (await other.message()).octets.endswith(text("x"))
 
 
-async def test_what_is_not_settled_returns_with_its_link_and_its_connection(store: Path) -> None:
+async def test_unsettled_messages_return_when_their_link_or_connection_ends(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as other:
         async with opened(host.port) as client:
             await client.sender("q")
@@ -508,7 +508,7 @@ async def test_a_message_that_waits_for_a_consumer_that_leaves_is_told(store: Pa
         assert (await client.outcome()).state == failed
 
 
-async def test_only_its_connection_consumes_a_dynamic_node(store: Path) -> None:
+async def test_a_dynamic_node_is_consumed_by_its_connection_alone(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
         await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
         origin = performatives.read_all((await client.heard(Attach)).source)
@@ -571,7 +571,7 @@ async def test_a_flow_in_the_middle_of_a_blocked_send(store: Path) -> None:
         assert host.server.statistics().defects == 0
 
 
-async def test_what_came_before_a_message_that_is_too_long_is_kept(store: Path) -> None:
+async def test_messages_before_a_too_long_one_are_kept(store: Path) -> None:
     async with serving(store, max_message_bytes=1000) as host, opened(host.port) as client:
         await client.sender("q")
         good = frames.write(0, performatives.write(Transfer(1, 0, b"a", 0, True)), text("good"))

@@ -108,7 +108,7 @@ async def test_external_needs_tls(store: Path, authority: Authority) -> None:
         assert await external(made, b"feeder") == 1
 
 
-async def test_nobody_is_another_client_with_its_certificate(
+async def test_a_certificate_names_no_other_client(
     store: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     clients = client("feeder", "feeder.example"), client("reader", "reader.example")

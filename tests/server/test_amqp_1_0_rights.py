@@ -143,7 +143,7 @@ async def test_an_operation_takes_exactly_its_rights(store: Path, name: str) -> 
         assert await attempt(host, "with", operation) is None
 
 
-async def test_nobody_gets_a_transaction_or_consumes_the_node_of_another_client(store: Path) -> None:
+async def test_transactions_and_nodes_of_other_clients_are_refused(store: Path) -> None:
     async with (
         serving(store, clients=[configured("all", *Right), configured("none")]) as host,
         entered(host, "none") as owner,
@@ -156,7 +156,7 @@ async def test_nobody_gets_a_transaction_or_consumes_the_node_of_another_client(
         assert await attach(sender, Target(address)) is None  # any client that knows the name may send
 
 
-async def test_what_a_client_does_with_its_own_node_takes_no_right(store: Path) -> None:
+async def test_using_its_own_node_takes_no_right(store: Path) -> None:
     """It needs every frame of the protocol."""
     assert set(get_args(Frame)) == {
         Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close,

@@ -55,7 +55,7 @@ async def transfer(client: Peer) -> Transfer:
     return said
 
 
-async def test_nothing_comes_on_a_detached_link(store: Path) -> None:
+async def test_a_detached_link_gets_no_messages(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
         await other.sender("jobs")
         for number in range(3):

@@ -48,7 +48,7 @@ async def subscribed(
 
 
 @EVERY
-async def test_everybody_gets_every_message_in_order(store: Path, persistence: bytes) -> None:
+async def test_every_subscriber_gets_every_message_in_order(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
         subscribers = [await subscribed(host) for _ in range(3)]

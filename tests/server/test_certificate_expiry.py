@@ -99,7 +99,7 @@ def test_both_ways_to_write_a_time(authority: Authority, year: int) -> None:
     assert found.ends == ends
 
 
-def test_what_is_no_certificate_has_no_end(tmp_path: Path) -> None:
+def test_an_invalid_certificate_has_no_expiry(tmp_path: Path) -> None:
     file = tmp_path / "odd.pem"
     for body in ("", "AAAA", "MIIB", "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A", "MAQwAjAA", "not base64!"):
         file.write_text(f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")

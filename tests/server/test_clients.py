@@ -104,7 +104,7 @@ async def test_commands_before_connect_are_refused(store: Path) -> None:
         assert await stranger.rest() == [Error(b"Connect: it must be the first command of a connection")]
 
 
-async def test_nobody_may_take_long_or_much_to_say_who_it_is(store: Path, clock: MockClock) -> None:
+async def test_the_handshake_is_limited_in_time_and_octets(store: Path, clock: MockClock) -> None:
     async with serving(store, clients=[client("alice")]) as host:
         silent, long = await host.open(), await host.open()
         await silent.send(VERSION_ONE + b"(Connect 1 ali")
@@ -485,7 +485,7 @@ async def test_connections_of_all(store: Path, caplog: pytest.LogCaptureFixture)
     assert 1 <= len(lines) <= 10
 
 
-async def test_who_says_nothing_makes_room(store: Path) -> None:
+async def test_a_silent_newcomer_makes_room(store: Path) -> None:
     async with serving(store, max_connections=3, client_share=1.0) as host:
         known = await host.connect()
         silent = [await host.open(), await host.open()]

@@ -153,7 +153,7 @@ async def test_leases_and_handshakes_do_not_care(
 
 
 @pytest.mark.parametrize("jump", [YEAR, -YEAR])
-async def test_what_is_to_be_durable_in_time_is(
+async def test_weak_messages_become_durable_in_time(
     store: Path, clock: MockClock, wall: WallClock, jump: int
 ) -> None:
     async with serving(store, weak_flush_seconds=5, missed_pings=0) as host:

@@ -14,7 +14,7 @@ from .conversation import serving
 
 
 @pytest.mark.parametrize("delivery", ["Broadcast", "Round_robin"])
-async def test_whoever_meets_one_goes_on_with_what_comes(store: Path, delivery: str) -> None:
+async def test_readers_of_a_damaged_key_go_on_with_later_messages(store: Path, delivery: str) -> None:
     with Store.open(store) as opened:
         topic = opened.catalogue.create(b"t", delivery, "Strong", True, reserved=100).id
         environment = opened.level(Level.STRONG)

@@ -69,7 +69,7 @@ async def test_no_envelope_is_too_small_for_openamqs_receivers(store: Path) -> N
 
 
 @EVERY
-async def test_nothing_after_the_get_is_missed(store: Path, persistence: bytes) -> None:
+async def test_a_feed_misses_no_message_after_the_get(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Broadcast " + persistence)
         await client.say(b"(Publish t before)")

@@ -81,7 +81,7 @@ def numbered_by(producer: bytes, first: int, last: int) -> bytes:
 
 
 @EVERY
-async def test_what_a_producer_sends_again_is_confirmed_and_dropped(store: Path, persistence: bytes) -> None:
+async def test_a_repeated_message_is_confirmed_and_dropped(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         client = await host.connect()
         assert isinstance(await client.ask(b"(Declare t Broadcast %s)" % persistence), Declared)

@@ -51,7 +51,7 @@ async def kept(host: Host, count: int, topic: bytes = b"t") -> list[bytes]:
 
 
 @EVERY
-async def test_everything_in_one_segment(store: Path, persistence: bytes) -> None:
+async def test_a_whole_sink_dialogue_may_come_in_one_segment(store: Path, persistence: bytes) -> None:
     bodies = numbered(1, 5000)
     async with serving(store) as host:
         client = await host.connect()
@@ -269,7 +269,7 @@ async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClo
         assert await stored(quick) == 1
 
 
-async def test_whoever_takes_long_gives_way_however_much_it_sends(store: Path, clock: MockClock) -> None:
+async def test_a_slow_sink_gives_way_however_much_it_sends(store: Path, clock: MockClock) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast Transient)")
@@ -409,7 +409,7 @@ async def test_messages_that_want_a_taker(
         await client.confirm()  # and nothing else came
 
 
-async def test_nobody_takes_from_a_feed_whose_lease_is_not_used(store: Path) -> None:
+async def test_a_feed_without_a_connection_takes_no_messages(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         one = await lease(client, b"(Get t From_current)")

@@ -61,7 +61,7 @@ def fill_up(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-async def test_what_is_deleted_makes_room_again_and_again(disk: Path, clock: MockClock, name: str) -> None:
+async def test_deleted_topics_make_room_again_and_again(disk: Path, clock: MockClock, name: str) -> None:
     store = disk / "store"
     for turn in range(5):
         async with serving(store, disk_reserve_bytes=0, missed_pings=0) as host:

@@ -343,7 +343,7 @@ async def test_files_are_served_with_their_types_and_tags(store: Path) -> None:
         assert (await ask(host, request("/client/omq.js", "POST"))).status == 405
 
 
-async def test_only_files_of_the_folder_are_served(store: Path) -> None:
+async def test_files_outside_the_folder_are_not_served(store: Path) -> None:
     async with serving(store) as host:
         climbing = ("/../server.py", "/..%2fserver.py", "/%2e%2e/server.py")
         for path in (*climbing, "//etc/passwd", "/__init__.py", "/.", "/client", "/client/package.json"):

@@ -126,7 +126,7 @@ async def test_no_id_gets_a_second_meaning(store: Path, interrupt: Callable[[Pat
         assert found.id > 10
 
 
-async def test_what_a_start_found_after_a_kill_survives_a_restart_of_the_machine(store: Path) -> None:
+async def test_messages_recovered_after_a_kill_survive_a_machine_restart(store: Path) -> None:
     """The checkpoints of the first server were a minute away; the second one takes one before it listens."""
     cut = await cut_off(store)
     async with serving_process(cut, SETTINGS) as host:

@@ -58,7 +58,7 @@ async def test_others_are_served_while_the_topics_are_listed(store: Path) -> Non
             assert turns() - before >= 8
 
 
-async def test_those_who_ask_together_share_an_answer_and_stalled_ones_give_way(
+async def test_simultaneous_requests_share_an_answer_and_stalled_ones_give_way(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -314,7 +314,7 @@ async def test_dead_letters_are_moved_back(host: InProcess, client: Client, pers
     assert "no queue 'none'" in await refusal(client, m.Move(b"dead", b"none", 1))
 
 
-async def test_what_the_new_queue_refuses_stays_in_the_old_one(host: InProcess, client: Client) -> None:
+async def test_messages_the_new_queue_refuses_stay_in_the_old_one(host: InProcess, client: Client) -> None:
     options = QueueOptions(durable=True, max_length=2, overflow=Overflow.REJECT_PUBLISH)
     await host.server.catalogue.declare_queue(b"short", options)
     await client.declare("long", Delivery.ROUND_ROBIN, STRONG)
@@ -371,7 +371,7 @@ async def test_a_message_that_is_too_large_to_be_moved_does_not_count_as_deliver
         assert (info.ready, info.unacknowledged) == (1, 0)
 
 
-async def test_what_is_no_queue_is_refused(client: Client) -> None:
+async def test_topics_that_are_no_queues_are_refused(client: Client) -> None:
     await client.declare("news", Delivery.BROADCAST, STRONG)
     for request in (
         m.Purge(b"news"),

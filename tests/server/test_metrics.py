@@ -423,7 +423,7 @@ async def wait_for_rate(host: Host, count: int) -> list[Conversation]:
     return waiting
 
 
-async def test_who_waits_for_its_rate_limit_holds_no_other_client_up(store: Path, clock: MockClock) -> None:
+async def test_a_client_at_its_rate_limit_delays_no_other(store: Path, clock: MockClock) -> None:
     async with serving(store, clients=CLIENTS) as host:
         waiting = await wait_for_rate(host, 6)
         answered = await ask(host, request("/metrics", Authorization=basic("watcher:sesame")))
@@ -432,7 +432,7 @@ async def test_who_waits_for_its_rate_limit_holds_no_other_client_up(store: Path
         assert not readable
 
 
-async def test_who_does_not_read_holds_no_other_client_up(store: Path) -> None:
+async def test_a_client_that_does_not_read_delays_no_other(store: Path) -> None:
     other = ClientConfig(name="other", secret=str(SECRET), declare=["*"], publish=["*"], watch=["*"])
     async with serving(store, clients=[*CLIENTS, other]) as host:
         writer = await host.open()
@@ -472,7 +472,7 @@ async def test_a_waiting_request_needs_its_right_when_it_is_answered(store: Path
         assert (await read_answer(second.stream, bytearray())).status == 401
 
 
-async def test_who_is_gone_is_not_answered(store: Path, clock: MockClock) -> None:
+async def test_a_disconnected_client_is_not_answered(store: Path, clock: MockClock) -> None:
     async with serving(store, clients=CLIENTS) as host:
         (only,) = await wait_for_rate(host, 1)
         before = trio.current_time()

@@ -93,7 +93,7 @@ async def test_no_topic_is_made_for_a_message_that_is_refused(store: Path) -> No
         assert sorted(await client.topics()) == sorted([b"t1", *(b"t%d" % each for each in range(10, 19))])
 
 
-async def test_where_topics_must_be_declared_publishing_makes_none(store: Path) -> None:
+async def test_publishing_makes_no_topic_where_topics_must_be_declared(store: Path) -> None:
     async with serving(store, allow_undeclared=False) as host:
         client = await host.connect()
         assert len(await errors_of(client, TOPICS[:30])) == 30

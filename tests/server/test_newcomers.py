@@ -79,7 +79,7 @@ async def test_the_oldest_gives_way_whatever_it_said(store: Path) -> None:
         await known.confirm()
 
 
-async def test_who_is_known_does_not_give_way(store: Path) -> None:
+async def test_a_known_client_does_not_give_way(store: Path) -> None:
     async with serving(store, max_connections=3, client_share=1.0) as host:
         client = await host.connect()
         put, get = await sink(host, client), await feed(host, client)

@@ -99,7 +99,7 @@ async def test_a_round_sends_no_more_than_its_octets() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_who_sends_little_does_not_wait_for_those_who_send_much() -> None:
+async def test_a_light_sender_does_not_wait_for_heavy_ones() -> None:
     pace = Pace()
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         nursery.start_soon(pace.run)

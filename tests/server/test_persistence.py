@@ -70,7 +70,7 @@ async def test_ids_go_on_over_clean_restarts(store: Path, persistence: bytes) ->
 
 
 @STORED
-async def test_everything_is_there_after_a_clean_restart(store: Path, persistence: bytes) -> None:
+async def test_a_clean_restart_keeps_all_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
         await publisher.send(publish(b"t", numbered(1, 5000)))
@@ -86,9 +86,7 @@ async def test_everything_is_there_after_a_clean_restart(store: Path, persistenc
 
 
 @STORED
-async def test_everything_confirmed_is_there_after_the_process_was_killed(
-    store: Path, persistence: bytes
-) -> None:
+async def test_confirmed_messages_survive_the_kill_of_the_process(store: Path, persistence: bytes) -> None:
     async with serving_process(store) as host:
         publisher = await declared(host, persistence)
         for first in range(1, 501, 100):

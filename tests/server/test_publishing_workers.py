@@ -164,7 +164,7 @@ async def test_workers_that_fill_the_memory_of_all_topics_go_on(tmp_path: Path) 
         await until_all_done(host, *workers)
 
 
-async def test_what_is_held_is_taken_when_its_own_connection_makes_room(tmp_path: Path) -> None:
+async def test_held_messages_are_taken_when_their_connection_makes_room(tmp_path: Path) -> None:
     async with host_of(tmp_path / "store") as host:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin Transient)")
@@ -178,7 +178,7 @@ async def test_what_is_held_is_taken_when_its_own_connection_makes_room(tmp_path
         await client.confirm(2)
 
 
-async def test_what_comes_behind_held_publishes_is_done_and_answered_in_order(
+async def test_commands_behind_held_publishes_are_answered_in_order(
     tmp_path: Path,
 ) -> None:
     async with host_of(tmp_path / "store") as host:
@@ -210,9 +210,7 @@ async def test_what_comes_behind_held_publishes_is_done_and_answered_in_order(
 
 
 @pytest.mark.parametrize("credit", [b"(Request t 1)", b""])
-async def test_who_subscribes_behind_its_own_publishes_does_not_wait_for_its_answer(
-    tmp_path: Path, credit: bytes
-) -> None:
+async def test_a_subscription_behind_publishes_is_answered_at_once(tmp_path: Path, credit: bytes) -> None:
     async with host_of(tmp_path / "store") as host:
         client = await host.connect()
         for topic in (b"t", b"mine"):
@@ -312,7 +310,7 @@ async def test_more_answers_than_may_wait_do_not_keep_it_from_being_read(tmp_pat
 
 
 @pytest.mark.parametrize("end", ["half-close", "close", "reset", "stop"])
-async def test_what_is_held_when_its_connection_ends_is_refused_or_gone(tmp_path: Path, end: str) -> None:
+async def test_held_messages_end_with_their_connection(tmp_path: Path, end: str) -> None:
     async with serving(tmp_path / "store", memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin Transient)")

@@ -105,7 +105,7 @@ async def test_keys_of_a_client_go_before_its_share(
 
 
 @pytest.mark.parametrize(("key", "what", "command", "answer"), KINDS)
-async def test_where_no_clients_are_configured_an_address_is_one(
+async def test_an_address_is_a_client_where_none_are_configured(
     store: Path, key: str, what: bytes, command: Command, answer: type
 ) -> None:
     async with serving(store, **{key: 8}) as host:

@@ -146,7 +146,7 @@ async def test_addresses_are_clients_whose_quotas_change_too(store: Path) -> Non
         await client.confirm()
 
 
-async def test_what_was_sent_too_fast_is_waited_for_at_the_new_rate(store: Path, clock: MockClock) -> None:
+async def test_a_debt_is_paid_off_at_the_new_rate(store: Path, clock: MockClock) -> None:
     def alice_at(rate: int | None) -> dict[str, Any]:
         return {"clients": [client("alice", max_bytes_per_second=rate), client("bob")]}
 

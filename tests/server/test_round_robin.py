@@ -192,7 +192,7 @@ async def test_messages_wait_for_a_subscriber(store: Path, persistence: bytes) -
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 @EVERY
-async def test_what_a_lost_worker_had_not_confirmed_goes_to_others(
+async def test_a_lost_worker_returns_its_unconfirmed_messages_to_others(
     store: Path, persistence: bytes, reset: bool
 ) -> None:
     async with serving(store) as host:
@@ -489,7 +489,7 @@ async def test_confirmed_work_is_not_repeated_after_a_clean_restart(store: Path,
         assert await client.ids(1) == [51]
 
 
-async def test_what_was_written_to_a_plain_subscriber_is_not_repeated_after_a_clean_restart(
+async def test_a_clean_restart_repeats_no_message_of_a_plain_subscriber(
     store: Path,
 ) -> None:
     async with serving(store) as host:
@@ -505,7 +505,7 @@ async def test_what_was_written_to_a_plain_subscriber_is_not_repeated_after_a_cl
 
 
 @STORED
-async def test_nothing_unconfirmed_is_lost_with_the_process(store: Path, persistence: bytes) -> None:
+async def test_unconfirmed_messages_survive_the_end_of_the_process(store: Path, persistence: bytes) -> None:
     async with serving_process(store) as host:
         publisher = await declared(host, persistence)
         client = await worker(host, credit=20)

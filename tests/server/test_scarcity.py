@@ -83,7 +83,7 @@ async def test_a_call_waits_until_a_thread_can_be_started(
             await eventually(lambda: results == [7])
 
 
-async def test_what_a_call_raises_is_its_own() -> None:
+async def test_errors_of_a_call_are_raised_unchanged() -> None:
     def fail() -> None:
         raise RuntimeError("can't start new thread")
 

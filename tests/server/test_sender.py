@@ -291,7 +291,7 @@ async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clo
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_due_is_sent_in_time_and_the_end_is_noticed(clock: MockClock) -> None:
+async def test_the_sender_sends_due_octets_in_time_and_notices_the_end(clock: MockClock) -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
         sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         terminal = Terminal()
@@ -305,7 +305,7 @@ async def test_what_is_due_is_sent_in_time_and_the_end_is_noticed(clock: MockClo
         sender.signal.set()
 
 
-async def test_nothing_points_to_the_terminal_when_the_sender_has_ended() -> None:
+async def test_an_ended_sender_does_not_refer_to_its_terminal() -> None:
     gc.disable()
     try:
         async with connected() as (transport, _stream):

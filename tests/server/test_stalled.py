@@ -151,7 +151,7 @@ TIMES = pytest.mark.parametrize("replayed", [True, False], ids=["replayed", "liv
 @WAYS
 @TIMES
 @pytest.mark.usefixtures("traced")
-async def test_nothing_is_held_of_what_is_stored(
+async def test_stalled_readers_hold_no_memory_for_stored_messages(
     store: Path, clock: MockClock, way: str, replayed: bool
 ) -> None:
     """Each is in the middle of another message; and goes on there, when it reads again."""
@@ -248,7 +248,7 @@ async def test_a_subscriber_that_stalls_in_fragment_two(
 
 @WAYS
 @pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
-async def test_who_is_being_sent_what_is_deleted_gets_the_whole_message(
+async def test_a_message_deleted_while_it_is_sent_arrives_whole(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, way: str, delivery: bytes
 ) -> None:
     """Within the second before a client is stalled what it is sent is at hand; and so it is then. That holds
@@ -273,7 +273,7 @@ async def test_who_is_being_sent_what_is_deleted_gets_the_whole_message(
 
 @WAYS
 @pytest.mark.parametrize("how", ["deleted", "retained"])
-async def test_who_is_in_the_middle_of_what_is_deleted_is_cut_off(
+async def test_a_stalled_reader_of_a_deleted_message_is_cut_off(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, way: str, how: str
 ) -> None:
     async with serving(
@@ -337,9 +337,7 @@ async def test_of_what_is_not_stored_little_is_held(store: Path, clock: MockCloc
         await eventually(lambda: host.server.memory.stalled.used == 0)
 
 
-async def test_who_reads_slowly_is_not_cut_off_for_those_who_read_nothing(
-    store: Path, clock: MockClock
-) -> None:
+async def test_a_slow_reader_is_not_cut_off_for_stalled_ones(store: Path, clock: MockClock) -> None:
     async with small_server(store) as host:
         client = await declared(host, b"Broadcast Transient")
         slow = await host.connect(receive_octets=4096)
@@ -435,7 +433,7 @@ async def test_workers_that_stall_hold_nothing_of_what_is_stored(store: Path, cl
         assert sorted(got) == [body_of(number) for number in range(1, count + 1)]
 
 
-async def test_nothing_comes_between_the_pieces_of_a_message(store: Path, clock: MockClock) -> None:
+async def test_the_pieces_of_a_message_are_sent_without_interruption(store: Path, clock: MockClock) -> None:
     """Neither answers nor messages of other topics; and a topic is left only behind it."""
     async with small_server(store) as host:
         client = await declared(host, b"Broadcast (Persistent Weak)")
@@ -483,7 +481,7 @@ def subscribed_to(host: InProcess, name: bytes) -> bool:
     )
 
 
-async def test_what_other_subscriptions_of_a_stalled_connection_were_dealt_goes_to_others(
+async def test_a_stalled_connection_returns_messages_of_its_other_subscriptions(
     store: Path, clock: MockClock
 ) -> None:
     async with small_server(store) as host:

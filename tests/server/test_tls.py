@@ -277,7 +277,7 @@ async def test_a_sink_and_a_feed(store: Path, authority: Authority) -> None:
         assert await consumer.rest() == []
 
 
-async def test_what_a_worker_did_not_get_whole_goes_to_another(store: Path, authority: Authority) -> None:
+async def test_an_incomplete_message_goes_to_another_worker(store: Path, authority: Authority) -> None:
     """`written` counts what has left in whole records: nobody can read another."""
     bodies = [b"%04d" % number * 4096 for number in range(400)]
     async with serving_tls(store, authority) as host:
@@ -300,7 +300,7 @@ async def test_what_a_worker_did_not_get_whole_goes_to_another(store: Path, auth
         assert rest == bodies[first.id - 1 :]
 
 
-async def test_who_stalls_in_a_large_message_goes_on_in_its_middle(
+async def test_a_stalled_reader_continues_in_the_middle_of_a_large_message(
     store: Path, authority: Authority, clock: MockClock
 ) -> None:
     """Nothing is lost or sent twice of the records that were begun."""

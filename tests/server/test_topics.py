@@ -271,7 +271,7 @@ async def nobody_writes(environment: Path) -> AsyncIterator[None]:
 
 
 @EVERY
-async def test_whoever_publishes_to_a_topic_that_is_deleted_hears_just_that(
+async def test_a_publisher_hears_that_its_topic_was_deleted(
     store: Path, persistence: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first message after a start reserves ids in the catalogue while the deletion takes the topic from
@@ -341,7 +341,7 @@ async def test_confirm_answers_with_its_number(store: Path, n: int) -> None:
 
 
 @EVERY
-async def test_what_is_confirmed_can_be_counted(store: Path, persistence: bytes) -> None:
+async def test_confirmed_messages_are_counted(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         client, other = await host.connect(), await host.connect()
         await client.ask(b"(Declare t Round_robin %s)" % persistence)

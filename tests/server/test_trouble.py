@@ -131,7 +131,7 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
         assert len(environment.blocks(0, 0)) == 20
 
 
-async def test_nothing_is_stored_while_the_disk_is_below_its_reserve_and_both_turns_are_told_once(
+async def test_a_disk_below_its_reserve_refuses_posts_and_is_logged_once(
     store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks = 0

@@ -121,7 +121,7 @@ async def test_a_watcher_that_does_not_read_is_told_less(store: Path, clock: Moc
         assert topics(rounds[1])[b"topic-00000"].messages_in == 20
 
 
-async def test_what_waits_in_a_queue_and_how_far_a_subscriber_is_behind(store: Path) -> None:
+async def test_waiting_messages_and_the_lag_of_a_subscriber_are_watched(store: Path) -> None:
     async with serving(store) as host:
         client, watcher, worker = [await host.connect() for _ in range(3)]
         await client.ask(b"(Declare jobs Round_robin (Persistent Weak))")

@@ -336,7 +336,9 @@ async def test_a_client_that_stops_reading_holds_nobody_up(store: Path, persiste
         assert missed > 0 or persistence != b"Transient"
 
 
-async def test_who_stalls_in_a_large_message_goes_on_in_its_middle(store: Path, clock: MockClock) -> None:
+async def test_a_stalled_reader_continues_in_the_middle_of_a_large_message(
+    store: Path, clock: MockClock
+) -> None:
     """Nothing is lost or sent twice of the messages of the WebSocket that were begun."""
     bodies = [b"".join(b"%d %07d " % (number, place) for place in range(MIB)) for number in range(2)]
     async with serving(store, max_message_bytes=64 * MIB, missed_pings=0) as host:

@@ -114,7 +114,9 @@ def test_filtered_into_a_topic(spark: SparkSession, source: Serving, tmp_path: P
         assert (first.routing_key, first.properties.content_type) == (b"\xffkey", b"text/plain")
 
 
-def test_nothing_within_the_bounds(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+def test_a_range_without_messages_copies_nothing(
+    spark: SparkSession, source: Serving, tmp_path: Path
+) -> None:
     words = ("numbers", "--until", "2000-01-01")
     assert run(spark, source, *words, "--to", f"parquet:{tmp_path}/files").counts == {}
     assert spark.read.parquet(f"{tmp_path}/files").count() == 0
@@ -159,7 +161,9 @@ def test_files_where_none_can_be(spark: SparkSession, source: Serving, tmp_path:
         run(spark, source, "numbers", "--to", f"parquet:{tmp_path}/file/files")
 
 
-def test_what_spark_lost_is_said_in_words_of_the_replay(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_lost_in_spark_are_reported_in_words_of_the_replay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     store = make_store(tmp_path / "store", hurt=Topic([5, 5]))
     damage(store, 0, 1)
     with serving(store) as server:

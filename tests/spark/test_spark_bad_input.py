@@ -119,7 +119,7 @@ def test_options_that_make_no_sense(options: dict[str, str], sentence: str) -> N
     assert sentence in str(caught.value)
 
 
-def test_such_an_error_comes_before_any_task(spark: SparkSession) -> None:
+def test_bad_options_are_refused_before_any_task(spark: SparkSession) -> None:
     text = refusal(spark, **NOWHERE, path="/tmp", subscribe="t")
     assert "omq.servers and path exclude each other" in text
     with pytest.raises(PySparkException, match="The column 'value' is binary, not string: cast it later"):

@@ -348,7 +348,7 @@ def test_without_the_switch_spark_filters_what_is_all_read(spark: SparkSession, 
 
 
 @pytest.mark.skipif(pyspark.__version__ != "4.3.0", reason="it may be mended in other versions of Spark")
-def test_what_spark_mixes_up_with_the_switch_on(spark: SparkSession, served: Serving) -> None:
+def test_spark_reuses_a_plan_with_filter_pushdown(spark: SparkSession, served: Serving) -> None:
     """docs/SPARK.md warns of it: Spark keeps what a reader has planned in the frame's table."""
 
     def prices() -> DataFrame:
@@ -383,9 +383,7 @@ def test_a_larger_topic_is_read_as_a_whole(spark: SparkSession, tmp_path: Path, 
         assert tuple(row) == (200_000, 200_000, 0)
 
 
-def test_what_workers_have_loaded_is_kept_out_of_garbage_collection(
-    spark: SparkSession, served: Serving
-) -> None:
+def test_modules_of_workers_are_kept_out_of_garbage_collection(spark: SparkSession, served: Serving) -> None:
     before = gc.get_freeze_count()
     spark.dataSource.register(Light)
     frame = spark.read.format("light").option("omq.servers", served.address).option("subscribe", "prices")

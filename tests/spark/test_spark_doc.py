@@ -89,7 +89,7 @@ def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
             assert mask(printed).strip() == mask(expected).strip(), program
 
 
-def test_there_are_examples() -> None:
+def test_the_page_has_examples() -> None:
     assert [language for language, *_ in examples()].count("python") >= 5
     assert [language for language, *_ in examples()].count("sh") >= 3
 
@@ -99,7 +99,7 @@ def test_every_option_is_there(option: str) -> None:
     assert f"`{option}`" in DOCUMENT
 
 
-def test_what_kafka_calls_otherwise_is_known() -> None:
+def test_options_of_kafka_with_other_names_are_known() -> None:
     for option in re.findall(r"`(kafka\.[\w.]+)`", DOCUMENT):
         assert option in ELSEWHERE
 

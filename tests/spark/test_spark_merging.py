@@ -48,7 +48,9 @@ def bodies(block: Block, messages: range) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("way", ["server", "store"])
 @pytest.mark.parametrize("taken", [1, 7])
-def test_nothing_comes_twice_when_blocks_are_merged_meanwhile(served: Serving, way: str, taken: int) -> None:
+def test_no_message_comes_twice_when_blocks_are_merged_meanwhile(
+    served: Serving, way: str, taken: int
+) -> None:
     with place(served, way).open() as access:
         topic = access.topics()["small"]
         reading = access.fetch(topic, 1, topic.next, bodies)

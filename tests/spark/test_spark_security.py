@@ -88,7 +88,7 @@ def test_a_batch_is_read(spark: SparkSession, place: Place) -> None:
     assert much.selectExpr("sum(length(value))").collect()[0][0] == 20_000_000
 
 
-def test_who_asks_may_stand_in_a_variable(spark: SparkSession, place: Place) -> None:
+def test_the_client_id_may_come_from_a_variable(spark: SparkSession, place: Place) -> None:
     options = place.known("reader", omq_id_file=None, omq_id_variable="OMQ_TEST_ID")
     assert load(spark, "prices", options).count() == 30
 
@@ -203,7 +203,9 @@ def sentence(text: str) -> str:
     return lines[-1].partition(": ")[2]
 
 
-def test_what_is_said_of_servers_that_do_not_fit(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_unsuitable_servers_are_refused_with_a_reason(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
     stranger = Authority(tmp_path / "stranger")
     address = place.server.address
     empty = tmp_path / "empty.id"
@@ -443,7 +445,7 @@ def test_another_topic_of_the_same_server_needs_nothing_more(
     assert said in capsys.readouterr().err
 
 
-def test_what_a_replay_says_of_servers_that_do_not_fit(
+def test_a_replay_refuses_unsuitable_servers_with_a_reason(
     place: Place, target: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*source_words(place), "prices", *target_words(target, "never")]

@@ -70,7 +70,7 @@ def _named(headers: Any) -> dict[str, bytes | None]:
     return {one.key: None if one.value is None else bytes(one.value) for one in headers}
 
 
-def test_what_was_read_can_be_written(spark: SparkSession, served: Serving) -> None:
+def test_rows_that_were_read_can_be_written(spark: SparkSession, served: Serving) -> None:
     served.publish("origin", [b"%d" % number for number in range(5000)], sink=True)
     frame = reading(spark, servers=served.address, subscribe="origin", includeHeaders="true")
     write(frame, servers=served.address, topic="copy")
@@ -119,7 +119,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("columns", "options", "sentence"), WRONG)
-def test_what_cannot_be_written(
+def test_unsuitable_rows_are_refused(
     spark: SparkSession, served: Serving, columns: str, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:

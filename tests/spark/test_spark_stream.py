@@ -94,7 +94,7 @@ def test_all_that_is_there_in_micro_batches_and_on_from_the_checkpoint(
         assert query.found(spark) == numbered(1, 10, "news") + numbered(1, 35)
 
 
-def test_what_comes_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_running_query_reads_new_messages(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(tmp_path)
     with serving(make_store(tmp_path / "store", **{"prices-1": Topic([10])})) as server:
         frame = streaming(

@@ -81,7 +81,7 @@ def test_topics_without_subscribers_only_count() -> None:
     assert (a.next_id, a.messages_in, a.octets_in, a.messages_out, a.octets_out) == (3, 2, 37, 0, 0)
 
 
-def test_what_cannot_be_routed_is_left_with_all_that_follows_in_its_topic() -> None:
+def test_an_unroutable_message_is_left_with_its_followers_in_the_topic() -> None:
     here = lane(Outlet())
     shut = route(4, here)
     shut.close()
@@ -159,7 +159,7 @@ def test_one_pass_is_bounded() -> None:
     ),
     st.integers(0, 1 << 12),
 )
-def test_what_was_not_sent_is_told_by_topic(messages: list[tuple[bytes, str]], cut: int) -> None:
+def test_unsent_messages_are_reported_by_topic(messages: list[tuple[bytes, str]], cut: int) -> None:
     here = lane(Outlet())
     routes = {name: route(number, here, first=5) for number, name in enumerate((b"a", b"b", b"c"))}
     # Between them are messages of another lane.

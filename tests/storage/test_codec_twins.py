@@ -200,7 +200,9 @@ def test_counting_up(first: int, count: int) -> None:
 @example([0, 1 << 31, 17], 0, 0, 17, b"")
 @example([1, 18], 0, 0, 17, b"")
 @example([0], 0, 0, 17, b"")
-def test_whether_offsets_rise(bounds: list[int], more: int, longer: int, least: int, behind: bytes) -> None:
+def test_rising_offsets_are_recognised_alike(
+    bounds: list[int], more: int, longer: int, least: int, behind: bytes
+) -> None:
     array = numbers.pack(bounds) + behind
     count, size = len(bounds) - 1 + more, max(0, bounds[-1] + longer)
     for held in (array, memoryview(array)):

@@ -277,7 +277,7 @@ def test_a_checkpoint_file_that_cannot_be_written_keeps_both_states(
     again.close()
 
 
-def test_nothing_is_written_after_reopening_until_a_checkpoint_is_taken(
+def test_a_reopened_store_writes_nothing_before_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reopened environment has no snapshot, so a write could reuse pages of the last checkpoint."""
@@ -397,7 +397,7 @@ def test_an_environment_that_could_not_be_reopened_is_reopened_later(
 
 @pytest.mark.parametrize("boot_id", ["first", "second"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_only_a_restart_of_the_machine_without_a_clean_end_needs_recovery(
+def test_recovery_is_needed_after_a_machine_restart_without_a_clean_end(
     tmp_path: Path, clean: bool, boot_id: str
 ) -> None:
     path = tmp_path / "weak"

@@ -29,7 +29,7 @@ def environment(tmp_path: Path) -> Environment:
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_what_was_appended_is_read(tmp_path: Path, level: Level) -> None:
+def test_appended_blocks_are_read(tmp_path: Path, level: Level) -> None:
     environment = open_level(tmp_path / "level", level)
     blocks = [numbered(1, 0, 10), numbered(2, 0, 3), numbered(1, 10, 5), numbered(0, 7, 1)]
     assert environment.append(blocks) == {topic: environment.extent(topic) for topic in (0, 1, 2)}

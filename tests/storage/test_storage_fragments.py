@@ -138,7 +138,7 @@ def test_a_reader_by_blocks_learns_that_a_message_is_in_fragments(environment: E
     assert large.value.octets == message.stored_octets
 
 
-def test_nothing_of_a_body_is_visible_before_it_is_a_message(environment: Environment, path: Path) -> None:
+def test_a_body_is_invisible_before_it_is_a_message(environment: Environment, path: Path) -> None:
     content = body(MIB)
     number = put(environment, 0, content)
     assert environment.blocks(0, 0) == []

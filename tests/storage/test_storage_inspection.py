@@ -204,7 +204,7 @@ def test_a_file_with_many_faults_lists_some_of_them(path: Path) -> None:
     assert f"The file {file} has {more} more faults." in told
 
 
-def test_what_is_read_is_told_before_it_is_read(path: Path) -> None:
+def test_each_part_is_named_before_it_is_read(path: Path) -> None:
     told: list[str] = []
     with lock_store(path):
         inspect(path, "first", told.append)
@@ -261,7 +261,7 @@ class Shifted(Words):
         return Level.STRONG
 
 
-def test_only_topics_of_rebuilt_levels_skip_ids(path: Path) -> None:
+def test_topics_of_rebuilt_levels_alone_skip_ids(path: Path) -> None:
     with opened(path) as store:
         store.catalogue.resume({2: 5000, 4: 7})
     forget(path / "weak", (INDEX, block_key(2, 1)))

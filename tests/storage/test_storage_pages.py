@@ -252,7 +252,7 @@ def overflow(
     return (head + value).ljust(-(-(len(value) + 16) // PAGE) * PAGE, b"\0")
 
 
-def test_only_whole_overflow_values_are_read_unless_their_page_is_damaged(path: Path) -> None:
+def test_whole_overflow_values_are_read_unless_their_page_is_damaged(path: Path) -> None:
     file = path / "data.mdb"
     content = file.read_bytes()
     count = len(content) // PAGE

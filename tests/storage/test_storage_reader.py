@@ -68,7 +68,7 @@ def read(reader: StoreReader, topic: int, messages: range, level: Level = Level.
     return found
 
 
-def test_everything_is_read_as_it_was_stored(tmp_path: Path) -> None:
+def test_messages_are_read_as_they_were_stored(tmp_path: Path) -> None:
     reader = opened(filled(tmp_path / "store"))
     assert [(record.id, record.name) for record in reader.topics()] == [
         (0, b"one"),
@@ -122,7 +122,7 @@ def test_a_process_has_one_reader_of_a_store(tmp_path: Path) -> None:
     assert reader.extent(Level.WEAK, 0).messages == 400
 
 
-def test_what_a_server_writes_meanwhile_is_read(tmp_path: Path) -> None:
+def test_messages_a_server_writes_meanwhile_are_read(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     reader = opened(path)
     assert reader.extent(Level.WEAK, 0).last == 500
@@ -178,7 +178,7 @@ def begun(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [nothing, begun, lambda path: (path / "format").unlink()])
-def test_what_is_no_store_is_refused(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+def test_a_folder_without_a_store_is_refused(tmp_path: Path, harm: Callable[[Path], object]) -> None:
     path = filled(tmp_path / "store")
     harm(path)
     for call in (opened, StoreReader):

@@ -122,7 +122,7 @@ def test_records_are_read_as_they_were_written(path: Path) -> None:
     ],
     ids=["topic", "source", "destination", "exchange without a record"],
 )
-def test_what_belongs_to_it_is_deleted_in_the_same_commit(
+def test_dependent_records_are_deleted_in_the_same_commit(
     path: Path, delete: Callable[[StoreCatalogue], None], left: list[BindingRecord]
 ) -> None:
     catalogue = StoreCatalogue(path, map_size=MAP_SIZE)

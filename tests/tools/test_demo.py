@@ -44,7 +44,9 @@ demo = load_tool()
 
 @needs_flights
 @pytest.mark.parametrize("persistence", ["weak", "strong", "async"])
-def test_everything_agrees(persistence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_reports_that_all_agree(
+    persistence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run(
         [sys.executable, TOOL, "--rows", "20000", "--persistence", persistence, "--no-spark"],

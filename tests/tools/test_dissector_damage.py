@@ -107,7 +107,7 @@ def keep_all(copy: int, captured: list[Packet]) -> list[Packet]:
     ],
 )
 @pytest.mark.parametrize("cut", [whole, ragged(3)], ids=["whole", "ragged"])
-def test_only_units_that_were_sent_are_shown(
+def test_units_that_were_never_sent_are_not_shown(
     recording: tuple[list[Said], Conversation],
     damage: Callable[[int, list[Packet]], list[Packet]],
     options: tuple[str, ...],

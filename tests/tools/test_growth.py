@@ -108,7 +108,7 @@ def test_each_figure_is_drawn(run: Run) -> None:
         assert f"drawn: {path}" in run.result.stderr
 
 
-def test_only_the_selected_figures_are_measured(tmp_path: Path) -> None:
+def test_unselected_figures_are_not_measured(tmp_path: Path) -> None:
     result = run_bench(*TINY, "--runs=2", "--systems=none", "--only=siz", "--directory", str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     for place in ("20", "300"):
