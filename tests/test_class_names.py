@@ -1,0 +1,113 @@
+"""Every class of the project has a name of its own, except those that are listed here with the reason."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+SHARED = {
+    "The blocking client has the names of the client whose calls it makes.": {
+        "Client": {"omq.blocking.client", "omq.client.client"},
+        "Feed": {"omq.blocking.receiving", "omq.client.feed"},
+        "Rounds": {"omq.blocking.watching", "omq.client.watching"},
+        "Sink": {"omq.blocking.sink", "omq.client.sink"},
+        "Subscription": {"omq.blocking.receiving", "omq.client.subscription"},
+    },
+    "The same thing, in packages of which neither imports the other.": {
+        "Address": {"omq.bulk.network", "omq.client.address"},
+        "Gap": {"omq.bulk.access", "omq.client.errors"},
+        "Security": {"omq.bulk.network", "omq.client.network"},
+    },
+    "An outcome of a delivery: the seam has those that the specification of AMQP 1.0 defines.": {
+        "Accepted": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},
+        "Modified": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},
+        "Rejected": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},
+        "Released": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},
+    },
+    "A type of values that both specifications of AMQP define, each with its own encoding.": {
+        "Array": {"omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
+        "Number": {"omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
+        "NumberType": {"omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
+        "Void": {"omq.management", "omq.protocol.amqp.fields"},
+    },
+    "The part that has this role in each protocol or terminal.": {
+        "Answered": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
+        "Begun": {
+            "omq.terminals.amqp_0_9.forms",
+            "omq.terminals.amqp_1_0.forms",
+            "omq.terminals.connection.forms",
+        },
+        "Commands": {"omq.terminals.amqp_0_9.commands", "omq.terminals.omq.commands"},
+        "ConnectionProblem": {"omq.protocol.amqp_0_9.problems", "omq.protocol.amqp_1_0.conditions"},
+        "Declined": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
+        "FrameType": {
+            "omq.protocol.amqp_0_9.frames",
+            "omq.protocol.amqp_1_0.frames",
+            "omq.protocol.omq.frames",
+        },
+        "Greeting": {
+            "omq.protocol.omq.client",
+            "omq.terminals.amqp_0_9.terminal",
+            "omq.terminals.amqp_1_0.terminal",
+            "omq.terminals.omq.terminal",
+        },
+        "Over": {
+            "omq.terminals.amqp_0_9.terminal",
+            "omq.terminals.amqp_1_0.terminal",
+            "omq.terminals.omq.terminal",
+        },
+        "PublishRun": {"omq.protocol.amqp_0_9.events", "omq.protocol.omq.lines"},
+        "Serving": {
+            "omq.terminals.amqp_0_9.terminal",
+            "omq.terminals.amqp_1_0.terminal",
+            "omq.terminals.omq.terminal",
+        },
+    },
+    "A frame, command or type that the specification of a protocol calls so.": {
+        "Blocks": {"omq.blocking.blocks", "omq.client.bulk", "omq.protocol.omq.types"},
+        "Channel": {"omq.drivers.seam", "omq.protocol.amqp_0_9.channels"},
+        "Close": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.dmp.server"},
+        "Connections": {"omq.connections", "omq.protocol.omq.types"},
+        "Error": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.omq.types"},
+        "Flow": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},
+        "Received": {
+            "omq.protocol.amqp_1_0.performatives",
+            "omq.protocol.dmp.client",
+            "omq.protocol.omq.types",
+        },
+        "Request": {"omq.protocol.http.requests", "omq.protocol.omq.types"},
+        "Session": {"omq.access.session", "omq.protocol.amqp_1_0.session"},
+        "Source": {"omq.protocol.amqp_1_0.performatives", "omq.terminals.connection.sender"},
+    },
+    "A type that clients use as `management.X` or `watching.X`.": {
+        "Done": {"omq.management", "omq.protocol.omq.types"},
+        "Exchange": {"omq.exchanges.types", "omq.management"},
+        "Exchanges": {"omq.exchanges.exchanges", "omq.management"},
+        "Gone": {"omq.drivers.seam", "omq.watching"},
+        "Messages": {"omq.drivers.seam", "omq.management"},
+        "Purge": {"omq.management", "omq.protocol.omq.types"},
+        "Server": {"omq.server", "omq.watching"},
+        "Topics": {"omq.protocol.omq.types", "omq.watching"},
+    },
+}
+"""By the reason: the names that several modules give to a class, and these modules."""
+
+
+def defined() -> dict[str, set[str]]:
+    """Return the modules that define a class with a name, by the name. Leave out names that begin with an
+    underscore: they are private to their module.
+    """
+    modules: dict[str, set[str]] = defaultdict(set)
+    for package in (ROOT / "omq", ROOT / "storage" / "omq_storage"):
+        for path in package.rglob("*.py"):
+            module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    modules[node.name].add(module)
+    return modules
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    shared = {name: modules for name, modules in defined().items() if len(modules) > 1}
+    assert shared == {name: modules for names in SHARED.values() for name, modules in names.items()}
