@@ -1,7 +1,7 @@
 """The domain types: topics, what they promise, and where reading begins. No protocol owns them.
 
-The OCaml types of the omq text have the same names; `omq.protocol.omq` reads and writes them as sexps. A
-topic's name is octets, and need not be UTF-8.
+The OCaml types of the protocol have the same names (docs/PROTOCOL.md, "Types"); `omq.protocol.omq` reads and
+writes them as sexps. A topic's name is octets, and need not be UTF-8.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
-"""Citations in comments and documents: the cited sections of our documents exist, and no private document is
-cited."""
+"""Citations in comments and documents: the cited sections of our documents exist, and the other texts are
+those of docs/ARCHITECTURE.md, "References".
+"""
 
 import re
 from pathlib import Path
@@ -9,8 +10,53 @@ from tracked import ROOT, tracked
 
 DOCUMENTS = {path.name: path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
 
-# `docs/PROTOCOL.md, "Round-robin"`, also where a line ends within.
-SECTION = re.compile(r'\b(?:docs/)?([A-Z_-]+\.md),\s+("[^"]+"(?:\s+and\s+"[^"]+")*)')
+# `docs/PROTOCOL.md, "Round-robin"`
+SECTION = re.compile(r'\b(?:docs/)?([A-Z][A-Z0-9_.-]*\.md), ("[^"]+"(?: and "[^"]+")*)')
+
+ARCHITECTURE = DOCUMENTS["ARCHITECTURE.md"].read_text()
+LISTED = [
+    name
+    for row in re.findall(r"^\| (.+?) \|", ARCHITECTURE.partition("\n## References\n")[2], re.MULTILINE)
+    for name in row.split(", ")
+    if name != "cited as"
+]
+"""The names under which the references may be cited."""
+
+NAMED = "|".join(sorted(map(re.escape, LISTED), key=len, reverse=True))
+
+# `AMQP 1.0, part 2, section 2.7, "Performatives"; part 5, section 5.3.3, "SASL Frame"`
+PLACE = r'(?:part|section|chapter) [0-9][0-9.]*(?:, "[^"]+")?'
+PLACES = rf"{PLACE}(?:(?:,|;|,? and) {PLACE})*"
+CITATION = re.compile(rf"\b(?:{NAMED})(?: specification)?, {PLACES}")
+
+# `(section 2.7.5, "Transfer")`, where the file says of which text.
+IMPLIED = re.compile(rf"\({PLACES}")
+
+OURS = rf"(?:docs/)?(?:{'|'.join(map(re.escape, DOCUMENTS))})\b"
+KNOWN = re.compile(rf"{OURS}|(?:{NAMED})(?![\w-])")
+
+SOURCE = re.compile(r"\bSource: ([^\n]*)")
+
+# `(6-DMP, "Heartbeating")`
+TITLE = re.compile(r'(?<=[a-z] )\((?!(?:part|section) )([\w .-]{1,60}), "[A-Z]')
+
+
+def words(text: str) -> str:
+    """The text on one line, without the marks of comments, which would be between the words of a citation."""
+    return " ".join(re.sub(r"\n[ \t]*(?:#[: ]?|//)?[ \t]*", "\n", text).split())
+
+
+def unlisted(text: str) -> list[str]:
+    """What a text cites that is neither in the list of references nor a document that exists."""
+    found = [source for source in SOURCE.findall(text) if not KNOWN.match(source)]
+    text = words(text)
+    found += [rfc for rfc in re.findall(r"\bRFC [0-9]+\b", text) if rfc not in LISTED]
+    found += [path for path in re.findall(r"\bdocs/[\w./-]+\.md\b", text) if not (ROOT / path).exists()]
+    found += [name for name in TITLE.findall(text) if not KNOWN.search(name)]
+    rest = CITATION.sub("", text)
+    if re.search(NAMED, text):
+        rest = IMPLIED.sub("", rest)
+    return found + [rest[max(0, place.start() - 40) : place.end()] for place in re.finditer(PLACE, rest)]
 
 
 def headings(document: Path) -> set[str]:
@@ -19,11 +65,9 @@ def headings(document: Path) -> set[str]:
 
 def cited(path: Path) -> list[tuple[str, str]]:
     """The documents and sections that a file names."""
-    # A comment's marks would stand between the words of a citation that two lines share.
-    text = re.sub(r"\n[ \t]*(?:#[: ]?[ \t]*)?", "\n", path.read_text())
     return [
-        (document, " ".join(section.split()))
-        for document, sections in SECTION.findall(text)
+        (document, section)
+        for document, sections in SECTION.findall(words(path.read_text()))
         for section in re.findall(r'"([^"]+)"', sections)
     ]
 
@@ -41,8 +85,36 @@ def test_citations_are_found() -> None:
     assert len(found) > 20
 
 
-def test_every_cited_document_exists() -> None:
+def test_no_private_document_is_cited() -> None:
     unseen = re.compile(r"\bdesign,\s+(?:section\s)?[0-9]|\bDESIGN\.md")
     this = Path(__file__)
     texts = [path for path in tracked(".py", ".pyx", ".pxi", ".md", ".lua", ".sh") if path != this]
     assert [path.name for path in texts if unseen.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "omq secret text, section 7",
+        'the secret text, "Errors"',
+        "Source: omq text, Message format",
+        "RFC 99999",
+        "docs/PROTOCOL.md, section 99",
+        "docs/MISSING.md",
+    ],
+)
+def test_a_text_that_is_not_listed_is_found(text: str) -> None:
+    assert unlisted(f"Parse it as somebody says ({text}).\n")
+
+
+def test_only_listed_texts_are_cited() -> None:
+    this = Path(__file__)
+    texts = [path for path in tracked(".py", ".pyx", ".pxi", ".md", ".lua", ".sh", ".js") if path != this]
+    cited = {str(path.relative_to(ROOT)): unlisted(path.read_text()) for path in texts}
+    assert {path: found for path, found in cited.items() if found} == {}
+
+
+def test_every_listed_text_is_cited() -> None:
+    texts = [path for path in tracked(".py", ".pyx", ".pxi", ".md") if path.name != "ARCHITECTURE.md"]
+    everything = "\n".join(path.read_text() for path in texts)
+    assert [name for name in LISTED if name not in everything] == []

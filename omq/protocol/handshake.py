@@ -165,7 +165,7 @@ ACCEPTED = hello(VERSION_ONE)
 """The answer to `Omq(1)`: the same number."""
 
 REFUSED = _VERSION.pack(-1)
-"""The answer to `UnknownVersion`: -1; then both sides close (omq text)."""
+"""The answer to `UnknownVersion`: -1; then both sides close (docs/PROTOCOL.md, "The first eight octets")."""
 
 
 def answer_to_other(other: OtherAmqp) -> bytes:

@@ -1,4 +1,4 @@
-"""Pings, and what becomes of a client that gives no sign of life (omq text, Pings and Acks)."""
+"""Pings, and what becomes of a client that gives no sign of life (docs/PROTOCOL.md, "Pings and silence")."""
 
 import time
 from itertools import pairwise

@@ -1,6 +1,6 @@
-"""Client commands, from and to the sexps on the wire: `Client.t` of the omq text and our extension commands.
+"""Client commands, from and to the sexps on the wire: `Client.t` of the protocol (docs/PROTOCOL.md, "Types").
 
-Source: omq text, Message format ("sexps conforming to the normal sexp converters followed by a newline").
+Source: docs/PROTOCOL.md, "What the client sends: lines".
 This module checks only the types. The server checks that a topic's name has 1 to 255 octets (`check_topic`),
 that the version is the agreed one, and that a count is not negative.
 """

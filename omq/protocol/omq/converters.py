@@ -1,6 +1,6 @@
 """Convert sexps to values as OCaml's derived converters do: strings, integers, constructors and records.
 
-Source: omq text, Message format ("the normal sexp converters") and the OCaml types before it.
+Source: docs/PROTOCOL.md, "Types".
 Every function raises ConversionError, whose text states the requirement ("must be an atom").
 """
 

@@ -1,7 +1,7 @@
 """Encode typed frames to octets, and decode octets to typed frames.
 
 A frame is `u32 length | u8 type | payload`, big-endian; the length counts everything after itself
-(omq text, "Message format"; types 0 to 4 are the text's, the others are our extensions).
+(docs/PROTOCOL.md, "What the server sends: frames"; the original omq source has the types 0 to 4).
 
 Most frames are messages, so the decoder reads a whole buffer in one pass, and returns consecutive messages of
 one topic as one `MessageRun`: two lists, and `Message` objects only on demand.

@@ -1,6 +1,6 @@
 """Parse the lines that a client sends after the handshake into commands and runs of messages.
 
-Source: omq text, Message format ("sexps ... followed by a newline").
+Source: docs/PROTOCOL.md, "What the client sends: lines".
 
 Most lines are Publish commands. For the forms of Publish that clients print, the fast path parses all lines
 of a read at once: with the compiled codec, or with one regular expression whose last alternative is any other

@@ -1,8 +1,7 @@
 """Format and parse the sentences of Error frames, which begin with the constructor and argument of the
 command that they answer.
 
-Source: omq text, `Server.Error of string`; docs/PROTOCOL.md, "Errors". A sentence is one line of printable
-octets.
+Source: docs/PROTOCOL.md, "Errors". A sentence is one line of printable octets.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Read and print sexps as OCaml's sexplib 0.15 does: octets in, a tree of atoms and lists out.
 
-Source: omq text, Message format ("sexps conforming to the normal sexp converters").
+Source: docs/PROTOCOL.md, "What the client sends: lines" and "What the server sends: frames".
 
 sexpdata builds and prints the trees. Its atoms are those of Lisp, not of OCaml, so the lexer here extracts
 the atoms and passes only the skeleton to sexpdata: `(Subscribe prices From_current)` becomes `(0 1 2)`. The

@@ -1,7 +1,7 @@
 """OCaml's `Time.t` of the Ack command: microseconds since the epoch, from and to the sexps Core writes.
 
-Source: omq text, "Ack of Time.t". Core's Time is a floating-point number of seconds, and so it is here: a
-time of the year 9999 has lost its microseconds. A time without a zone is read as UTC.
+Source: docs/PROTOCOL.md, "Ack". Core's Time is a floating-point number of seconds, and so it is here: a time
+of the year 9999 has lost its microseconds. A time without a zone is read as UTC.
 """
 
 import re

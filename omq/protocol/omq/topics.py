@@ -1,6 +1,6 @@
 """The sexps in frames about topics: one `Topic.t`, and the list of records that answers `Topics`.
 
-Source: omq text, Message format ("the full sexp of the OCaml type representation").
+Source: docs/PROTOCOL.md, "What the server sends: frames" and "Topics".
 Readers raise SexpError for octets that are not a sexp of the required type.
 """
 

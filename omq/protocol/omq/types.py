@@ -1,4 +1,4 @@
-"""The OCaml types of the omq text, and of our extension commands, as frozen dataclasses and enums.
+"""The OCaml types of the protocol (docs/PROTOCOL.md, "Types"), as frozen dataclasses and enums.
 
 Strings are octets: a topic, an id and a body are `bytes` and need not be UTF-8.
 Every variant is a class, and a union names the OCaml type; `match` on them with `assert_never`.

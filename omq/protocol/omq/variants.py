@@ -1,6 +1,6 @@
 """Convert the variants in commands from and to sexps: Delivery.t, Persistence.t and Replay.t.
 
-Source: omq text, Queue types and the OCaml types. A constructor without arguments must be an atom, one with
+Source: docs/PROTOCOL.md, "Types". A constructor without arguments must be an atom, one with
 arguments a list. Readers raise ConversionError.
 """
 

@@ -20,7 +20,7 @@ LONGEST = 255
 
 
 class Treatment(Enum):
-    """How a router treats the messages of an address (`router-message-bus`, "Addressing")."""
+    """How a router treats the messages of an address (router-message-bus, "Proposed change")."""
 
     MULTICAST = "every consumer gets every message"
     QUEUE = "one consumer gets each message"

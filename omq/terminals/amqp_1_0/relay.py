@@ -1,6 +1,6 @@
 """The anonymous relay: a link whose messages say themselves where they go, in their field `to`.
 
-Source: OASIS, "Using the AMQP Anonymous Terminus for Message Routing", version 1.0.
+Source: AMQP Anonymous Terminus.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The omq terminal: one connection of the omq protocol (omq text; docs/PROTOCOL.md).
+"""The omq terminal: one connection of the omq protocol (docs/PROTOCOL.md).
 
 One task reads commands and executes them. Another one sends answers in the order of the commands, pings, and
 the messages of the subscriptions in turn.
