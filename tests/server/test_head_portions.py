@@ -1,6 +1,7 @@
 """Messages whose heads are translated for another protocol: one step translates only some of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,19 @@ import trio
 from amqp_0_9 import wire
 
 from omq.drivers.seam import Cut
-from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.head import PLAIN_HEAD, Head
+from omq.protocol.amqp.head import encode as encoded
 from omq.protocol.amqp.portions import Portion
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp_0_9.delivery import ConsumerFraming, deliveries, deliveries_plain
 from omq.protocol.amqp_1_0 import frames, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List
+from omq.terminals.amqp_0_9.forms import ConsumerForm, Tags
+from omq.terminals.connection.forms import Form, cuts_behind
 from omq.terminals.dmp.forms import FeedForm
-from omq_storage.blocks import encode
+from omq_storage.blocks import Block, encode
 
 from .amqp_1_0_peer import Peer, data, opened
 from .conversation import InProcess, serving
@@ -25,6 +31,7 @@ COUNT = 100
 GOT = 3
 A_STEP = 24
 """The most short heads that a step translates."""
+CONSUMER = ConsumerFraming(1, b"tag", 131_072, PLAIN_HEAD)
 BODIES = [b"%d" % number for number in range(COUNT)]
 
 
@@ -84,8 +91,68 @@ def test_feeds_of_openamq_of_messages_with_times(to_openamq: bool) -> None:
     heads = [b"\0\x01%c\x20\0\0\0\0\x0b\x01t%s" % (number, time) for number in range(COUNT)]
     form = FeedForm(PLAIN_HEAD, to_openamq=to_openamq)
     framed = form.whole([Cut(encode(7, 1, BODIES, 0, heads), range(1, COUNT + 1))])
-    assert form.unframed == (COUNT - A_STEP + 1 if to_openamq else 0)
+    assert 0 < form.framed < A_STEP if to_openamq else form.framed == COUNT
     assert (time in framed[0]) is not to_openamq
+
+
+def framed_by_dmp(block: Block) -> int:
+    form = FeedForm(PLAIN_HEAD)
+    form.whole([Cut(block, range(block.first, block.next))])
+    return form.framed
+
+
+def framed_by_amqp_0_9(block: Block, frame: Callable[..., tuple[bytes, int]] = deliveries) -> int:
+    return frame(CONSUMER, 1, block, range(block.first, block.next), Portion())[1]
+
+
+@pytest.mark.parametrize(
+    "framed", [framed_by_dmp, framed_by_amqp_0_9, partial(framed_by_amqp_0_9, frame=deliveries_plain)]
+)
+def test_many_heads_that_are_sent_as_they_are(framed: Callable[[Block], int]) -> None:
+    """However many heads a block has, a step frames the same number of them; and all messages of one head."""
+
+    def of(count: int, size: int) -> int:
+        heads = [
+            encoded(Head(b"", b"q", Properties(message_id=b"%06d" % number, user_id=b"u" * size)))
+            for number in range(count)
+        ]
+        return framed(encode(7, 1, [b"x"] * count, 0, heads))
+
+    assert A_STEP < of(1000, 0) == of(4000, 0) < 250
+    assert of(1000, 250) < of(1000, 0)
+    assert framed(encode(7, 1, [b"x"] * 4000, 0, [PLAIN_HEAD] * 4000)) == 4000
+
+
+class Counted(list[Cut]):
+    """Counts how many cuts are looked at."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[Cut]:
+        for cut in super().__iter__():
+            self.looked_at += 1
+            yield cut
+
+
+@pytest.mark.parametrize("form", [FeedForm(PLAIN_HEAD), ConsumerForm(CONSUMER, Tags(), no_ack=True)])
+def test_a_step_looks_at_the_cuts_that_it_frames_only(form: Form) -> None:
+    count = 512
+    heads = [encoded(Head(b"", b"q", Properties(message_id=b"%d" % number))) for number in range(2 * count)]
+    block = encode(7, 1, [b"x"] * 2 * count, 0, heads)
+    cuts: Sequence[Cut] = [Cut(block, range(first, first + 2)) for first in range(1, 2 * count, 2)]
+    ids: list[int] = []
+    while cuts:
+        counted = Counted(cuts)
+        form.whole(counted)
+        assert form.framed > A_STEP
+        assert counted.looked_at <= form.framed // 2 + 2
+        ids += [message for cut in cuts for message in cut.ids][: form.framed]
+        behind = cuts_behind(cuts, form.framed)
+        assert all(
+            new is old for new, old in zip(behind[1:], cuts[len(cuts) - len(behind) + 1 :], strict=True)
+        )
+        cuts = behind
+    assert ids == list(range(1, 2 * count + 1))
 
 
 def connected(host: InProcess) -> wire.Client:

@@ -384,10 +384,12 @@ class CutBegun:
 
 
 class CutForm:
-    unframed = 0
+    def __init__(self) -> None:
+        self.framed = 0
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
+        self.framed = sum(len(cut.ids) for cut in cuts)
         for cut in cuts:
             for message in cut.ids:
                 body = cut.block.frame(message)[FRAME_HEADER:]
@@ -409,13 +411,12 @@ class OneByOne(CutForm):
     """Frames the first message only."""
 
     def __init__(self, when_framed: Callable[[], None] | None = None) -> None:
-        self.unframed = 0
+        super().__init__()
         self._when_framed = when_framed
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         if self._when_framed is not None:
             self._when_framed()
-        self.unframed = sum(len(cut.ids) for cut in cuts) - 1
         return super().whole([replace(cuts[0], ids=cuts[0].ids[:1])])
 
 

@@ -1,8 +1,8 @@
 """Bounds how many stored heads one step translates into the form of another protocol, or writes again.
 
-To translate a short head takes about 50 microseconds. A take may have thousands of messages, each with a
-head of its own, and all other connections wait while they are framed. So they are framed portion by portion,
-and behind each portion the task lets the other tasks run.
+To translate a short head takes about 50 microseconds, and to frame one as it is stored about 5. A take may
+have thousands of messages, each with a head of its own, and all other connections wait while they are framed.
+So they are framed portion by portion, and behind each portion the task lets the other tasks run.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,12 @@ T = TypeVar("T")
 _PORTION = 6 << 10
 _EACH = 256
 """The octets that take as long as what any head costs besides its octets."""
+
+_FRAMED = 32
+"""The octets that take as long as what it costs to frame a head as it is stored."""
+
+_FRAMED_OCTETS = 64
+"""How many octets of such a head cost as much as one octet of a head that is translated."""
 
 _MOST_CACHED = 1024
 """The octets of the longest head whose translation is kept."""
@@ -36,6 +42,10 @@ class Portion:
     def spend(self, head: bytes) -> None:
         """Count a head that was translated."""
         self._left -= _EACH + len(head)
+
+    def spend_framed(self, head: bytes) -> None:
+        """Count a head that is framed, besides its translation."""
+        self._left -= _FRAMED + len(head) // _FRAMED_OCTETS
 
 
 class Translation(Generic[*Others, T]):

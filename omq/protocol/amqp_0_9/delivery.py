@@ -120,6 +120,7 @@ def _template(consumer: ConsumerFraming, head: bytes, deliveries: int, portion: 
     head = _shown(consumer, head, portion)
     if consumer.is_openamq and openamq.may_have_times(head):
         portion.spend(head)
+    portion.spend_framed(head)
     # Long heads are rarely alike, and would fill the memory.
     made = _cached if len(head) <= _LONGEST_CACHED else _made
     return made(consumer, head, deliveries)
@@ -156,8 +157,8 @@ def opening(
     portion: Portion,
     deliveries: int = 0,
 ) -> bytes:
-    """Return everything of one delivery that precedes its body frames: the method and the content header. A
-    translation of the head counts in `portion`.
+    """Return everything of one delivery that precedes its body frames: the method and the content header. The
+    head counts in `portion`.
     """
     return _template(consumer, head, deliveries, portion).filled(delivery_tag, message, size)
 

@@ -26,10 +26,13 @@ MOST_OVERHEAD = 64
 
 
 def head_around(head: bytes, portion: Portion) -> Around:
-    """Return what stands around the body of a message with this stored head, whichever protocol wrote it. A
-    translation counts in `portion`.
+    """Return what stands around the body of a message with this stored head, whichever protocol wrote it. The
+    head counts in `portion`.
     """
-    return (stored.around(head) or translation.from_head(head, portion)) if head else stored.PLAIN
+    if not head:
+        return stored.PLAIN
+    portion.spend_framed(head)
+    return stored.around(head) or translation.from_head(head, portion)
 
 
 class Framing:
@@ -51,8 +54,8 @@ class Framing:
         self, block: Block, ids: range, delivery: int, portion: Portion, *, settled: bool
     ) -> tuple[bytes, int]:
         """Return the frames of these messages of a block with delivery-ids from `delivery` on, up to the
-        first message that takes several frames, or whose head must be translated when `portion` is spent; and
-        how many messages these are.
+        first message that takes several frames, or with another head than the one before when `portion` is
+        spent; and how many messages these are.
         """
         if codec.COMPILED:
 
@@ -87,7 +90,7 @@ class Framing:
                 if head != translated:
                     if portion.is_spent:
                         return b"".join(parts), count
-                    translated, foreign = head, translation.from_head(head, portion)
+                    translated, foreign = head, head_around(head, portion)
                 around = foreign
             before, after = stored.frame_of(around, len(body))
             size = len(before) + len(body) + len(after)

@@ -35,7 +35,7 @@ class ConsumerForm:
     """
 
     def __init__(self, consumer: ConsumerFraming, tags: Tags, *, no_ack: bool) -> None:
-        self.unframed = 0
+        self.framed = 0
         self._consumer = consumer
         self._tags = tags
         self._no_ack = no_ack
@@ -50,7 +50,7 @@ class ConsumerForm:
         parts: list[Octets] = []
         portion = Portion()
         self._first = self._tags.next
-        self.unframed = sum([len(cut.ids) for cut in cuts])
+        self.framed = 0
         for cut in cuts:
             if portion.is_spent:
                 break
@@ -67,7 +67,7 @@ class ConsumerForm:
                 parts.append(octets)
             self._tags.take(count)
             self._remember(tag, cut.ids[:count])
-            self.unframed -= count
+            self.framed += count
         return parts
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:

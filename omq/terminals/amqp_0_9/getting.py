@@ -23,9 +23,8 @@ class GetForm:
     consumers of its channel may have been sent messages in the meantime.
     """
 
-    unframed = 0
-
     def __init__(self, consumer: ConsumerFraming, tags: Tags, getter: Getter, *, no_ack: bool) -> None:
+        self.framed = 0
         self._consumer = consumer
         self._tags = tags
         self._getter = getter
@@ -40,6 +39,7 @@ class GetForm:
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
+        self.framed = len(cuts)
         for cut in cuts:
             (message,) = cut.ids
             self._tag = self._tags.take(1)

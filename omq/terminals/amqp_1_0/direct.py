@@ -46,7 +46,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
         parts: Sequence[Octets] = ()
         if cuts := channel.take_at_once(octets):
             parts = self._form.whole(cuts)
-            count = len(cuts) - self._form.unframed
+            count = self._form.framed
             self._sender.delivered += count
             channel.written(count)
             channel.traffic.octets_out += sum(map(len, parts))

@@ -65,7 +65,7 @@ class Transfers:
         """How many entries of `_left` are older than the last call of `whole`."""
         self._begun: _Framed | None = None
         """A message of which `whole` framed more than the socket took."""
-        self.unframed = 0
+        self.framed = 0
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
@@ -73,7 +73,7 @@ class Transfers:
         self._framed.clear()
         self._left_before = len(self._left)
         self._first = self._session.next_delivery
-        self.unframed = sum([len(cut.ids) for cut in cuts])
+        self.framed = 0
         for cut in cuts:
             settled = self._is_settled(cut)
             allowed = cut.ids[: self.link.credit]  # the client may have lowered it since the take
@@ -90,7 +90,7 @@ class Transfers:
                 parts.append(octets)
                 ids, delivery = ids[count:], serials.add(delivery, count)
             framed = len(allowed) - len(ids)
-            self.unframed -= framed
+            self.framed += framed
             if settled:
                 self._left.append(cut.ids[:framed])
             self._session.take_back(self.link, len(ids))

@@ -40,13 +40,13 @@ class Form(Protocol):
     a protocol that cuts bodies into frames has a `Begun` of its own.
     """
 
-    unframed: int
-    """How many messages, the last ones of its cuts, the last call of `whole` left out."""
+    framed: int
+    """How many messages, the first ones of its cuts, the last call of `whole` framed."""
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         """Frame these messages, one after another: at most 1,024 parts for 512 cuts. A protocol with windows
         for what it sends leaves out those that do not fit, and those whose credit the client has withdrawn. A
-        form that translates heads leaves out messages when the portion of a step is spent
+        form that writes heads leaves out messages when the portion of a step is spent
         (`omq.protocol.amqp.portions`): another call frames them, unless this one framed none.
         """
 
@@ -97,9 +97,10 @@ def cut_at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:
 
 def cuts_behind(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:
     """Return these cuts without their first `count` messages."""
-    left: list[Cut] = []
-    for cut in cuts:
-        if ids := cut.ids[count:]:
-            left.append(replace(cut, ids=ids))
-        count = max(0, count - len(cut.ids))
-    return left
+    for index, cut in enumerate(cuts):
+        if not count:
+            return cuts[index:]
+        if count < len(cut.ids):
+            return [replace(cut, ids=cut.ids[count:]), *cuts[index + 1 :]]
+        count -= len(cut.ids)
+    return ()

@@ -248,10 +248,11 @@ class Forwarder:
                 raise
             if not is_sent:
                 break
-            count = sum([len(cut.ids) for cut in cuts]) - form.unframed
+            count = form.framed
             self.delivered += count
             earlier += count
-            if not (form.unframed and count):
+            cuts = cuts_behind(cuts, count)
+            if not (cuts and count):
                 channel.written(earlier)
                 return None
             try:
@@ -262,7 +263,6 @@ class Forwarder:
             if not is_wanted():
                 channel.written(earlier)
                 return None
-            cuts = cuts_behind(cuts, count)
         self._stall()
         count, octets = form.sent(cuts, parts, self._transport.sent - before)
         self.delivered += count

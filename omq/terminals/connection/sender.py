@@ -235,7 +235,7 @@ class Sender:
         octets = sum(map(len, parts))
         taken = self.try_send(parts)
         if taken == octets:
-            count = sum([len(cut.ids) for cut in cuts]) - form.unframed
+            count = form.framed
         else:
             count, begun_octets = form.sent(cuts, parts, taken)
             octets = taken

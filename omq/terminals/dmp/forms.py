@@ -23,7 +23,7 @@ class FeedForm:
     """The form of a feed: an envelope for each message, with its head or a default one."""
 
     def __init__(self, head: bytes, *, to_openamq: bool = False) -> None:
-        self.unframed = 0
+        self.framed = 0
         self._head = head
         self._routing_key = decode(head).routing_key
         self._to_openamq = to_openamq
@@ -31,7 +31,8 @@ class FeedForm:
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
         portion = Portion()
-        self.unframed = sum([len(cut.ids) for cut in cuts])
+        self.framed = 0
+        is_any_large = False
         for cut in cuts:
             if portion.is_spent:
                 break
@@ -40,12 +41,13 @@ class FeedForm:
                 message = cut.ids[0]
                 body = cut.block.frame(message)[FRAME_HEADER:]
                 parts += (self._opening(cut.block.head(message), len(body), portion), body)
-                self.unframed -= 1
+                self.framed += 1
+                is_any_large = True
             else:
                 octets, count = self._envelopes(cut, portion)
                 parts.append(octets)
-                self.unframed -= count
-        return parts if any(_is_large(cut) for cut in cuts) else [b"".join(parts)]
+                self.framed += count
+        return parts if is_any_large else [b"".join(parts)]
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
         return ContiguousMessage(self._opening(head, size, Portion()), size)
@@ -59,6 +61,7 @@ class FeedForm:
         """Return the head that the client gets for a stored one."""
         if not head:
             return self._head
+        portion.spend_framed(head)
         head = expanded(head, self._routing_key, portion)
         if not self._to_openamq or not may_have_times(head):
             return head

@@ -10,9 +10,11 @@ from omq.terminals.connection.forms import ContiguousMessage
 class Frames:
     """The form of an omq connection. Frames are sent as the octets of their block, without a copy."""
 
-    unframed = 0
+    def __init__(self) -> None:
+        self.framed = 0
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        self.framed = sum([len(cut.ids) for cut in cuts])
         return [cut.frames() for cut in cuts]
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
