@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 
-FLOORS = {
+LAYERS = {
     "omq.cli": {
         "omq.watching",
         "omq",
@@ -305,21 +305,23 @@ def imported(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
-def room(name: str) -> str | None:
+def package_of(name: str) -> str | None:
     """Return the package of a dotted name; None for a foreign module."""
-    rooms = [known for known in FLOORS if name == known or name.startswith(known + ".")]
-    return max(rooms, key=len, default=None)
+    packages = [known for known in LAYERS if name == known or name.startswith(known + ".")]
+    return max(packages, key=len, default=None)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_imports_point_down_only(name: str) -> None:
-    own = room(name)
+    own = package_of(name)
     assert own is not None
-    assert own != "omq" or name == "omq", "a module outside of every room: say in FLOORS what it may import"
+    assert own != "omq" or name == "omq", (
+        "a module outside of every package: say in LAYERS what it may import"
+    )
     for other in imported(ast.parse(MODULES[name].read_bytes())):
-        target = room(other)
+        target = package_of(other)
         if target is not None and target != own:
-            assert target in FLOORS[own], f"{name} imports {other}"
+            assert target in LAYERS[own], f"{name} imports {other}"
         if own in WITHOUT_TRIO:
             assert other.partition(".")[0] != "trio", f"{name} imports {other}"
 
@@ -382,11 +384,11 @@ def test_no_module_distinguishes_the_channels_of_the_seam(name: str) -> None:
 
 def test_no_package_is_imported_by_one_below_it() -> None:
     """The table itself has no cycle: each package can be placed above its imports."""
-    left = dict(FLOORS)
+    left = dict(LAYERS)
     while left:
-        ground = [name for name, below in left.items() if not below & left.keys()]
-        assert ground, f"these rooms stand on one another: {sorted(left)}"
-        for name in ground:
+        lowest = [name for name, below in left.items() if not below & left.keys()]
+        assert lowest, f"these packages import one another: {sorted(left)}"
+        for name in lowest:
             del left[name]
 
 
@@ -394,9 +396,9 @@ def test_no_module_is_imported_by_one_that_it_imports() -> None:
     """Within a package, too, imports form no cycle."""
     left = {name: set(imported_modules(name)) - {name} for name in MODULES}
     while left:
-        ground = [name for name, below in left.items() if not below & left.keys()]
-        assert ground, f"there is a cycle among these modules: {sorted(left)}"
-        for name in ground:
+        lowest = [name for name, below in left.items() if not below & left.keys()]
+        assert lowest, f"there is a cycle among these modules: {sorted(left)}"
+        for name in lowest:
             del left[name]
 
 

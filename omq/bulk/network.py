@@ -51,7 +51,7 @@ class Wire(Protocol):
     def is_readable(self) -> bool:
         """Return whether data or the end of the stream has arrived."""
 
-    def be_patient(self, patience: "Waiting") -> None:
+    def use_timeouts(self, timeouts: "Waiting") -> None:
         """Use the timeouts for an established connection from now on."""
 
     def peer(self) -> tuple[str, int]: ...
@@ -122,9 +122,9 @@ class PlainWire:
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def be_patient(self, patience: Waiting) -> None:
-        self._waiting = patience
-        self.socket.settimeout(patience.look_seconds)
+    def use_timeouts(self, timeouts: Waiting) -> None:
+        self._waiting = timeouts
+        self.socket.settimeout(timeouts.look_seconds)
 
     def peer(self) -> tuple[str, int]:
         host, port, *_ = self.socket.getpeername()

@@ -249,7 +249,7 @@ class RemoteConnection:
             self._wire = open_wire(address.host, address.port, self.security)
         try:
             self._greet()
-            self._wire.be_patient(Waiting(silence))
+            self._wire.use_timeouts(Waiting(silence))
             self._flush()
         except BaseException:  # Ctrl-C, too
             self.close()

@@ -83,7 +83,7 @@ class SinkConnection:
         # the server's pings on the principal's connection show that it is alive.
         self._principal = principal
         self._looked = time.monotonic()
-        self._wire.be_patient(Waiting(principal.silence, principal.heard))
+        self._wire.use_timeouts(Waiting(principal.silence, principal.heard))
         self.send(self._dialogue.start())
 
     def __enter__(self) -> "SinkConnection":

@@ -247,7 +247,7 @@ class Filled(Protocol):
     """A connection with a backlog."""
 
     backlog: Backlog
-    still_at: int | None
+    stalled_at: int | None
 
     @property
     def sent(self) -> int:
@@ -280,7 +280,7 @@ async def _wait_for_turn(filled: Sequence[Filled], stall_seconds: float, *, agai
             moves = False
             for outlet, sent in zip(filled, before, strict=True):
                 if outlet.sent == sent:
-                    outlet.still_at = sent
+                    outlet.stalled_at = sent
                 else:
                     moves = True
         return False

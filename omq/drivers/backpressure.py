@@ -3,10 +3,10 @@
 A publisher has no room while even the fastest subscriber is far behind. So a subscriber that keeps up with
 the others loses nothing, and one that is slower than they are slows nobody: the fastest sets the pace.
 
-A subscriber that stands still sets none. That is a property of its connection, not of its place in this
-topic: a client that reads as fast as it can has not got to this topic yet when it has much of others to
-read. So it stands still when its connection takes nothing at all for `stall_seconds`. Then it does so for
-all topics, which need not find out one by one, and until the connection takes something again.
+A stalled subscriber sets none. That is a property of its connection, not of its place in this topic: a
+client that reads as fast as it can has not got to this topic yet when it has much of others to read. So a
+subscriber is stalled when its connection takes nothing at all for `stall_seconds`. Then it is stalled in all
+topics, which need not find out one by one, and until the connection takes something again.
 
 Publishers are admitted one at a time, each when what the one before it handed over is counted too.
 """
@@ -20,7 +20,7 @@ from omq.drivers.driver import Driver
 
 
 class Backpressure:
-    """Detects when the publishers of one topic must wait, and which of its subscribers stand still."""
+    """Detects when the publishers of one topic must wait, and which of its subscribers are stalled."""
 
     def __init__(self, driver: Driver, channels: Iterable[BroadcastChannel]) -> None:
         """Create the backpressure of a topic whose open channels are `channels`."""
@@ -43,7 +43,7 @@ class Backpressure:
         most = 0 if tails.used > tails.limit // 4 else tails.share()
         if driver.tail.octets <= most:
             return False
-        fastest = max((each.position for each in self._channels if not each.stands_still()), default=None)
+        fastest = max((each.position for each in self._channels if not each.is_stalled()), default=None)
         return fastest is not None and driver.tail.octets_after(fastest, most + 1) > most
 
     def moved(self, channel: BroadcastChannel) -> None:
@@ -59,13 +59,13 @@ class Backpressure:
 
     def _look_later(self, now: float) -> None:
         """See who moves, when the first subscriber must have moved."""
-        since = [since for channel, (_, since) in self._watched.items() if not channel.stands_still()]
+        since = [since for channel, (_, since) in self._watched.items() if not channel.is_stalled()]
         self.is_watching = True
         resources = self._driver.resources
         resources.alarms.at(min(since, default=now) + resources.stall_seconds, self._look_who_moves)
 
     def _look_who_moves(self) -> None:
-        """Let publishers go on that wait for subscribers which stand still."""
+        """Let publishers go on that wait for stalled subscribers."""
         watched, self._watched = self._watched, {}
         self.is_watching = False
         entrance = self._driver.entrance
@@ -77,6 +77,6 @@ class Backpressure:
             before, since = watched.get(channel, (None, now))
             self._watched[channel] = (progress, since if progress == before else now)
             if progress == before and now >= since + self._driver.resources.stall_seconds:
-                channel.found_still()
+                channel.mark_stalled()
         entrance.look()
         self._look_later(now)

@@ -80,8 +80,8 @@ class BroadcastChannel:
         "_position",
         "_replaying",
         "_slow",
+        "_stalled_at",
         "_start",
-        "_still_at",
         "_taken_at",
         "_unwritten",
         "after",
@@ -118,7 +118,7 @@ class BroadcastChannel:
         self._replaying: Replaying | None = None
         """None until the first read of the store."""
         self._slow = False
-        self._still_at: int | None = None
+        self._stalled_at: int | None = None
         self._taken_at = 0.0
 
     @property
@@ -351,17 +351,17 @@ class BroadcastChannel:
         """Return a number that grows when its subscriber moves, in this topic or on its connection."""
         return self.position if self.outlet is None else self.outlet.sent
 
-    def found_still(self) -> None:
-        """Note that the subscriber has not moved for a while."""
+    def mark_stalled(self) -> None:
+        """Mark the subscriber as stalled: it has not moved for a while."""
         if self.outlet is None:
-            self._still_at = self.position
+            self._stalled_at = self.position
         else:
-            self.outlet.still_at = self.outlet.sent
+            self.outlet.stalled_at = self.outlet.sent
 
-    def stands_still(self) -> bool:
-        """Return whether it was found still, and has not moved since."""
+    def is_stalled(self) -> bool:
+        """Return whether the subscriber was marked as stalled, and has not moved since."""
         outlet = self.outlet
-        return self._still_at == self.position if outlet is None else outlet.still_at == outlet.sent
+        return self._stalled_at == self.position if outlet is None else outlet.stalled_at == outlet.sent
 
     # -- stalls, and the end -------------------------------------------------------------------------------
 

@@ -74,9 +74,9 @@ class DeadLetteringDriver(SpillingDriver):
         if self.options.dead_letter_exchange is None:
             self.settled(messages)
             return
-        if self._choosy:
+        if self._selective:
             for ids in chain.from_iterable(map(ranges, messages)):
-                for channel in self._choosy:
+                for channel in self._selective:
                     channel.forget(ids)
         if self._dead is None:
             self._dead = DeadLetters(self, self.resources.dead_letters)
@@ -116,7 +116,7 @@ class DeadLetteringDriver(SpillingDriver):
         found = stored[0].block if stored else None
         return found if found is not None and found.first <= message else None
 
-    def buried(self, messages: Sequence[Run]) -> None:
+    def dead_lettered(self, messages: Sequence[Run]) -> None:
         """Settle messages that have arrived in their new queues."""
         self.settled(messages)
         self._note_move()

@@ -100,7 +100,7 @@ class DeadLetterSource(Protocol):
     async def block_of(self, message: int) -> Block | None:
         """Return the block with this message, or None if it is not kept any more. Raises StoreError."""
 
-    def buried(self, messages: Sequence[Run]) -> None:
+    def dead_lettered(self, messages: Sequence[Run]) -> None:
         """Settle messages that have arrived in their new queues."""
 
 
@@ -171,13 +171,13 @@ class DeadLetters:
             for id in sorted(undelivered, reverse=True):
                 kept = self._sending.take(range(id, id + 1))
                 self._waiting.extendleft((death, run) for run in kept)
-            self._bury()
+            self._settle_sent()
             return next(iter(undelivered.values()), None)
         except StoreError:
             raise
         except Exception:  # noqa: BLE001 - a defect, which the log shows; the server and the queue continue
             self._defects.add(traceback.format_exc())
-            self._bury()
+            self._settle_sent()
             return None
         finally:
             # They were not sent, or it is not known whether they were.
@@ -214,11 +214,11 @@ class DeadLetters:
         self._done = {letter.id: letter.done for letter in letters if letter.id in undelivered}
         return undelivered
 
-    def _bury(self) -> None:
+    def _settle_sent(self) -> None:
         """Settle the messages that were sent."""
         done, self._sending = self._sending, DeliveredIds()
         if done and not self._source.deleted:
-            self._source.buried(done.runs())
+            self._source.dead_lettered(done.runs())
 
     def _drop_first(self, run: Run) -> None:
         """Remove the first message of the first run."""

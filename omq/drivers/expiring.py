@@ -136,7 +136,7 @@ class ExpiringDriver(DeadLetteringDriver):
                 self._wake_when(due)
                 return
             deliveries = self._aside.deliveries
-            for channel in self._choosy:
+            for channel in self._selective:
                 channel.undealt -= channel.is_undeliverable(message)
             self._pop_aside()
             self._expire([Run(message, 1, 1, deliveries)])

@@ -76,7 +76,7 @@ class RoundRobinDriver(Driver):
         self._finishing: set[RoundRobinChannel] = set()
         self._cancelled: set[RoundRobinChannel] = set()  # some of those
         self._draining: set[RoundRobinChannel] = set()
-        self._choosy: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
+        self._selective: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
         self._signal = Signal()
         self._holdings = Holdings()
         self._settling = Settling()
@@ -143,7 +143,7 @@ class RoundRobinDriver(Driver):
         """Assign the outstanding messages of a channel that ended to others."""
         if channel in self._channels:
             self._channels.remove(channel)
-        for others in (self._finishing, self._cancelled, self._draining, self._choosy):
+        for others in (self._finishing, self._cancelled, self._draining, self._selective):
             others.discard(channel)
         self.returned(outstanding)
         self._left(channel)
@@ -180,7 +180,7 @@ class RoundRobinDriver(Driver):
 
     def done(self, ids: range) -> None:
         """Free messages of one block that are done."""
-        for channel in self._choosy:
+        for channel in self._selective:
             channel.forget(ids)
         if not self.is_persistent and not self.deleted:
             self.free(self._holdings.done(ids.start, len(ids)))
@@ -192,7 +192,7 @@ class RoundRobinDriver(Driver):
 
     def _settle(self, ids: range) -> None:
         """Note messages of any blocks as done. `_release` must follow."""
-        for channel in self._choosy:
+        for channel in self._selective:
             channel.forget(ids)
         if not self.is_persistent and not self.deleted:
             self._holdings.settle(ids)
@@ -223,7 +223,7 @@ class RoundRobinDriver(Driver):
 
     def undeliverable(self, channel: RoundRobinChannel) -> None:
         """Record that some messages are undeliverable to this subscriber."""
-        self._choosy.add(channel)
+        self._selective.add(channel)
 
     def draining(self, channel: RoundRobinChannel) -> None:
         """Notify this subscriber when it has all messages that there are now."""
@@ -382,7 +382,7 @@ class RoundRobinDriver(Driver):
             self._take_from_aside()
 
     def _take_from_aside(self) -> None:
-        for channel in self._choosy:
+        for channel in self._selective:
             channel.undealt = 0
         runs = list(self._aside.runs())
         self._aside.clear()
@@ -394,7 +394,7 @@ class RoundRobinDriver(Driver):
         """
         deliveries = self._returned.deliveries
         message = self._returned.pop()
-        for channel in self._choosy:
+        for channel in self._selective:
             channel.undealt += channel.is_undeliverable(message)
         self._aside.add([Run(message, 1, 1, deliveries)])
         self._count()
@@ -403,7 +403,7 @@ class RoundRobinDriver(Driver):
         """Assign the lowest returned message: to `taker` if there is one, else to a subscriber with room.
         Return whether it was assigned.
         """
-        if taker is None and self._choosy and not self._takers(message):
+        if taker is None and self._selective and not self._takers(message):
             self._set_aside()
             return False
         block: Block | Fragmented | None = None
@@ -428,7 +428,7 @@ class RoundRobinDriver(Driver):
             return True
         if damage is None:
             self._report(Gone(message, message, "it is no longer kept"))
-        for channel in self._choosy:
+        for channel in self._selective:
             channel.forget(range(message, message + 1))
         return False
 

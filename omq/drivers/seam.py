@@ -188,7 +188,7 @@ class EndReason(Enum):
 class Outlet(Protocol):
     """A connection that takes Message frames at once, whichever task has them."""
 
-    still_at: int | None
+    stalled_at: int | None
     """What `sent` was when publishers found that it did not grow for a while."""
 
     delivered: int

@@ -145,7 +145,7 @@ class DeadLetterExchange:
             raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
         old = _read(letter.head, queue, portion)
         key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
-        new, deaths = _buried(old, queue, options, death, now)
+        new, deaths = _with_death(old, queue, options, death, now)
         encoded = _encoded(replace(new, exchange=exchange, routing_key=key), deaths)
         route = self._exchanges.route(exchange, key, expanded(encoded, key, portion))
         kept = (
@@ -204,7 +204,7 @@ def _encoded(head: Head, deaths: Sequence[Table]) -> bytes:
     return heads.encode(replace(head, properties=replace(head.properties, headers=Table(tuple(entries)))))
 
 
-def _buried(
+def _with_death(
     head: Head, queue: bytes, options: QueueOptions, death: Death, now: int
 ) -> tuple[Head, Sequence[Table]]:
     """Return the head with a record of this death, and all records, the latest first.

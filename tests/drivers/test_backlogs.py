@@ -233,7 +233,7 @@ class Filled:
     def __init__(self) -> None:
         self.backlog = Backlog(TailMemory(64 << 20))
         self.backlog.add(bytes(MOST_OCTETS))
-        self.still_at: int | None = None
+        self.stalled_at: int | None = None
         self.sent = 0
 
     def take(self, octets: int) -> None:
@@ -269,7 +269,7 @@ async def test_publishers_wait_until_a_backlog_has_room(
         freed(fast)
         await done.wait()
     assert trio.current_time() == pytest.approx(12.0, abs=0.1)
-    assert fast.still_at is None
+    assert fast.stalled_at is None
 
 
 async def test_publishers_do_not_wait_for_stalled_connections(autojump_clock: MockClock) -> None:
@@ -277,7 +277,7 @@ async def test_publishers_do_not_wait_for_stalled_connections(autojump_clock: Mo
     begin = trio.current_time()
     await wait_for_room(filled, 5.0)
     assert trio.current_time() - begin == pytest.approx(5.0)
-    assert [each.still_at for each in filled] == [0, 0]
+    assert [each.stalled_at for each in filled] == [0, 0]
 
 
 async def test_a_publisher_does_not_wait_when_there_is_room_again(autojump_clock: MockClock) -> None:
@@ -286,7 +286,7 @@ async def test_a_publisher_does_not_wait_when_there_is_room_again(autojump_clock
     begin = trio.current_time()
     await wait_for_room((slow, fast), 5.0)
     assert trio.current_time() == begin
-    assert fast.still_at is None
+    assert fast.stalled_at is None
 
 
 async def test_publishers_that_wait_have_their_turns_while_there_is_room(autojump_clock: MockClock) -> None:

@@ -186,7 +186,7 @@ async def test_the_fastest_subscriber_sets_the_pace_and_no_other(
         assert before < posted < 40
         await fast.read()
         assert (posted, fast.ids, fast.gaps) == (40, [*range(1, 41)], [])
-        # One that stands still sets no pace either.
+        # A stalled one sets no pace either.
         nursery.start_soon(publish)
         await quiet()
         assert posted < 80

@@ -328,19 +328,19 @@ async def test_a_worker_that_is_full_gets_what_is_undeliverable_to_others_later(
     drivers: Drivers, kind: Kind
 ) -> None:
     driver = await drivers.topic(kind)
-    choosy, full = worker(driver), worker(driver, 1)
+    selective, full = worker(driver), worker(driver, 1)
     await post(driver, *[b"x"] * 4)
-    await choosy.read()
+    await selective.read()
     await full.read()
-    assert (choosy.ids, full.ids) == ([1, 3, 4], [2])
-    choosy.channel.settle(range(3, 5), NOT_HERE)
+    assert (selective.ids, full.ids) == ([1, 3, 4], [2])
+    selective.channel.settle(range(3, 5), NOT_HERE)
     await post(driver, b"y")
-    assert (await choosy.read()).ids == [1, 3, 4, 5]
+    assert (await selective.read()).ids == [1, 3, 4, 5]
     for message, expected in ((2, 3), (3, 4), (4, None)):
         full.settle(message)
         await full.read()
         assert full.ids[-1] == (expected or 4)
-    choosy.close()
+    selective.close()
     full.close()
 
 
@@ -368,21 +368,21 @@ async def test_a_consumer_with_too_many_undeliverable_messages_waits_for_others(
     drivers: Drivers, kind: Kind
 ) -> None:
     driver = await drivers.topic(kind)
-    choosy = worker(driver, 10 * MOST_UNDELIVERABLE)
+    selective = worker(driver, 10 * MOST_UNDELIVERABLE)
     await post(driver, *[b""] * (MOST_UNDELIVERABLE + 10))
-    await choosy.read()
+    await selective.read()
     count = MOST_UNDELIVERABLE
-    assert choosy.channel.settle(range(1, count + 1), NOT_HERE) == count
+    assert selective.channel.settle(range(1, count + 1), NOT_HERE) == count
     await post(driver, b"more")
-    await choosy.read()
-    assert len(choosy.ids) == count + 10
+    await selective.read()
+    assert len(selective.ids) == count + 10
     other = worker(driver, 5)
     await other.read()
     assert other.ids == [1, 2, 3, 4, 5]
     other.settle(1)
-    await choosy.read()
-    assert choosy.ids[-1] == count + 11
-    choosy.close()
+    await selective.read()
+    assert selective.ids[-1] == count + 11
+    selective.close()
     other.close()
 
 

@@ -338,7 +338,7 @@ async def test_a_post_that_is_refused_half_way_tells_what_became_of_each_message
 # -- the pace of transient broadcast topics ------------------------------------------------------------------
 
 
-async def test_a_subscriber_that_stands_still_holds_publishers_back_for_a_while_only(
+async def test_a_stalled_subscriber_holds_publishers_back_for_a_while_only(
     drivers: Drivers, autojump_clock: MockClock
 ) -> None:
     driver = await with_ids(drivers, BROADCAST)
@@ -354,7 +354,7 @@ async def test_a_subscriber_that_stands_still_holds_publishers_back_for_a_while_
     assert second.wakes == 1
     assert second.again() is CONFIRMED
     for _ in range(10):
-        assert Publisher(driver).offer(b"x" * 50 * KIB) is CONFIRMED  # it is known to stand still
+        assert Publisher(driver).offer(b"x" * 50 * KIB) is CONFIRMED  # it is known to be stalled
     client.close()
 
 
@@ -365,7 +365,7 @@ async def test_a_subscriber_that_moves_has_as_long_again(drivers: Drivers, autoj
     await publisher.wake.wait()
     assert publisher.again() is CONFIRMED
     for _ in range(14):
-        assert Publisher(driver).offer(b"x" * 50 * KIB) is CONFIRMED  # it is known to stand still
+        assert Publisher(driver).offer(b"x" * 50 * KIB) is CONFIRMED  # it is known to be stalled
     await client.read_once()
     publisher = Publisher(driver)
     assert publisher.offer(b"waits") is None
@@ -383,7 +383,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.sent = self.pushed = self.delivered = 0
-        self.still_at: int | None = None
+        self.stalled_at: int | None = None
 
     def is_clear(self) -> bool:
         return False
@@ -412,7 +412,7 @@ def served_by(connection: Connection, driver: Driver) -> Client:
     return client
 
 
-async def test_a_client_that_reads_much_of_other_topics_does_not_stand_still(
+async def test_a_client_that_reads_much_of_other_topics_is_not_stalled(
     drivers: Drivers, autojump_clock: MockClock
 ) -> None:
     driver = await with_ids(drivers, BROADCAST)
@@ -430,7 +430,7 @@ async def test_a_client_that_reads_much_of_other_topics_does_not_stand_still(
     client.close()
 
 
-async def test_a_connection_that_stands_still_does_so_for_all_its_topics(
+async def test_a_stalled_connection_is_stalled_in_all_its_topics(
     drivers: Drivers, autojump_clock: MockClock
 ) -> None:
     connection = Connection()

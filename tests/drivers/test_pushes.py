@@ -34,7 +34,7 @@ class Connection:
     ready: dict["Subscription", None] = field(default_factory=dict)
     calls: int = 0
     delivered: int = 0
-    still_at: int | None = None
+    stalled_at: int | None = None
     memory: TailMemory = field(default_factory=lambda: TailMemory(1 << 20))
 
     def __post_init__(self) -> None:

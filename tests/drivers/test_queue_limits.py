@@ -190,12 +190,12 @@ async def test_messages_that_no_consumer_may_have_expire(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool
 ) -> None:
     queue = await queue_of(drivers, durable=durable, ttl_ms=1000, max_octets=100)
-    choosy = worker(queue)
+    selective = worker(queue)
     await post(queue, b"a", b"b")
     await passed(clock, 0.5)
     await post(queue, b"c", b"d")
-    await choosy.read()
-    choosy.settle(1, 2, 3, outcome=Modified(undeliverable_here=True))
+    await selective.read()
+    selective.settle(1, 2, 3, outcome=Modified(undeliverable_here=True))
     await quiet()
     assert queue.ready == 3
     await passed(clock, 0.6)
@@ -205,11 +205,11 @@ async def test_messages_that_no_consumer_may_have_expire(
     other.settle(3, outcome=Modified(undeliverable_here=True))
     await passed(clock, 0.5)
     assert (queue.ready, queue.info().messages) == (0, 1)
-    choosy.settle(4)
+    selective.settle(4)
     await post(queue, b"e" * 100)
-    await choosy.read()
-    assert [*choosy.bodies, *(await other.read()).bodies].count(b"e" * 100) == 1
-    choosy.close()
+    await selective.read()
+    assert [*selective.bodies, *(await other.read()).bodies].count(b"e" * 100) == 1
+    selective.close()
     other.close()
 
 

@@ -62,7 +62,7 @@ def written(channel: Channel, taken: Taken | None) -> list[bytes]:
 async def test_room_wakes_those_it_is_for_and_not_all(
     tmp_path: Path,
     delivery: Delivery,
-    mock_clock: MockClock,  # no time passes, so that no subscriber stands still for too long
+    mock_clock: MockClock,  # no time passes, so that no subscriber is stalled
 ) -> None:
     async with drivers(tmp_path / "store", b"t", delivery=delivery) as (memory, (driver,)):
         channel = driver.open(Listener(), FromCurrent())

@@ -301,7 +301,7 @@ async def test_a_slow_subscriber_of_a_transient_topic_is_told_what_it_missed(sto
         assert (await slow.message()).body == (await quick.message()).body == b"live"
 
 
-async def test_a_subscriber_that_stands_still_does_not_hold_a_lone_publisher_for_ever(store: Path) -> None:
+async def test_a_stalled_subscriber_does_not_hold_a_lone_publisher_for_ever(store: Path) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
         publisher = await declared(host, b"Transient")
         await subscribed(host, receive_octets=4096)

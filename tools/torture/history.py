@@ -118,7 +118,7 @@ class History:
         """When the queue of AMQP was bound to its exchange."""
         self.rejected: dict[bytes, int] = {}
         """When a consumer sent that it rejects a message."""
-        self.buried: dict[bytes, int] = {}
+        self.dead_lettered: dict[bytes, int] = {}
         """When a consumer sent that it has a dead letter."""
 
     def broken(self, stored: Mapping[str, Stored], failure: Failure) -> list[str]:
@@ -131,10 +131,10 @@ class History:
                 found += [f"{kind.name}: {text}" for text in _broken(kind, told, stored[kind.name], failure)]
             elif told.seen and min(when for _, when in told.seen.values()) <= failure.when:
                 found.append(f"{kind.name}: the topic is gone")
-        found += self._unburied(stored, failure)
+        found += self._amqp_faults(stored, failure)
         return found
 
-    def _unburied(self, stored: Mapping[str, Stored], failure: Failure) -> Iterable[str]:
+    def _amqp_faults(self, stored: Mapping[str, Stored], failure: Failure) -> Iterable[str]:
         """Yield what is wrong with the queues of AMQP together."""
         due = failure.due[Safety.STRONG]
         is_bound = self.bound is not None and self.bound <= due
@@ -146,7 +146,7 @@ class History:
             yield f"{AMQP_WORK}: the binding is gone"
         here = {body for name in (AMQP_WORK, AMQP_DEAD) for _, body in stored[name].messages}
         owed = {body for body, when in self.rejected.items() if when <= due}
-        lost = owed - here - {body for body, when in self.buried.items() if when <= failure.when}
+        lost = owed - here - {body for body, when in self.dead_lettered.items() if when <= failure.when}
         if lost:
             yield f"{len(lost)} of {len(owed)} rejected messages are in no queue, as {min(lost)!r}"
 

@@ -94,7 +94,7 @@ async def _work(client: AmqpClient, queue: str, history: History, chance: random
             case _:
                 told.done[body] = time.monotonic_ns()
                 if queue == AMQP_DEAD:
-                    history.buried[body] = told.done[body]
+                    history.dead_lettered[body] = told.done[body]
                 else:
                     history.rejected.pop(body, None)  # a rejection that did not arrive
                 await client.send(methods.BasicAck(message.tag))

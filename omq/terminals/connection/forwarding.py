@@ -211,7 +211,7 @@ class Forwarder:
         rest = behind(parts, self._transport.try_send(parts))
         return rest if rest or self._transport.pending else None
 
-    async def _insist(self, rest: Sequence[Octets], *, patient: bool) -> bool:
+    async def _send_rest(self, rest: Sequence[Octets], *, patient: bool) -> bool:
         """Send the rest; if not `patient`, return False after SLOW_SECONDS, as the transport does."""
         self._waits_since = trio.current_time()
         try:
@@ -225,7 +225,7 @@ class Forwarder:
     async def _push(self, parts: Sequence[Octets]) -> None:
         rest = self._offer(parts)
         if rest is not None:
-            await self._insist(rest, patient=True)
+            await self._send_rest(rest, patient=True)
 
     async def _send_messages(
         self, channel: Channel, form: Form, messages: Messages, is_wanted: Callable[[], bool]
@@ -240,7 +240,7 @@ class Forwarder:
             before = self._transport.sent
             try:
                 rest = self._offer(parts)
-                is_sent = rest is None or await self._insist(rest, patient=messages.is_little)
+                is_sent = rest is None or await self._send_rest(rest, patient=messages.is_little)
             except BaseException:  # cancelled, too: what left must count, and the rest be given again
                 count, _ = form.sent(cuts, parts, self._transport.sent - before)
                 self.delivered += count
@@ -289,7 +289,7 @@ class Forwarder:
         is_sent = False
         try:
             rest = self._offer(parts)
-            is_sent = rest is None or await self._insist(rest, patient=len(piece.octets) <= LITTLE_OCTETS)
+            is_sent = rest is None or await self._send_rest(rest, patient=len(piece.octets) <= LITTLE_OCTETS)
         finally:
             begun.sent(self._transport.sent - before)
             if begun.is_done:

@@ -113,7 +113,7 @@ class Sender:
         self._side: Side | None = None  # while it runs
         self._has_ended = False  # not before it runs: sources may be ready by then
         self._is_busy = False  # in the middle of a turn
-        self.still_at: int | None = None
+        self.stalled_at: int | None = None
         self.delivered = 0
         self.backlog = Backlog(tails)
         self._rest = b""  # of a message that another task, or a turn, has begun to send
@@ -168,7 +168,7 @@ class Sender:
         return not self.backlog.is_full() and self._may_push()
 
     def is_filled(self) -> bool:
-        return self.backlog.is_full() and self.still_at != self.sent and self._may_push()
+        return self.backlog.is_full() and self.stalled_at != self.sent and self._may_push()
 
     def _may_push(self) -> bool:
         if self._side is None:
