@@ -46,17 +46,7 @@ SHARED = {
             "omq.protocol.amqp_1_0.frames",
             "omq.protocol.omq.frames",
         },
-        "Greeting": {
-            "omq.protocol.omq.client",
-            "omq.terminals.amqp_0_9.terminal",
-            "omq.terminals.amqp_1_0.terminal",
-            "omq.terminals.omq.terminal",
-        },
-        "Over": {
-            "omq.terminals.amqp_0_9.terminal",
-            "omq.terminals.amqp_1_0.terminal",
-            "omq.terminals.omq.terminal",
-        },
+        "Greeting": {"omq.protocol.omq.client", "omq.terminals.connection.states"},
         "PublishRun": {"omq.protocol.amqp_0_9.events", "omq.protocol.omq.lines"},
         "Serving": {
             "omq.terminals.amqp_0_9.terminal",

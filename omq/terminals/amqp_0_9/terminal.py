@@ -8,7 +8,7 @@ what was published, if nothing waits to be sent (`omq.terminals.connection.at_on
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import trio
@@ -58,34 +58,23 @@ from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.liveness import Excuse
-from omq.terminals.connection.login import BadLogin
+from omq.terminals.connection.login import BadLogin, log_login
 from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.states import Greeting, Over
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
     Kind,
     SubscriptionStatistics,
 )
-
-GOODBYE_SECONDS = 2.0
-"""How long a connection that the server ends may take to send its last answers, and to read the client's."""
+from omq.terminals.connection.turns import EVENTS_IN_TURN
 
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
-EVENTS_IN_TURN = 64
-"""The number of events after which the other connections have their turn."""
-
 log = logging.getLogger("omq.terminal")
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """It is not known whose connection it is."""
-
-    by: float
-    """The time by which it must be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +92,6 @@ class Serving:
 @dataclass(frozen=True, slots=True)
 class Closing:
     """The server has sent Connection.Close, and waits for the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """Nothing more is read; what is in the outbox is sent."""
 
 
 State = Greeting | Serving | Closing | Over
@@ -180,17 +164,11 @@ class AmqpTerminal:
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        return ConnectionStatistics(
-            kind=Kind.AMQP_0_9,
-            client=None if self._session is None else self._session.name,
-            peer=self._transport.peer(),
-            is_encrypted=self._transport.is_encrypted,
-            seconds=trio.current_time() - self._transport.since,
-            octets_in=self._transport.received,
-            octets_out=self._transport.sent,
+        client = None if self._session is None else self._session.name
+        return replace(
+            ConnectionStatistics.of(self._transport, Kind.AMQP_0_9, client),
             messages_in=self._published,
             messages_out=self._sender.messages,
-            ending=self._transport.ending,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
             waiting_answers=len(self._outbox),
             subscriptions=len(self.open_channels()),
@@ -273,7 +251,7 @@ class AmqpTerminal:
         self._state = Closing()
         self._close_channels()
         self._outbox.add(self._protocol.close(problem))
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)
 
     def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
         self._close_channel(channel.number, problem)
@@ -301,7 +279,7 @@ class AmqpTerminal:
         """Read nothing more, and send what is in the outbox."""
         self._state = Over()
         self._close_channels()
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)
         self._sender.signal.set()
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
@@ -500,9 +478,7 @@ class AmqpTerminal:
         self._topology = self._context.access.topology(session)
         rates = session.rates
         self._sender.limit(rates.answered, rates.sent)
-        log.debug(
-            "%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name)
-        )
+        log_login(session, peer)
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
         publishing = Publishing(

@@ -9,7 +9,7 @@ import logging
 import math
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import assert_never
 
@@ -42,9 +42,11 @@ from omq.terminals.amqp_1_0.links import Links
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.liveness import Excuse
-from omq.terminals.connection.login import BadLogin, read_plain
+from omq.terminals.connection.login import BadLogin, log_login, read_plain
 from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.states import Greeting, Over
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -52,12 +54,7 @@ from omq.terminals.connection.statistics import (
     LinkStatistics,
     SubscriptionStatistics,
 )
-
-GOODBYE_SECONDS = 2.0
-"""How long a connection that the server ends may take to send its last frames, and to read the client's."""
-
-EVENTS_IN_TURN = 64
-"""The number of events after which the other connections have their turn."""
+from omq.terminals.connection.turns import EVENTS_IN_TURN
 
 IDLE_SECONDS = 60.0
 """The idle-time-out that the server states. A client is gone after twice as long without an octet."""
@@ -69,21 +66,8 @@ log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
-    """It is not known whose connection it is."""
-
-    by: float
-    """The time by which it must be known."""
-
-
-@dataclass(frozen=True, slots=True)
 class Serving:
     """The connection is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """Nothing more is read; what waits is sent."""
 
 
 State = Greeting | Serving | Over
@@ -155,17 +139,10 @@ class Amqp1Terminal:
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        return ConnectionStatistics(
-            kind=Kind.AMQP_1_0,
-            client=self._client,
-            peer=self._transport.peer(),
-            is_encrypted=self._transport.is_encrypted,
-            seconds=trio.current_time() - self._transport.since,
-            octets_in=self._transport.received,
-            octets_out=self._transport.sent,
+        return replace(
+            ConnectionStatistics.of(self._transport, Kind.AMQP_1_0, self._client),
             messages_in=0 if self._admitted is None else self._admitted.links.published,
             messages_out=self._sender.messages,
-            ending=self._transport.ending,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
             waiting_answers=len(self._waiting),
             subscriptions=len(self.open_channels()),
@@ -244,7 +221,7 @@ class Amqp1Terminal:
         self._drop(self._protocol.close(problem))
         self._collect()
         self._sender.signal.set()
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)
 
     def _drop(self, events: Iterator[Event]) -> None:
         """Detach all links: the connection ends."""
@@ -257,7 +234,7 @@ class Amqp1Terminal:
         """Read nothing more, and send what waits."""
         self._drop(self._protocol.lost())
         self._state = Over()
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)
         self._sender.signal.set()
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
@@ -455,9 +432,7 @@ class Amqp1Terminal:
         self._admitted = Admitted(session, links)
         rates = session.rates
         self._sender.limit(rates.answered, rates.sent)
-        log.debug(
-            "%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name)
-        )
+        log_login(session, peer)
         await self._admission.limit(rates.received, self._transport.received)
         return True
 
@@ -485,7 +460,7 @@ class Amqp1Terminal:
         peer = self._transport.peer()
         if problem is not None:
             log.info("%s: closed: %s", peer, problem, extra=subject(peer=peer))
-            self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+            say_goodbye(self._scope)
         elif error is not None:
             said = quoted(f"{error.condition}: {error.description or ''}".encode())
             log.info("%s closed with %s", peer, said, extra=subject(peer=peer))

@@ -1,6 +1,12 @@
-"""Who a client of an AMQP protocol says to be, as an id of omq's clients: the SASL mechanism PLAIN."""
+"""The log-in of clients: PLAIN as an id of omq's clients, and the log of log-ins."""
 
+import logging
 from dataclasses import dataclass
+
+from omq.access.session import Session
+from omq.logs import quoted, subject
+
+log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +41,8 @@ def client_name(name: bytes) -> bytes:
     if b":" in name:  # it would end the name in an id
         raise BadLogin("a name has no colon")
     return name
+
+
+def log_login(session: Session, peer: str) -> None:
+    """Log that a client has logged in."""
+    log.debug("%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))

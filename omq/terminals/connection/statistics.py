@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
+import trio
+
 from omq.drivers.statistics import ChannelStatistics
 from omq.model import Topic
+from omq.terminals.connection.transport import Transport
 
 
 class Kind(Enum):
@@ -81,23 +84,37 @@ class ConnectionStatistics:
     """Octets received so far, without what TLS adds."""
     octets_out: int
     """Octets handed to its socket so far, without what TLS adds."""
-    messages_in: int
+    messages_in: int = 0
     """Messages that it published so far, those included that were refused."""
-    messages_out: int
+    messages_out: int = 0
     """Messages handed to its socket so far, those of Fetch not included."""
-    unconfirmed: int
+    unconfirmed: int = 0
     """Messages that it published and that are neither stored nor refused yet."""
-    waiting_answers: int
+    waiting_answers: int = 0
     """Answers that wait to be sent, or for the answers before them. Fetch commands are among them."""
-    subscriptions: int
+    subscriptions: int = 0
     """Subscriptions, or 1 for a feed. The terminal's `subscriptions` has the statistics of each."""
-    is_sending: bool
+    is_sending: bool = False
     """Whether something is being sent that the socket has not taken yet."""
-    stalled_seconds: float | None
+    stalled_seconds: float | None = None
     """How long ago its client counted as stalled, as it does not take what is being sent; None if it does."""
-    held: HeldOctets
+    held: HeldOctets = HeldOctets()
     ending: str | None = None
     """Why it ends; None while it is open, and where its client simply ended it."""
+
+    @classmethod
+    def of(cls, transport: Transport, kind: Kind, client: bytes | None) -> Self:
+        """Return what is known of a connection without its terminal, which replaces the rest."""
+        return cls(
+            kind=kind,
+            client=client,
+            peer=transport.peer(),
+            is_encrypted=transport.is_encrypted,
+            seconds=trio.current_time() - transport.since,
+            octets_in=transport.received,
+            octets_out=transport.sent,
+            ending=transport.ending,
+        )
 
 
 @dataclass(frozen=True, slots=True)

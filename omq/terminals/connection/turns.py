@@ -8,6 +8,9 @@ from omq.protocol.steps import Steps
 
 T = TypeVar("T")
 
+EVENTS_IN_TURN = 64
+"""The number of events of one connection after which the other connections have their turn."""
+
 
 async def in_turns(steps: Steps[T]) -> T:
     """Run the work and return its result. At each of its pauses let other tasks run."""

@@ -14,6 +14,7 @@ See 6-DMP, and docs/PROTOCOL.md, "DMP". A valid lease is answered with 200. Othe
 """
 
 import logging
+from dataclasses import replace
 from typing import assert_never
 
 import trio
@@ -42,6 +43,7 @@ from omq.protocol.dmp.server import (
 )
 from omq.protocol.handshake import DMP_HEADER
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -54,9 +56,6 @@ from omq.terminals.dmp.sink import SinkService, problem_of
 from omq.terminals.dmp.topic_target import TopicTarget
 
 log = logging.getLogger("omq.terminal")
-
-GOODBYE_SECONDS = 2.0
-"""How long a connection may take to end when the server stops."""
 
 OTHER_HOST = response(ResponseCode.NO_ACCESS, b"The lease was given to a client on another host")
 NO_LEASE_IN_TIME = response(ResponseCode.NOT_ALLOWED, b"No lease came in time")
@@ -107,19 +106,12 @@ class DmpTerminal:
                 pass
             case _:
                 assert_never(self._service)
-        return ConnectionStatistics(
-            kind=kind,
-            client=None if self._session is None else self._session.name,
-            peer=self._transport.peer(),
-            is_encrypted=self._transport.is_encrypted,
-            seconds=trio.current_time() - self._transport.since,
-            octets_in=self._transport.received,
-            octets_out=self._transport.sent,
+        client = None if self._session is None else self._session.name
+        return replace(
+            ConnectionStatistics.of(self._transport, kind, client),
             messages_in=published,
             messages_out=sent,
-            ending=self._transport.ending,
             unconfirmed=unconfirmed,
-            waiting_answers=0,
             subscriptions=len(self.open_channels()),
             is_sending=is_sending,
             stalled_seconds=stalled,
@@ -169,7 +161,7 @@ class DmpTerminal:
         self._waiting.cancel()
         if isinstance(self._service, SinkService):
             self._service.shut_down(why)
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)
 
     async def _converse(self) -> None:
         self._waiting.deadline = trio.current_time() + self._context.config.handshake_seconds

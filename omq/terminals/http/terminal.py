@@ -1,7 +1,7 @@
 """One connection of HTTP: it reads requests and answers them one by one, until one opens the WebSocket."""
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import trio
@@ -12,9 +12,9 @@ from omq.model import Topic
 from omq.protocol.http import websocket
 from omq.protocol.http.requests import BadRequest, HttpAnswer, Request, Requests
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
-    HeldOctets,
     Kind,
     SubscriptionStatistics,
 )
@@ -30,9 +30,6 @@ TAKE_SECONDS = 30.0
 
 PIECE_OCTETS = 64 << 10
 """How much is sent before other connections have their turn."""
-
-GOODBYE_SECONDS = 2.0
-"""How long the last answer may take when the server stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +138,8 @@ class HttpTerminal:
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        return ConnectionStatistics(
-            kind=Kind.HTTP,
-            client=None,
-            peer=self._transport.peer(),
-            is_encrypted=self._transport.is_encrypted,
-            seconds=trio.current_time() - self._transport.since,
-            octets_in=self._transport.received,
-            octets_out=self._transport.sent,
-            messages_in=0,
-            messages_out=0,
-            unconfirmed=0,
-            waiting_answers=0,
-            subscriptions=0,
-            is_sending=self._is_sending,
-            stalled_seconds=None,
-            held=HeldOctets(),
-        )
+        seen = ConnectionStatistics.of(self._transport, Kind.HTTP, None)
+        return replace(seen, is_sending=self._is_sending)
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return nothing: a connection of HTTP has no subscriptions."""
@@ -189,4 +171,4 @@ class HttpTerminal:
         self._is_stopping = True
         if self._reading is not None:
             self._reading.cancel()
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)

@@ -4,10 +4,9 @@ One task reads commands and executes them. Another one sends answers in the orde
 the messages of the subscriptions in turn.
 """
 
-import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
@@ -19,7 +18,6 @@ from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Gone, Octets
-from omq.logs import quoted, subject
 from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
@@ -28,8 +26,11 @@ from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRu
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.liveness import Liveness, Tick
+from omq.terminals.connection.login import log_login
 from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.states import Greeting, Over
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -50,19 +51,6 @@ if TYPE_CHECKING:
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
-
-GOODBYE_SECONDS = 2.0
-"""How long a connection that the server ends may take to send its last answers."""
-
-log = logging.getLogger("omq.terminal")
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """The client has not sent Connect yet."""
-
-    by: float
-    """The time by which it must have connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +76,6 @@ class Answering:
 @dataclass(frozen=True, slots=True)
 class Finishing:
     """Everything is answered. The subscriptions get the messages that are there, and no later ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """Nothing more is read or sent."""
 
 
 State = Greeting | Serving | Stopping | Answering | Finishing | Over
@@ -176,17 +159,11 @@ class OmqTerminal:
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        return ConnectionStatistics(
-            kind=Kind.OMQ,
-            client=None if self._session is None else self._session.name,
-            peer=self._transport.peer(),
-            is_encrypted=self._transport.is_encrypted,
-            seconds=trio.current_time() - self._transport.since,
-            octets_in=self._transport.received,
-            octets_out=self._transport.sent,
+        client = None if self._session is None else self._session.name
+        return replace(
+            ConnectionStatistics.of(self._transport, Kind.OMQ, client),
             messages_in=self._published,
             messages_out=self._sender.messages,
-            ending=self._transport.ending,
             unconfirmed=self._replies.unconfirmed,
             waiting_answers=len(self._replies) + len(self._fetches),
             subscriptions=len(self._subscriptions),
@@ -300,7 +277,7 @@ class OmqTerminal:
         self._subscriptions.close_all()
         self._fetches.stop()
         self._sender.signal.set()
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        say_goodbye(self._scope)
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
 
@@ -534,9 +511,7 @@ class OmqTerminal:
         )
         if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
             self._state = Serving(commands)
-        log.debug(
-            "%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name)
-        )
+        log_login(session, peer)
         await self._admission.limit(rates.received, self._transport.received)
         return True
 
