@@ -6,7 +6,7 @@ from datetime import datetime
 from pythonjsonlogger.json import JsonFormatter
 
 
-class Json(JsonFormatter):
+class JsonLines(JsonFormatter):
     """One object a line. Fields of a log call, such as peer, client and topic, are members of it."""
 
     def __init__(self) -> None:

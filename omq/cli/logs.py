@@ -47,7 +47,7 @@ def style_asked_for(arguments: Sequence[str]) -> str:
 
 def _formatter(style: str) -> logging.Formatter:
     if style == "json":
-        from omq.cli.json_log import Json  # the server starts sooner without it
+        from omq.cli.json_log import JsonLines  # the server starts sooner without it
 
-        return Json()
+        return JsonLines()
     return logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
