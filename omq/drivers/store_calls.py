@@ -7,11 +7,11 @@ from functools import partial
 from typing import TypeVar
 
 from omq.drivers.problems import for_clients
-from omq.drivers.reasons import Refused
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle
 from omq.threads import in_thread
-from omq_storage.errors import Limit, StoreError, StoreFull
+from omq_storage.errors import Limit, StoreError, StoreFull, UnknownTopicId
 from omq_storage.levels import Level
 from omq_storage.store import Store
 
@@ -33,6 +33,9 @@ class StoreCalls:
         """Run a call of the store's catalogue in a thread. Raises Refused for its errors."""
         try:
             return await self.in_need(function)
+        except UnknownTopicId as unknown:
+            # The store has deleted the topic in another thread, and the task that deletes it has not gone on.
+            raise Refused(Reason.NOT_FOUND, "there is no such topic") from unknown
         except StoreError as problem:
             self.problems.add(problem)
             raise Refused.of(for_clients(problem)) from problem

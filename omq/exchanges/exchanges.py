@@ -289,6 +289,10 @@ class Exchanges:
         topic = self._catalogue.lookup(wanted.destination.name)
         try:
             await self._change_store(partial(_bind, record))
+        except Refused as refused:
+            if refused.reason is Reason.NOT_FOUND:
+                raise _missing_queue(wanted.destination.name) from refused
+            raise
         finally:
             self._check_ends(wanted.source, wanted.destination)
             found = self._catalogue.lookup(wanted.destination.name)

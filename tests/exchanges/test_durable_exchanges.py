@@ -178,6 +178,17 @@ async def test_a_queue_that_is_deleted_while_it_is_bound_gets_no_binding(tmp_pat
         assert (exchanges.bindings(), drivers.store.catalogue.bindings()) == ([], [])
 
 
+async def test_a_queue_that_the_store_has_deleted_cannot_be_bound(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        await make(drivers, b"q")
+        driver = drivers.catalogue.lookup(b"q")
+        assert driver is not None
+        drivers.store.catalogue.delete(driver.topic.id)  # as a deletion has done whose task is about to go on
+        with pytest.raises(Refused, match="no queue 'q'") as refused:
+            await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
+        assert refused.value.reason is Reason.NOT_FOUND
+
+
 async def test_a_cancelled_declaration_is_whole_or_nothing(tmp_path: Path) -> None:
     async with server(tmp_path) as (drivers, exchanges):
         with trio.move_on_after(0) as limit:
