@@ -85,7 +85,7 @@ with open("pyproject.toml", "rb") as file:
 }
 
 # Whether an extra ("" for the package alone) is installed as pyproject.toml has it now, and noting that it is.
-# So do the sources of the compiled codec: where there is a C compiler, installing builds it anew.
+# So do the sources of the compiled codec: where there is a C compiler, installing builds it again.
 fingerprint() {
     local file
     for file in "$root"/pyproject.toml "$root"/setup.py "$root"/storage/omq_storage/_codec.pyx "$root"/storage/omq_storage/native/*; do

@@ -71,7 +71,7 @@ def add_commands(
     )
     add_topic(retain)
     limits = retain.add_argument_group("limits")
-    limits.add_argument("--octets", type=positive, metavar="N", help="keep at most so many octets")
+    limits.add_argument("--octets", type=positive, metavar="N", help="keep at most N octets")
     limits.add_argument("--seconds", type=seconds, metavar="SECONDS", help="keep messages for so long")
     limits.add_argument("--unlimited", action="store_true", help="keep messages for ever")
     limits.add_argument("--configured", action="store_true", help="keep what the configuration says")

@@ -1,4 +1,4 @@
-"""Turns: a lock whose next holder is the group that ranks lowest, whoever gives up meanwhile."""
+"""Turns: a lock whose next holder is the group that ranks lowest, also when other tasks give up."""
 
 import random
 

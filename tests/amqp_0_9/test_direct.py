@@ -406,7 +406,7 @@ def test_a_feed_is_stopped_by_cancel_and_goes_on_with_consume(broker: Broker) ->
 
 
 def timed(octets: int) -> bytes:
-    """Properties with a time of so many octets among the headers."""
+    """Return properties with a time of N `octets` among the headers."""
     return b"\x20\0" + wire.long(wire.short("t") + b"T" + (5).to_bytes(octets, "big"))
 
 

@@ -40,7 +40,7 @@ def connect(port: int) -> Iterator[Connect]:
 
 
 def bodies(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
-    """Consume so many messages, and acknowledge each."""
+    """Consume N (`count`) messages, and acknowledge each."""
     found: list[bytes] = []
     for method, _, body in channel.consume(queue, inactivity_timeout=SECONDS):
         assert method is not None, f"nothing came after {found}"

@@ -43,7 +43,7 @@ def numbers(client: Client, queue: str, count: int) -> list[int]:
 
 
 def confirmed(client: Client, count: int) -> tuple[list[tuple[int, int]], list[int]]:
-    """Read until so many messages are confirmed. Return the tag of each acknowledgement, with how many
+    """Read until N (`count`) messages are confirmed. Return the tag of each acknowledgement, with how many
     messages were returned before it, and the messages that were returned.
     """
     acks: list[tuple[int, int]] = []

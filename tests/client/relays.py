@@ -31,8 +31,8 @@ class Relay:
         self._links: list[_Link] = []
 
     def swallow(self, after: int = 0) -> None:
-        """Let nothing pass from now on; with `after`, from the moment when so many octets more have come to
-        the client of a connection.
+        """Let nothing pass from now on, or after N (`after`) more octets have come to the client of a
+        connection.
         """
         self._swallowing = not after
         for link in self._links:

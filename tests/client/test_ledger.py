@@ -13,7 +13,7 @@ class Task:
 
 
 def lossy_ledger(task: Task, lost: int) -> Ledger:
-    """A ledger of a connection that was lost with so many messages, of which the last was awaited."""
+    """Return a ledger of a connection that was lost with N (`lost`) messages, the last of them awaited."""
     ledger = Ledger(lambda: task)
     ledger.see()
     ledger.published = lost

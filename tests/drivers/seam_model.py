@@ -66,7 +66,7 @@ class Member:
     piece: Piece | None = None
     """A piece taken: likewise."""
     begun: tuple[Got, int] | None = None
-    """A message of whose body so many octets left."""
+    """A message, and how many octets of its body have left."""
     is_held: bool = False
     is_finished: bool = False
     end: int = FOREVER
@@ -99,7 +99,7 @@ class Member:
         return [got.id for got in self.taken] + ([self.begun[0].id] if self.begun is not None else [])
 
     def delivered(self, count: int) -> None:
-        """So many messages are written."""
+        """Count N (`count`) messages that are written."""
         if self.count is not None:
             self.count = max(0, self.count - count)
 
@@ -143,7 +143,7 @@ class Broadcast:
         member.unsettled |= set(member.unwritten)
 
     def check(self, members: Iterable[Member], next_id: int) -> None:
-        """Whoever has not got all messages below `next_id`, those taken over, has something to take."""
+        """Check that members that lack messages below `next_id`, those taken over, have something to take."""
         for member in members:
             if member.may_take and member.begun is None:
                 is_ready = member.client.channel.ready()

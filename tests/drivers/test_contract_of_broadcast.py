@@ -116,7 +116,7 @@ async def test_a_slow_subscriber_misses_nothing_that_is_kept(shared_store: Store
 
 @STORED
 async def test_old_and_new_messages_join(shared_store: Store, kind: Kind) -> None:
-    """Whoever reads from the beginning while others publish gets each message once, in order."""
+    """A client that reads from the beginning while others publish gets each message once, in order."""
     async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
         driver = await drivers.topic(kind)
         for _ in range(20):

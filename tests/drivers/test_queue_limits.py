@@ -310,7 +310,7 @@ async def test_the_length_in_octets(drivers: Drivers, durable: bool) -> None:
 
 
 async def small_posts(queue: QueueDriver, count: int) -> None:
-    """Post so many messages, each of which is a block."""
+    """Post N (`count`) messages, each of which is a block."""
     for _ in range(count):
         assert await settled(await queue.post(Bodies([b"x"]))) is None
 

@@ -26,7 +26,7 @@ BODY = b"x" * 10 * KIB
 
 
 async def filled(queue: QueueDriver, posts: int, each: int = 10) -> list[bytes]:
-    """Post so many messages without a consumer, each of them confirmed. Return their bodies."""
+    """Post messages without a consumer, each post confirmed. Return their bodies."""
     bodies: list[bytes] = []
     for _ in range(posts):
         batch = [b"%d-" % (len(bodies) + index) + BODY for index in range(each)]

@@ -17,7 +17,7 @@ def block(first: int, count: int = 1, size: int = 10) -> Block:
 
 
 def filled(counts: list[int], memory: TailMemory | None = None, limit: int = PLENTY) -> Tail:
-    """A tail with blocks of so many messages, from message 1 on."""
+    """Return a tail with blocks of these numbers of messages, from message 1 on."""
     tail = Tail(memory or TailMemory(PLENTY), limit)
     first = 1
     for count in counts:

@@ -362,7 +362,7 @@ def test_headers_that_are_nested_too_deep() -> None:
 
 
 def headers(octets: int) -> bytes:
-    """Properties of so many octets."""
+    """Return properties of N `octets`."""
     return (
         b"\x20\0"
         + (octets - 6).to_bytes(4, "big")

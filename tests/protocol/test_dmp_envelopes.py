@@ -230,7 +230,7 @@ def test_a_size_above_the_limit_is_refused_before_its_octets_come() -> None:
 
 
 def head_of(length: int) -> bytes:
-    """A head of so many octets: no names, and a table with one long string."""
+    """Return a head of N (`length`) octets: no names, and a table with one long string."""
     head = Head(properties=Properties(headers=Table(((b"", LongString(bytes(length - 14))),))))
     assert len(stored_head.encode(head)) == length
     return stored_head.encode(head)
@@ -410,7 +410,7 @@ TIMES = b"\x20\0\0\0\0\x13\x01tT\0\0\0\x05\x01aA\0\0\0\x05T\0\0\0\x07"
 
 
 def head_of_times(count: int, octets: int) -> bytes:
-    """A head with an array of so many times of so many octets."""
+    """Return a head with an array of N (`count`) times, each of N `octets`."""
     array = (b"T" + bytes(octets)) * count
     table = b"\0A" + sized(array)
     return b"\0\0\x20\0" + sized(table)

@@ -343,7 +343,7 @@ def test_a_refusal_says_whether_the_line_meant_to_publish(line: bytes, publish: 
 
 
 def publish_of(length: int) -> bytes:
-    """A line of so many octets, its line feed not counted."""
+    """Return a line of N (`length`) octets, its line feed not counted."""
     return b"(Publish a " + b"x" * (length - 12) + b")"
 
 

@@ -268,7 +268,7 @@ sexps = st.lists(st.sampled_from(SEXP_PIECES), max_size=24).map(b"".join)
 
 
 def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | None, max_depth: int) -> Any:
-    """What a sexp is, or what is wrong with it, when a step has at most so many octets."""
+    """Return what a sexp is, or what is wrong with it, when a step has at most N `octets`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
         for name in ("_STEP", "_WINDOW", "_TOKENS_WINDOW"):

@@ -86,7 +86,7 @@ class Conversation:
         await self.send(b"".join(command + b"\n" for command in commands))
 
     async def octets(self, count: int) -> bytes:
-        """Exactly so many octets, before any frame is read."""
+        """Return exactly N (`count`) octets, before any frame is read."""
         received = b""
         with trio.fail_after(PATIENCE):
             while len(received) < count:

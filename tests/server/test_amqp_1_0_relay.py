@@ -189,7 +189,7 @@ async def test_a_dynamic_target_makes_a_node(store: Path) -> None:
         await client.settle()
         await client.publish(text("own"))
         assert (await client.message()).octets == text("own")
-        await other.sender(address, 2)  # whoever knows the name may send to it
+        await other.sender(address, 2)  # any client that knows the name may send to it
         await other.publish(text("other"), 2)
         assert (await client.message()).octets == text("other")
         assert host.server.statistics().direct_nodes == 1

@@ -65,7 +65,7 @@ async def test_the_backlog_is_what_is_not_done(store: Path, clock: MockClock, pe
 
 
 async def eventually_backlog(client: Conversation, count: int) -> None:
-    """Wait until so many messages of t are not done."""
+    """Wait until N (`count`) messages of t are not done."""
     with trio.fail_after(PATIENCE):
         while (await client.topics())[b"t"].messages != count:  # noqa: ASYNC110
             await trio.sleep(0.002)

@@ -253,7 +253,7 @@ async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, 
                 message = await client.message()
                 assert (message.id, message.body) == (number, body)
                 if number == count // 2:
-                    clock.jump(SLOW_SECONDS)  # whoever is in the middle of something stalls again
+                    clock.jump(SLOW_SECONDS)  # a client in the middle of a message stalls again
 
         async with trio.open_nursery() as nursery:
             for client in stalled:

@@ -162,8 +162,8 @@ async def test_a_second_passes_after_each_wrong_secret(
         alice = await enter(host, "alice")
         guesses = [await open_as(host, "bob", f"guess {number}") for number in range(5)]
         assert await guesses[0].rest() == [Error(UNKNOWN)]
-        # Nobody else of this address is checked for now. Whoever was here before needs no check, and somebody
-        # from another address gets his.
+        # No other id from this address is checked for now. A client that connected before needs no check, and
+        # one from another address gets its own.
         again = await enter(host, "alice")
         elsewhere = await trio.open_tcp_stream("127.0.0.1", host.port, local_address="127.0.0.2")
         bob = Conversation(elsewhere)

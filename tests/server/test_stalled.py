@@ -26,7 +26,7 @@ from .dmp_conversation import Consumer, envelopes, feed, sink, stored
 
 MIB = 1 << 20
 SIZE = 6 * MIB
-"""More than a socket takes, so whoever is sent that much and reads nothing is in the middle of it."""
+"""More than a socket takes, so a client that is sent that much and reads nothing is in the middle of it."""
 
 
 def body_of(number: int, size: int = SIZE) -> bytes:
@@ -421,7 +421,7 @@ async def test_workers_that_stall_hold_nothing_of_what_is_stored(store: Path, cl
             for reader in readers:
                 nursery.start_soon(read, reader)
         with trio.fail_after(PATIENCE):
-            # Whoever of them was free first was dealt it.
+            # The first reader that was free was dealt the last message.
             async with trio.open_nursery() as nursery:
 
                 async def read_last(reader: Reader) -> None:

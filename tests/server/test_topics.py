@@ -256,7 +256,7 @@ with lmdb.open(sys.argv[1], max_dbs=8) as catalogue, catalogue.begin(write=True)
 
 @asynccontextmanager
 async def nobody_writes(environment: Path) -> AsyncIterator[None]:
-    """Within the block another process holds LMDB's lock for writers: whoever wants to write here waits."""
+    """Hold LMDB's lock for writers in another process within the block: a write in this process waits."""
     command = [sys.executable, "-c", HOLD, str(environment)]
     holder = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdin is not None

@@ -13,7 +13,7 @@ MODULES = Path(__file__).parent.parent.parent / "tools" / "torture"
 HANDLER_ON_A_SMALL_STACK = """
 import ctypes, mmap, os, signal, socket
 
-SIZE, PAGE = 16384, mmap.PAGESIZE  # as much as faulthandler takes, and below it what ends whoever takes more
+SIZE, PAGE = 16384, mmap.PAGESIZE  # as much as faulthandler takes, and below it a page to fault on
 
 
 class Stack(ctypes.Structure):

@@ -73,8 +73,8 @@ def processor_seconds(pid: int) -> float:
 
 
 def direct_seconds(clients: dict[str, Path], count: int) -> float:
-    """Processor time of proton's C `direct` for taking so many messages, and for sending as many: the same
-    work without a server in the middle.
+    """Return the processor time of proton's C `direct` for taking N (`count`) messages, and for sending as
+    many: the same work without a server in the middle.
     """
     total = 0.0
     for name in ("send", "receive"):

@@ -92,7 +92,7 @@ class Client:
         return self.until(ATTACH)[0]
 
     def grant(self, handle: int, count: int, credit: int) -> None:
-        """State the credit of a link of which so many messages arrived."""
+        """State the credit of a link of which N (`count`) messages arrived."""
         self.send(
             frame(
                 FLOW, uint(self.incoming), uint(1 << 30), uint(self._outgoing), uint(1 << 30),

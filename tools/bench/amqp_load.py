@@ -43,7 +43,7 @@ class Load:
     prefetch: int = 0
     """0 for consumers that do not acknowledge."""
     ack_every: int = 100
-    """Acknowledge with `multiple` after so many messages; 1: each by itself."""
+    """The number of messages after which to acknowledge with `multiple`; 1: each by itself."""
 
     @property
     def properties(self) -> bytes:
@@ -176,7 +176,7 @@ class _Confirms:
         self._single: set[int] = set()
 
     def wait(self, count: int) -> None:
-        """Return when so many messages are confirmed."""
+        """Wait until N (`count`) messages are confirmed."""
         while self._up_to + len(self._single) < count:
             try:
                 received = self._socket.recv(65536)
@@ -212,7 +212,7 @@ class _Acks:
         self._single = memoryview(prepared if load.ack_every == 1 else b"")
 
     def due(self, received: int) -> "bytes | memoryview":
-        """What is to be sent when so many messages were received."""
+        """Return the octets to send when N (`received`) messages were received."""
         before = self._acked
         if self._every > 1:
             self._acked = received - received % self._every

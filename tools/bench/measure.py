@@ -151,7 +151,7 @@ def wait_for_room(board: Board, kind: Kind, subscribers: int, needed: int) -> No
 def publish_stored(
     system: System, kind: Kind, chunk: Chunk, seconds: float, least: int, most: int, held: int, begin: Begin
 ) -> Span:
-    """Publish for a time and for at least and at most so many messages; the end is the confirmation of all.
+    """Publish for a time, at `least` and at `most` N messages; the end is the confirmation of all.
 
     `held` is how many messages the topic has already.
     """

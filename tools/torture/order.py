@@ -43,7 +43,7 @@ class Said:
 
 
 async def order(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
-    """So many messages. Raises NoCompiler."""
+    """Exchange N (`count`) messages. Raise NoCompiler."""
     said = Said()
     log = directory / "order.record"
     store = directory / "order"

@@ -1,0 +1,105 @@
+"""Plain technical English: no archaic words, and docstrings of functions that begin with a verb.
+
+A docstring of a function says in the imperative what the function does: "Return the …", "Count …". What a
+property or a class is may be said by a noun.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tracked import ROOT, tracked
+
+FORBIDDEN = re.compile(r"\b(?:whoever|anew|so\s+many\s+(?:octets|messages))\b", re.IGNORECASE)
+"""Say "a client that", "again", and "N octets" or "N messages"."""
+
+PLACES = ("omq", "storage", "docs", "tests", "README.md")
+
+OPENER = re.compile(
+    r"""
+    A|After|All|An|And|Another|Any|Anything|As|At|Because|Before|Both|But|By|Called|Each|
+    Either|Every|Everybody|Everything|For|From|He|Here|How|However|I|If|In|It|Its|Many|More|
+    Most|Much|Neither|No|Nobody|None|Not|Nothing|Of|On|Once|One|Only|Or|Other|Others|Our|
+    Same|She|Since|So|Some|Somebody|Something|Such|Than|That|The|Their|Then|There|These|They|
+    This|Those|To|Until|We|What|When|Whenever|Where|Wherever|Whether|Which|While|Who|Whose|
+    Why|With|Within|Without|You
+    """,
+    re.VERBOSE,
+)
+"""Words that begin a noun phrase, a clause or a statement, but never an imperative."""
+
+VERB = re.compile(r"[A-Z][a-z]+\b(?<![^s]s)")
+"""A capitalised word that is not in the third person, as "Returns" would be."""
+
+
+def texts(*endings: str) -> list[Path]:
+    """Return the files below PLACES with one of these endings, except for this one, which names the words."""
+    files = [file for file in tracked(*endings) if file.relative_to(ROOT).parts[0] in PLACES]
+    return [file for file in files if file != Path(__file__)]
+
+
+def forbidden(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each forbidden word with its line number."""
+    for match in FORBIDDEN.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match[0]
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a decorator makes the function a property, so that its docstring may be a noun."""
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and ast.unparse(node).rpartition(".")[2] in ("property", "cached_property", "setter")
+        for node in function.decorator_list
+    )
+
+
+def not_imperative(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the first word of each docstring of a function that is no verb for certain, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node):
+            words = (ast.get_docstring(node) or "").split()
+            if words and (OPENER.fullmatch(words[0]) or not VERB.match(words[0])):
+                yield node.lineno, words[0]
+
+
+def test_no_text_has_a_forbidden_word() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {word}"
+        for file in texts(".py", ".pyx", ".pxi", ".md", ".js")
+        for line, word in forbidden(file.read_text())
+    ]
+    assert found == []
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {word}"
+        for file in texts(".py")
+        if file.relative_to(ROOT).parts[0] in ("omq", "storage")
+        for line, word in not_imperative(file.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("word", ["Whoever", "anew", "so many octets", "so many\n    messages"])
+def test_a_forbidden_word_is_found(word: str) -> None:
+    assert list(forbidden(f"first\nsecond {word}.")) == [(2, word)]
+    assert list(forbidden(f"x{word}")) == []
+
+
+@pytest.mark.parametrize(
+    ("opening", "found"),
+    [
+        ("Return the number.", []),
+        ("Whether it is open.", [(1, "Whether")]),
+        ("Returns the number.", [(1, "Returns")]),
+        ("Pass it on.", []),
+        ("`count` octets.", [(1, "`count`")]),
+        ("return the number.", [(1, "return")]),
+    ],
+)
+def test_a_docstring_without_a_verb_is_found(opening: str, found: list[tuple[int, str]]) -> None:
+    assert list(not_imperative(f'def f() -> int:\n    """{opening}"""')) == found
+    assert list(not_imperative(f'@property\ndef f(self) -> int:\n    """{opening}"""')) == []
