@@ -221,7 +221,7 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("text", "said"), SENTENCES)
-def test_a_wrong_value_is_named_with_what_is_allowed(text: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_value_is_named_with_the_allowed_ones(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "omq.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:

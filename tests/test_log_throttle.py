@@ -53,7 +53,7 @@ async def test_the_first_lines_are_written_and_others_counted(flood: Flood, mock
     assert flood.report() == []
 
 
-async def test_while_it_goes_on_one_line_is_written(flood: Flood, mock_clock: MockClock) -> None:
+async def test_a_lasting_flood_is_logged_in_one_line(flood: Flood, mock_clock: MockClock) -> None:
     flood.add(LINES + 1)
     for time in range(3):
         mock_clock.jump(SECONDS)

@@ -179,7 +179,7 @@ async def test_a_watcher_with_other_rights_begins_again(tmp_path: Path, mock_clo
         assert began == [[], [], [watching.Began(2500)], []]
 
 
-async def test_the_server_is_told_to_those_who_may_watch_everything(
+async def test_only_clients_that_may_watch_everything_are_told_of_the_server(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     def lines(*numbers: int) -> list[watching.Line]:
@@ -250,7 +250,7 @@ async def test_a_replacing_watcher_takes_the_place_of_the_replaced_one(tmp_path:
         assert administration.watch(1000, lambda: None) is not None
 
 
-async def test_a_round_leaves_out_what_was_deleted_or_forbidden_since_it_began(tmp_path: Path) -> None:
+async def test_a_round_leaves_out_topics_deleted_or_forbidden_meanwhile(tmp_path: Path) -> None:
     async with watched(tmp_path, Totals()) as access:
         client, terminal = await connected(access, b"all:s"), Terminal(access)
         for name in (b"t1", b"t2", b"t3"):

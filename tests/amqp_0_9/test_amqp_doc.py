@@ -26,7 +26,7 @@ def test_the_page_has_examples() -> None:
 
 
 @pytest.mark.parametrize(("program", "output"), EXAMPLES)
-def test_an_example_prints_what_the_document_says(port: int, program: str, output: str) -> None:
+def test_an_example_prints_the_output_of_the_document(port: int, program: str, output: str) -> None:
     settings = f'host, port = "127.0.0.1", {port}\n'
     done = subprocess.run(
         [sys.executable, "-c", settings + program], capture_output=True, text=True, timeout=60, check=False

@@ -40,7 +40,7 @@ def test_declare_publish_get_consume_and_delete(url: str) -> None:
     assert run(url, "delete-queue", "-q", "tools").strip() == "1"
 
 
-def test_a_consumer_gets_what_is_published_to_an_exchange(url: str) -> None:
+def test_a_consumer_gets_messages_published_to_an_exchange(url: str) -> None:
     command = ["amqp-consume", "-u", url, "-e", "amq.topic", "-r", "prices.#", "-c", "1", "cat"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as consumer:
         assert consumer.stderr is not None

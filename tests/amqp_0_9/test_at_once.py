@@ -158,7 +158,7 @@ async def test_more_connections_than_are_sent_to_at_once(tmp_path: Path) -> None
         await in_thread(run)
 
 
-async def test_several_consumers_of_a_connection_share_what_its_window_allows(tmp_path: Path) -> None:
+async def test_several_consumers_of_a_connection_share_its_window(tmp_path: Path) -> None:
     window, consumers = 3, 4
     async with brokered(tmp_path) as (_, broker):
 

@@ -204,7 +204,7 @@ def test_a_commit_outlives_a_queue_to_which_it_publishes(broker: Broker) -> None
         assert client.wait().name == "commit-ok"
 
 
-def test_a_get_waits_for_what_was_published_before_confirm_select(broker: Broker) -> None:
+def test_a_get_waits_for_messages_published_before_confirm_select(broker: Broker) -> None:
     client = broker.channel()
     for _ in range(5):
         client.open(2)

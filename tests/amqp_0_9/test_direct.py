@@ -250,7 +250,7 @@ def direct(client: Client, method_id: int, name: str) -> wire.Reply:
 
 
 @pytest.mark.parametrize("method_id", [10, 20])
-def test_leases_for_what_is_not_there(method_id: int, broker: Broker) -> None:
+def test_leases_for_missing_topics_are_refused(method_id: int, broker: Broker) -> None:
     client = broker.channel()
     answer = direct(client, method_id, "nosuch")
     assert answer.told() == f"channel.close 404 NOT_FOUND (61500,{method_id})"

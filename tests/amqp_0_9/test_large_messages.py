@@ -132,7 +132,7 @@ def clock() -> MockClock:
     return MockClock(rate=1.0)
 
 
-async def test_a_client_that_reads_what_it_got_slowly_is_not_silent(tmp_path: Path, clock: MockClock) -> None:
+async def test_a_client_that_reads_slowly_is_not_silent(tmp_path: Path, clock: MockClock) -> None:
     data = bytes(30_000_000)
 
     def ask(broker: Broker) -> Client:

@@ -164,7 +164,7 @@ def published(broker: Broker) -> Client:
         (close_channel(1), "channel.close-ok"),
     ],
 )
-def test_a_client_finds_what_it_published_without_confirms(
+def test_a_client_finds_messages_it_published_without_confirms(
     published: Client, question: bytes, answer: str, broker: Broker
 ) -> None:
     assert published.call(question).told() == answer

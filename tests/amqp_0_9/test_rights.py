@@ -298,7 +298,7 @@ def test_messages_are_forwarded_only_to_where_the_client_may_publish(
     assert every.call(get(1, "q", 1)).name == "get-empty"
 
 
-def test_any_client_may_ask_whether_who_waits_for_a_reply_is_there(broker: Broker) -> None:
+def test_any_client_may_ask_whether_a_reply_queue_exists(broker: Broker) -> None:
     found = "queue.declare-ok messages=0 consumers=1"
     client, server = enter(broker, frozenset({D, P, S})), enter(broker, frozenset())
     for passive in (0, 1):

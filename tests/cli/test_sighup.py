@@ -103,7 +103,7 @@ def test_sigterm_before_the_modules_are_loaded_stops_the_server_in_order(tmp_pat
 
 
 @STARTED_TWICE
-def test_sigterm_ends_what_is_no_server() -> None:
+def test_sigterm_ends_a_command_that_is_no_server() -> None:
     with starting("--hash-secret") as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == -signal.SIGTERM

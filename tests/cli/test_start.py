@@ -28,7 +28,7 @@ LATER = {
 """Modules that only some clients or options need: the server loads them when the first of these comes."""
 
 
-def test_the_server_is_ready_before_it_loads_what_not_all_need(tmp_path: Path) -> None:
+def test_the_server_is_ready_before_it_loads_rarely_used_modules(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (
         log.open("w") as errors,

@@ -108,7 +108,7 @@ def test_the_interval_of_top_has_a_range(shell: Shell, interval: str) -> None:
     assert f"{interval!r} is no number of seconds from 0.1 to 3600".encode() in done.stderr
 
 
-def test_top_shows_who_is_behind_on_a_narrow_terminal(shell: Shell) -> None:
+def test_top_shows_lagging_subscribers_on_a_narrow_terminal(shell: Shell) -> None:
     shell.ok("declare", "watched-" + "long-" * 20)
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))

@@ -14,7 +14,7 @@ SECRET = "hush-4711"
 HASH = str(hash_of(SECRET.encode()))
 
 
-async def test_rounds_have_all_topics_and_tell_what_has_changed(client: Client) -> None:
+async def test_rounds_have_all_topics_and_tell_changes(client: Client) -> None:
     await client.declare("quiet")
     async with client.watch(0.1) as rounds:
         first = await anext(rounds)

@@ -110,7 +110,7 @@ async def test_many_tasks_may_use_a_sink_at_a_time(client: Client) -> None:
     assert sink.stored == await messages_in(client, b"t") == 1_500
 
 
-async def test_a_producer_may_send_again_what_is_in_doubt(client: Client) -> None:
+async def test_a_producer_may_send_messages_in_doubt_again(client: Client) -> None:
     async with client.sink("t", producer=b"p", first=5) as sink:
         await sink.publish_many([b"a", b"b"])
         await sink.publish(b"c", properties=Properties(type=b"x"), routing_key=b"k")

@@ -171,7 +171,9 @@ def test_10000_topics_can_be_used(page: Page, tmp_path: Path) -> None:
 # -- one topic ----------------------------------------------------------------------------------------------
 
 
-def test_the_tail_shows_what_is_published(page: Page, client: blocking.Client, server: RunningServer) -> None:
+def test_the_tail_shows_published_messages(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
     client.declare("tail")
     page.open(origin(server), "#/topics/tail")
     tailing(page, client, "tail")

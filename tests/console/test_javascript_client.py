@@ -115,7 +115,7 @@ def _as_strings(value: object) -> object:
             return value
 
 
-def test_the_package_has_what_npm_needs() -> None:
+def test_the_package_has_the_files_npm_needs() -> None:
     folder = Path(__file__).parents[2] / "omq" / "console" / "client"
     package = json.loads((folder / "package.json").read_text())
     assert package["type"] == "module"

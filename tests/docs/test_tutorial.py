@@ -76,7 +76,7 @@ def without_bytes(output: str) -> str:
 @pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("nc", "xxd")), reason="nc or xxd is not installed"
 )
-def test_every_command_of_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+def test_every_command_of_the_tutorial_prints_the_shown_output(tmp_path: Path) -> None:
     blocks: list[tuple[str, str]] = BLOCK.findall(TUTORIAL.read_text())
     shown = 0
     with ExitStack() as terminals:

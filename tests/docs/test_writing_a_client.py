@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "WRITING-A-CLIENT.md").read_text()
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_the_client_does_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_client_behaves_as_the_page_shows(tmp_path: Path) -> None:
     blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
     (tmp_path / "notes.c").write_text(blocks["c"])
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:

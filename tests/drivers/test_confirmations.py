@@ -79,7 +79,7 @@ def test_all_of_several_confirmations_is_settled_with_the_last_of_them(order: tu
     assert heard == [GONE]  # the first in the order of the parts, in whatever order they were settled
 
 
-def test_all_of_what_is_settled_is_settled() -> None:
+def test_all_of_settled_confirmations_is_settled() -> None:
     failed = Confirmation()
     failed.settle(FULL)
     assert all_of([]).settled

@@ -133,9 +133,7 @@ async def test_a_channel_that_is_held_keeps_its_place(shared_drivers: Drivers, k
 
 
 @of_kinds()
-async def test_a_finished_channel_gives_what_was_there_and_nothing_later(
-    shared_drivers: Drivers, kind: Kind
-) -> None:
+async def test_a_finished_channel_gives_no_later_messages(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     client = Client(driver)
     await post(driver, b"a", b"b")
@@ -273,7 +271,7 @@ async def test_a_finishing_channel_counts_as_a_subscriber_until_it_is_closed(
 
 
 @of_kinds()
-async def test_info_counts_what_is_kept_and_who_listens(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_info_counts_kept_messages_and_subscribers(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     info = driver.info()
     assert (info.id, info.topic, info.delivery, info.persistence) == (

@@ -71,7 +71,7 @@ async def numbered(driver: Driver, count: int) -> None:
 
 
 @of_kinds()
-async def test_a_window_bounds_what_is_unsettled(drivers: Drivers, kind: Kind) -> None:
+async def test_a_window_bounds_unsettled_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     client.request(2)
@@ -96,7 +96,7 @@ async def test_a_window_bounds_what_is_unsettled(drivers: Drivers, kind: Kind) -
 
 
 @of_kinds()
-async def test_a_window_counts_what_was_taken_before_it_was_granted(drivers: Drivers, kind: Kind) -> None:
+async def test_a_window_counts_messages_taken_before_its_grant(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     await numbered(driver, 5)
@@ -194,7 +194,7 @@ async def test_a_broadcast_channel_without_a_window_has_nothing_to_settle(
 
 
 @of_kinds()
-async def test_a_count_bounds_what_is_delivered(drivers: Drivers, kind: Kind) -> None:
+async def test_a_count_bounds_the_delivered_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 3)
     assert client.channel.granted() == Granted(count=3)
@@ -232,7 +232,7 @@ async def test_a_written_message_uses_up_one_credit(drivers: Drivers, kind: Kind
 
 
 @of_kinds()
-async def test_a_lower_count_takes_back_what_is_not_taken(drivers: Drivers, kind: Kind) -> None:
+async def test_a_lower_count_takes_back_untaken_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client, other = await counting(driver, 6), await counting(driver, 0)
     await numbered(driver, 9)
@@ -245,7 +245,7 @@ async def test_a_lower_count_takes_back_what_is_not_taken(drivers: Drivers, kind
 
 
 @of_kinds()
-async def test_a_lower_count_leaves_what_is_taken(drivers: Drivers, kind: Kind) -> None:
+async def test_a_lower_count_leaves_taken_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 4)
     await numbered(driver, 9)
@@ -388,7 +388,7 @@ async def test_a_drain_of_an_empty_topic_takes_the_count_back_at_once(drivers: D
 
 
 @of_kinds()
-async def test_a_drain_gives_what_is_there_first(drivers: Drivers, kind: Kind) -> None:
+async def test_a_drain_gives_the_present_messages_first(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     client.channel.grant(0, CreditKind.COUNT)
@@ -465,7 +465,7 @@ async def test_a_drain_is_given_up_for_new_credit_or_the_end(drivers: Drivers, k
 
 
 @of_kinds(lambda kind: not kind.is_broadcast)
-async def test_a_drain_ends_when_others_have_got_what_there_was(drivers: Drivers, kind: Kind) -> None:
+async def test_a_drain_ends_when_others_have_got_the_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client, other = await counting(driver, 0), Client(driver)
     await numbered(driver, 2)
@@ -482,7 +482,7 @@ async def test_a_drain_ends_when_others_have_got_what_there_was(drivers: Drivers
 
 
 @of_kinds()
-async def test_a_cancelled_channel_gives_nothing_more_and_keeps_what_is_unsettled(
+async def test_a_cancelled_channel_gives_no_more_and_keeps_unsettled_messages(
     drivers: Drivers, kind: Kind
 ) -> None:
     driver = await drivers.topic(kind)
@@ -529,7 +529,7 @@ async def test_messages_taken_before_a_cancel_may_be_written(drivers: Drivers, k
 
 @of_kinds()
 @pytest.mark.parametrize("first", ["drain", "finish"])
-async def test_a_drain_of_a_finished_channel_gives_what_it_has(
+async def test_a_drain_of_a_finished_channel_gives_its_messages(
     drivers: Drivers, kind: Kind, first: str
 ) -> None:
     driver = await drivers.topic(kind)

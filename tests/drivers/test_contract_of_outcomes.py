@@ -324,7 +324,7 @@ async def test_an_undeliverable_message_goes_to_another_worker(drivers: Drivers,
 
 
 @ROUND_ROBIN
-async def test_a_worker_that_is_full_gets_what_is_undeliverable_to_others_later(
+async def test_a_full_worker_gets_messages_undeliverable_to_others_later(
     drivers: Drivers, kind: Kind
 ) -> None:
     driver = await drivers.topic(kind)
@@ -345,7 +345,7 @@ async def test_a_worker_that_is_full_gets_what_is_undeliverable_to_others_later(
 
 
 @ROUND_ROBIN
-async def test_a_drain_does_not_wait_for_what_is_undeliverable_here(drivers: Drivers, kind: Kind) -> None:
+async def test_a_drain_does_not_wait_for_undeliverable_messages(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = Client(driver)
     client.channel.grant(10, CreditKind.COUNT)

@@ -188,7 +188,7 @@ async def test_a_worker_confirms_only_its_own_messages_once(shared_drivers: Driv
 
 
 @ROUND_ROBIN
-async def test_the_first_request_makes_what_is_not_written_unconfirmed(
+async def test_the_first_request_makes_unwritten_messages_unconfirmed(
     shared_drivers: Drivers, kind: Kind
 ) -> None:
     driver = await shared_drivers.topic(kind)
@@ -236,7 +236,7 @@ async def test_a_message_can_be_confirmed_before_its_last_octet_left(
 
 @ROUND_ROBIN
 @pytest.mark.parametrize("credit", [None, 100])
-async def test_a_held_channel_leaves_to_others_what_it_has_not_begun(
+async def test_a_held_channel_leaves_unbegun_messages_to_others(
     shared_drivers: Drivers, kind: Kind, credit: int | None
 ) -> None:
     driver = await shared_drivers.topic(kind)
@@ -267,7 +267,7 @@ async def test_a_held_channel_leaves_to_others_what_it_has_not_begun(
 
 
 @STORED
-async def test_a_restart_keeps_what_is_not_done(tmp_path: Path, kind: Kind) -> None:
+async def test_a_restart_keeps_messages_that_are_not_done(tmp_path: Path, kind: Kind) -> None:
     async with opened(tmp_path / "store") as drivers:
         driver = await drivers.topic(kind)
         client = with_credit(driver, 6)
@@ -287,7 +287,7 @@ async def test_a_restart_keeps_what_is_not_done(tmp_path: Path, kind: Kind) -> N
 
 
 @STORED
-async def test_after_a_kill_nothing_is_left_out(tmp_path: Path, kind: Kind) -> None:
+async def test_a_kill_loses_no_undone_message(tmp_path: Path, kind: Kind) -> None:
     async with opened(tmp_path / "store", killed=True) as drivers:
         driver = await drivers.topic(kind)
         client = with_credit(driver, 6)

@@ -157,7 +157,7 @@ async def test_a_drain_ends_when_everything_is_written(scene: Scene) -> None:
     assert one.granted() == Granted(count=0)
 
 
-async def test_a_cancelled_consumer_keeps_what_it_has(scene: Scene) -> None:
+async def test_a_cancelled_consumer_keeps_its_messages(scene: Scene) -> None:
     one = scene.consumer(5)
     scene.send(b"a")
     await taken(one)

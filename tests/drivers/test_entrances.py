@@ -113,7 +113,7 @@ def test_topics_take_turns_with_one_publisher_each() -> None:
     assert not memory.lines.has(one.entrance)
 
 
-def test_the_first_that_does_not_fit_lets_nobody_pass() -> None:
+def test_the_first_publisher_that_does_not_fit_lets_no_other_pass() -> None:
     memory = Memory(10)
     memory.used = 10
     large, small = memory.topic("large"), memory.topic("small")

@@ -125,7 +125,7 @@ async def test_sequences_survive_a_restart(tmp_path: Path, persistence: Persiste
 
 
 @pytest.mark.parametrize("level", [Level.WEAK, Level.ASYNC])
-async def test_sequences_never_point_past_what_survived(tmp_path: Path, level: Level) -> None:
+async def test_sequences_never_point_past_surviving_messages(tmp_path: Path, level: Level) -> None:
     sync = next(sync for sync, known in LEVELS.items() if known is level)
     async with opened(tmp_path / "store") as drivers:
         driver = await drivers.declare(Persistent(sync))

@@ -306,7 +306,7 @@ async def test_without_ids_messages_are_refused_and_hold_nothing(
     assert drivers.memory.statistics() == NOTHING
 
 
-async def test_a_post_that_is_refused_half_way_tells_what_became_of_each_message(
+async def test_a_partly_refused_post_reports_the_outcome_of_each_message(
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = await with_ids(drivers, BROADCAST)

@@ -213,7 +213,7 @@ async def test_messages_that_no_consumer_may_have_expire(
     other.close()
 
 
-async def test_a_purge_forgets_what_was_set_aside(drivers: Drivers) -> None:
+async def test_a_purge_forgets_messages_set_aside(drivers: Drivers) -> None:
     queue = await queue_of(drivers)
     not_here = Modified(undeliverable_here=True)
     first = worker(queue, 1)
@@ -572,7 +572,7 @@ async def test_a_post_that_waits_is_refused_in_part(drivers: Drivers) -> None:
 
 
 @EITHER
-async def test_a_queue_that_nobody_uses_expires(
+async def test_an_unused_queue_expires(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool
 ) -> None:
     deleted = trio.Event()

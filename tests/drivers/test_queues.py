@@ -256,7 +256,7 @@ async def test_a_getter_and_consumers_share_the_messages(drivers: Drivers, optio
     assert queue.ready == 3
 
 
-async def test_a_getter_takes_what_no_consumer_may_have(drivers: Drivers) -> None:
+async def test_a_getter_takes_messages_no_consumer_may_have(drivers: Drivers) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
     client, getter = Client(queue), getter_of(queue)
     client.request(1)
@@ -274,7 +274,7 @@ async def test_a_getter_takes_what_no_consumer_may_have(drivers: Drivers) -> Non
 
 
 @EITHER
-async def test_a_purge_takes_what_is_ready_and_nothing_else(drivers: Drivers, options: QueueOptions) -> None:
+async def test_a_purge_takes_ready_messages_only(drivers: Drivers, options: QueueOptions) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", options)
     getter = getter_of(queue)
     await post(queue, *(b"%d" % number for number in range(5)))
@@ -450,7 +450,7 @@ async def test_plain_queues_take_fragments(
     assert not ephemeral.takes_fragments
 
 
-async def test_a_queue_replaces_only_an_empty_topic_that_nobody_declared(drivers: Drivers) -> None:
+async def test_a_queue_replaces_only_an_empty_undeclared_topic(drivers: Drivers) -> None:
     catalogue = drivers.catalogue
     for name in (b"empty", b"used"):
         await catalogue.lookup_or_declare(name)

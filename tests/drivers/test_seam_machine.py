@@ -546,7 +546,7 @@ class Machine:
 
 
 @of_kinds()
-def test_drivers_do_what_the_model_says(stores: StoreOfMany, kind: Kind) -> None:
+def test_drivers_behave_as_the_model(stores: StoreOfMany, kind: Kind) -> None:
     @settings(max_examples=20, phases=set(Phase) - {Phase.explain})
     @given(st.data())
     def compare(data: st.DataObject) -> None:

@@ -110,7 +110,7 @@ async def test_every_octet_of_an_unfinished_line_is_counted(clock: MockClock) ->
         ([16384] * 6, [1.5] * 6, 10.0),
     ],
 )
-async def test_a_client_that_sends_little_gives_way_to_those_who_wait(
+async def test_a_client_that_sends_little_gives_way_to_waiting_ones(
     clock: MockClock, octets: list[int], seconds: list[float], gives_way_at: float
 ) -> None:
     """Less than 16 KiB in two seconds, or not everything in ten."""
@@ -126,7 +126,7 @@ async def test_a_client_that_sends_little_gives_way_to_those_who_wait(
     assert holding.gives_way_at() == pytest.approx(began + gives_way_at)
 
 
-async def test_of_stalled_messages_one_is_held_however_large_it_is() -> None:
+async def test_one_stalled_message_is_held_however_large_it_is() -> None:
     stalled = Stalled(100)
     told: list[str] = []
     with stalled.holding(1, 1, 500, lambda _: told.append("first")):

@@ -97,7 +97,7 @@ async def test_a_second_makes_a_client_slow_and_half_a_second_does_not(
         channel.written(0)
 
 
-async def test_a_subscriber_takes_what_is_immediate_unless_it_is_stalled(topic: Driver) -> None:
+async def test_a_subscriber_takes_immediate_messages_unless_it_is_stalled(topic: Driver) -> None:
     assert not topic.has_taker()
     channel = topic.open(Listener(), FromCurrent())
     assert topic.has_taker()

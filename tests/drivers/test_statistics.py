@@ -23,7 +23,7 @@ BROADCAST = of_kinds(lambda kind: kind.is_broadcast)
 
 
 @ALL
-async def test_a_topic_counts_what_comes_in(shared_drivers: Drivers, kind: Kind) -> None:
+async def test_a_topic_counts_incoming_messages(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     client = Client(driver)
     await post(driver, b"one", b"three")
@@ -47,7 +47,7 @@ async def test_a_topic_counts_what_comes_in(shared_drivers: Drivers, kind: Kind)
 
 
 @BROADCAST
-async def test_a_subscriber_is_behind_by_what_is_not_on_its_socket(
+async def test_a_subscriber_is_behind_by_messages_not_on_its_socket(
     shared_drivers: Drivers, kind: Kind
 ) -> None:
     driver = await shared_drivers.topic(kind)
@@ -174,7 +174,7 @@ async def test_posts_that_wait_for_a_commit_are_counted(tmp_path: Path) -> None:
         assert (writer.statistics().waiting_posts, writer.statistics().waiting_octets) == (0, 0)
 
 
-async def test_a_writer_counts_what_it_could_not_store(tmp_path: Path) -> None:
+async def test_a_writer_counts_messages_it_could_not_store(tmp_path: Path) -> None:
     async with opened(tmp_path / "store") as drivers:
         writer = drivers.catalogue.writers[Level.STRONG]
         topics: list[Driver] = [await drivers.declare(STRONG, name=name) for name in (b"t", b"u")]

@@ -137,7 +137,7 @@ def test_the_share_of_each_gets_smaller_with_their_number() -> None:
     assert (memory.share(), memory.used) == (250, 0)
 
 
-def test_when_there_is_too_much_the_largest_give_until_an_eighth_is_free() -> None:
+def test_the_largest_tails_give_until_an_eighth_is_free() -> None:
     one = block(1).held
     memory = TailMemory(40 * one)
     small, large, largest = filled([1] * 4, memory), filled([1] * 14, memory), filled([1] * 22, memory)

@@ -74,7 +74,7 @@ def block(first: int, count: int = 1) -> Block:
     return encode(1, first, [b"%d" % message for message in range(first, first + count)], 0)
 
 
-def test_a_tail_with_a_gap_forgets_what_lies_before_it() -> None:
+def test_a_tail_with_a_gap_forgets_blocks_before_it() -> None:
     """Else it would cover the gap, and give the block after it for a message in it."""
     memory = TailMemory(MIB)
     tail = Tail(memory, MIB)

@@ -140,7 +140,7 @@ async def test_topics_take_turns_when_shared_memory_is_free_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("position", [0, 1])
-async def test_a_publisher_that_leaves_lets_those_behind_it_pass(tmp_path: Path, position: int) -> None:
+async def test_a_publisher_that_leaves_lets_the_others_pass(tmp_path: Path, position: int) -> None:
     async with drivers(tmp_path / "store", b"t", delivery=Delivery.ROUND_ROBIN) as (memory, (driver,)):
         await driver.post(Bodies([b"x" * 200 * KIB]))
         scopes = [trio.CancelScope(), trio.CancelScope()]

@@ -202,7 +202,7 @@ async def test_a_cancelled_declaration_is_whole_or_nothing(tmp_path: Path) -> No
         assert own(exchanges) == stored
 
 
-async def test_a_full_store_refuses_a_durable_exchange_and_keeps_what_is_there(tmp_path: Path) -> None:
+async def test_a_full_store_refuses_a_durable_exchange_and_keeps_the_rest(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store", map_size=1 << 18, boot_id="first")
     async with serving(store) as drivers:
         exchanges = Exchanges(drivers.catalogue)

@@ -232,7 +232,7 @@ def test_values_are_compared_by_kind(wanted: object, found: object, equal: bool)
     assert bool(queues(index, headers=table(h=found))) is equal
 
 
-def test_of_equal_names_the_first_counts() -> None:
+def test_the_first_of_equal_names_counts() -> None:
     index = index_of(ExchangeType.HEADERS)
     index.add(bound("q", "", table(a=1)))
     twice = Table(((b"a", typed(1)), (b"a", typed(2))))

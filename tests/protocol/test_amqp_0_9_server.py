@@ -689,7 +689,7 @@ def test_the_compiled_codec_takes_every_form_of_a_message() -> None:
         assert isinstance(run.batch, Framed)
 
 
-def test_runs_end_before_what_exceeds_a_limit() -> None:
+def test_runs_end_before_a_limit_is_exceeded() -> None:
     """The code for single messages refuses it, and says why."""
     limits = RunLimits(10, 1 << 16)
     assert runs.take_publishes_plain(publish(1, b"k", bytes(10)), 0, 1, limits)[0] is not None

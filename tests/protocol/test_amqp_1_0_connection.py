@@ -310,7 +310,7 @@ def test_the_links_of_a_connection_are_limited(peer: Peer) -> None:
     assert len(peer.say(frame(Attach("a last one", 1, True, source=source())))) == 1
 
 
-def test_a_refused_link_keeps_nothing_that_the_client_said(peer: Peer) -> None:
+def test_a_refused_link_keeps_no_data_of_the_client(peer: Peer) -> None:
     long = source(write("x" * 30_000))
 
     def refuse(handle: int) -> None:
@@ -491,7 +491,7 @@ def test_messages_are_sent_and_settled(peer: Peer) -> None:
     assert event.state is None
 
 
-def test_credit_is_counted_from_what_the_client_has_seen(peer: Peer) -> None:
+def test_credit_is_counted_from_the_deliveries_the_client_has_seen(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5)
     send(peer, link, 1)

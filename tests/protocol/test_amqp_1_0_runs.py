@@ -106,7 +106,7 @@ def test_twins_take_the_same_transfers(octets: bytes, max_frame: int) -> None:
 
 
 @given(streams())
-def test_a_run_is_what_the_frames_say(octets: bytes) -> None:
+def test_a_run_equals_its_frames(octets: bytes) -> None:
     run, end = runs.take_transfers(octets, 0, MAX_FRAME)
     if run is None:
         return

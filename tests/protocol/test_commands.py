@@ -238,7 +238,7 @@ def test_every_command_is_read_back(command: Command) -> None:
 
 
 @given(names, names)
-def test_a_publish_line_is_what_the_writer_of_sexps_makes_of_it(topic: bytes, body: bytes) -> None:
+def test_a_publish_line_equals_the_output_of_the_writer_of_sexps(topic: bytes, body: bytes) -> None:
     assert publish_sexp(topic, body) == write([b"Publish", topic, body])
     assert publish_sexp(topic, body) == sexp_of_command(Publish(topic, body))
 
@@ -290,7 +290,9 @@ def test_an_argument_more_or_less_is_refused_by_name(command: Command, position:
         (b"Topics Topics", None, b"Bad sexp: there is more than one sexp"),
     ],
 )
-def test_a_refusal_says_what_it_answers(line: bytes, constructor: str | None, sentence: bytes) -> None:
+def test_a_refusal_names_the_command_it_answers(
+    line: bytes, constructor: str | None, sentence: bytes
+) -> None:
     with pytest.raises(CommandError) as caught:
         parse(line)
     assert caught.value.constructor == constructor

@@ -165,7 +165,7 @@ def test_our_server_answers_each_read_of_a_recorded_client_as_openamq_did(name: 
 
 
 @pytest.mark.parametrize("name", recorded.OTHER_VERSION)
-def test_another_version_of_the_header_is_answered_with_what_is_spoken_then_closed(name: str) -> None:
+def test_another_version_of_the_header_is_answered_with_the_supported_one(name: str) -> None:
     answered = recorded.sent(name, "S")
     assert answered == b"AMQP\x00\x00\x09\x01"  # what OpenAMQ speaks besides; we speak nothing but DMP here
     ours = ServerDialogue().feed(recorded.sent(name, "C"))

@@ -165,7 +165,7 @@ def test_frames_before_a_bad_one_are_not_lost() -> None:
     assert caught.value.before == [MessageRun(5, [1], [b"a"]), Error(b"good bye")]
 
 
-def test_the_limit_counts_what_the_length_counts() -> None:
+def test_the_limit_counts_as_the_length_does() -> None:
     just = encode(Message(1, 5, b"x" * 87))
     assert FrameDecoder(max_frame=100).feed(just) == [MessageRun(5, [1], [b"x" * 87])]
     with pytest.raises(FrameError, match="limit of 99"):

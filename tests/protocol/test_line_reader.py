@@ -252,14 +252,14 @@ def same(found: list[bytes], reads: list[bytes]) -> None:
 @example([b'(Publish a ")'])
 @example([b'(publish"a"")', b"Topics"])
 @example([b'(Publish a"b")', b'(Publish a "b")', b'(Publish "a" "b")', b'(Publish"a"b)'])
-def test_lines_in_one_read_give_what_each_gives_alone(sequence: list[bytes]) -> None:
+def test_lines_in_one_read_give_the_events_of_each_line(sequence: list[bytes]) -> None:
     read = b"".join(line + b"\n" for line in sequence)
     same([*sequence, b""], [read])
 
 
 @settings(max_examples=500)
 @given(sequences, st.lists(st.integers(0, 400), max_size=6), st.sampled_from([b"", b"(Publish a b", b"\r"]))
-def test_lines_cut_anywhere_give_what_each_gives_alone(
+def test_lines_cut_anywhere_give_the_events_of_each_line(
     sequence: list[bytes], cuts: list[int], unfinished: bytes
 ) -> None:
     octets = b"".join(line + b"\n" for line in sequence) + unfinished

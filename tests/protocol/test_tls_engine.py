@@ -108,7 +108,7 @@ def test_an_end_without_close_notify(directory: Path) -> None:
     ("answer", "problem"),
     [(b"HTTP/1.1 400 Bad Request\r\n", "wrong version number"), (b"", "the connection ended without a word")],
 )
-def test_a_handshake_with_who_does_not_speak_tls_fails(directory: Path, answer: bytes, problem: str) -> None:
+def test_a_handshake_with_a_peer_without_tls_fails(directory: Path, answer: bytes, problem: str) -> None:
     authority = Authority(directory)
     client = TlsEngine(client_context(authority.file, None, None), server_name="omq.test")
     assert not client.shake_hands()

@@ -176,7 +176,7 @@ HEADS = st.sampled_from([b"", KEYED, TABLED, NUMBERED, KEYED_AND_NUMBERED])
     st.data(),
     st.sampled_from([None, b"p"]),
 )
-def test_envelopes_say_what_the_block_says(
+def test_envelopes_equal_the_messages_of_the_block(
     messages: list[tuple[bytes, bytes]], data: st.DataObject, producer: bytes | None
 ) -> None:
     parts = [

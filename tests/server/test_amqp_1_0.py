@@ -101,7 +101,7 @@ async def test_credit_is_kept_exactly(store: Path) -> None:
         assert (await client.message()).octets == data(b"4")
 
 
-async def test_a_drained_link_gives_what_there_is_and_its_credit_back(store: Path) -> None:
+async def test_a_drained_link_gives_the_messages_and_returns_its_credit(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
         await client.sender("q")
         link = await client.receiver("q")
@@ -438,7 +438,7 @@ async def test_a_stalled_consumer_of_a_node_leaves_messages_to_others(store: Pat
             assert found == [body, body]
 
 
-async def test_outcomes_may_come_before_the_rest_of_what_was_taken_has_left(store: Path) -> None:
+async def test_outcomes_may_come_before_a_take_is_written_completely(store: Path) -> None:
     small, large = text("x" * 40_000), text("x" * 6_000_000)
     async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
         await client.sender("unicast.x")
@@ -664,7 +664,7 @@ async def test_a_malformed_message_is_rejected_and_the_link_goes_on(store: Path)
         assert (outcome.first, outcome.state) == (good, ACCEPTED)
 
 
-async def test_problems_end_what_they_are_about(store: Path) -> None:
+async def test_problems_end_their_session_or_connection(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
         await client.say(Begin(None, 0, 10, 10), channel=1)
         await client.heard(Begin)

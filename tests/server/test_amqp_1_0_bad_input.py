@@ -178,7 +178,7 @@ async def test_a_client_that_never_settles_gets_its_credit_and_no_more(store: Pa
         assert sorted(got) == [b"%d" % number for number in range(9)]
 
 
-async def test_outcomes_of_what_was_never_sent(store: Path) -> None:
+async def test_outcomes_of_unsent_messages_are_ignored(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
         await client.receiver("q")
         await client.say(Disposition(True, 0, 2**32 - 1, True, ACCEPTED))

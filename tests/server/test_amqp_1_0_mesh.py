@@ -115,7 +115,7 @@ async def test_filters_and_termini_are_answered_to_the_client(store: Path) -> No
         assert (await mesh.message()).octets == data(b"one")
 
 
-async def test_a_waypoint_stores_what_no_consumer_takes(store: Path) -> None:
+async def test_a_waypoint_stores_messages_no_consumer_takes(store: Path) -> None:
     """Both links of an autoLink are attached when the router connects, and again when it comes back."""
     async with serving(store) as host:
         async with router(host.port) as mesh:

@@ -128,7 +128,7 @@ async def test_one_message_of_a_connection_waits_for_the_windows_of_its_sessions
         assert [(await transfer(client)).more for _ in range(3)] == [True, True, False]
 
 
-async def test_a_drain_is_answered_behind_what_waits(store: Path) -> None:
+async def test_a_drain_is_answered_behind_waiting_transfers(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
         await other.sender("jobs")
         await other.accepted(await other.publish(LONG))

@@ -25,7 +25,9 @@ from .conversation import (
 
 
 @pytest.mark.parametrize("persistence", PERSISTENCES)
-async def test_the_backlog_is_what_is_not_done(store: Path, clock: MockClock, persistence: str) -> None:
+async def test_the_backlog_counts_messages_that_are_not_done(
+    store: Path, clock: MockClock, persistence: str
+) -> None:
     """Message by message, though messages are stored and deleted by whole blocks."""
 
     async def backlog(client: Conversation) -> tuple[int, int]:

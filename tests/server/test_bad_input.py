@@ -312,7 +312,7 @@ async def test_a_topic_without_a_name_or_with_too_long_a_one(
         assert isinstance(await client.ask(b"(Declare %s Broadcast Transient)" % longest), Declared)
 
 
-async def test_unsubscribing_what_was_not_subscribed(store: Path) -> None:
+async def test_unsubscribing_without_a_subscription_is_refused(store: Path) -> None:
     async with undisturbed(store) as host:
         client = await host.connect()
         assert (await client.refusal(b"(Unsubscribe others)")).startswith(b"Unsubscribe others: ")
@@ -321,7 +321,7 @@ async def test_unsubscribing_what_was_not_subscribed(store: Path) -> None:
         await still_good(client)
 
 
-async def test_replay_of_what_cannot_be_replayed(store: Path) -> None:
+async def test_replay_of_an_unsuitable_topic_is_refused(store: Path) -> None:
     async with undisturbed(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare fleeting Broadcast Transient)")
@@ -344,7 +344,7 @@ async def test_declaring_with_other_types(store: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [b"Fetch", b"Blocks"])
-async def test_bulk_reading_of_what_cannot_be_read(store: Path, command: bytes) -> None:
+async def test_bulk_reading_refuses_unreadable_topics(store: Path, command: bytes) -> None:
     async with undisturbed(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare fleeting Broadcast Transient)")

@@ -268,7 +268,7 @@ async def stall(clock: MockClock, is_over: Callable[[], bool]) -> None:
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_a_slow_subscriber_of_a_transient_topic_is_told_what_it_missed(store: Path) -> None:
+async def test_a_slow_subscriber_of_a_transient_topic_hears_of_missed_messages(store: Path) -> None:
     count, size = 1600, 16 << 10
     body = b"x" * (size - 5)
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:

@@ -187,7 +187,7 @@ async def test_gaps_stand_in_their_places(store: Path) -> None:
         )
 
 
-async def test_a_fetch_finds_what_was_confirmed_before_it(store: Path) -> None:
+async def test_a_fetch_finds_messages_confirmed_before_it(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         for round_ in range(1, 20):
@@ -255,7 +255,7 @@ async def test_a_client_that_reads_slowly_costs_one_piece(store: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["open", "half-closed"])
-async def test_a_client_that_reads_nothing_is_ended_for_those_that_wait(
+async def test_a_client_that_reads_nothing_is_ended_for_waiting_ones(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, *, finished: bool
 ) -> None:
     caplog.set_level("INFO")

@@ -381,7 +381,7 @@ async def test_runs_of_messages_are_refused_as_a_whole(store: Path) -> None:
         assert (await some.topics())[b"a"].messages == 50
 
 
-async def test_leases_carry_the_rights_of_who_asked(store: Path) -> None:
+async def test_leases_carry_the_rights_of_the_principal(store: Path) -> None:
     async with serving(
         store, clients=[client("some", publish=["a"], subscribe=["b"], declare=["*"])]
     ) as host:

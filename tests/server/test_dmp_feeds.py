@@ -178,7 +178,7 @@ async def test_others_get_the_messages_that_were_not_written_to_a_lost_round_rob
         assert least // size <= len(missing) <= (least + sent) // size + 1
 
 
-async def test_a_round_robin_feed_that_nobody_serves_keeps_nothing_from_others(store: Path) -> None:
+async def test_an_unserved_round_robin_feed_keeps_no_message_from_others(store: Path) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Round_robin Transient")
         one = await lease(client, b"(Get t From_current)")
@@ -265,7 +265,7 @@ async def test_deleting_the_topic_ends_its_feeds(store: Path, delivery: bytes, p
         assert any(isinstance(frame, Deleted) for frame in said)
 
 
-async def test_a_feed_that_stops_reading_loses_what_memory_cannot_hold(store: Path) -> None:
+async def test_a_feed_that_stops_reading_loses_messages_beyond_memory(store: Path) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
         client = await declared(host, b"Broadcast Transient")
         slow = await feed(host, client, receive_octets=4096)
@@ -305,7 +305,7 @@ async def test_a_slow_feed_of_a_kept_topic_loses_nothing(store: Path, clock: Moc
         assert received == bodies
 
 
-async def test_a_broadcast_feed_that_half_closes_gets_what_there_is(store: Path) -> None:
+async def test_a_broadcast_feed_that_half_closes_gets_the_present_messages(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.send(publish(b"t", numbered(1, 5000)))
@@ -316,7 +316,7 @@ async def test_a_broadcast_feed_that_half_closes_gets_what_there_is(store: Path)
         assert (await host.topics())[b"t"].subscribers == 0
 
 
-async def test_a_broadcast_feed_that_half_closes_gets_nothing_that_comes_later(store: Path) -> None:
+async def test_a_broadcast_feed_that_half_closes_gets_no_later_messages(store: Path) -> None:
     """However long it takes to send it what there was."""
     count = 200
     async with serving(store, memory_bytes=64 * MIB) as host:

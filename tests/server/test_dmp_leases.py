@@ -89,9 +89,7 @@ async def test_a_lease_expires(store: Path, clock: MockClock, command: bytes) ->
         assert await refused(host, other) == NOT_VALID
 
 
-async def test_a_feed_that_nobody_serves_is_closed_when_its_lease_expires(
-    store: Path, clock: MockClock
-) -> None:
+async def test_an_unserved_feed_is_closed_when_its_lease_expires(store: Path, clock: MockClock) -> None:
     async with serving(store, lease_seconds=10) as host:
         client = await host.connect()
         await lease(client, b"(Get t From_current)")
@@ -314,7 +312,7 @@ async def test_recorded_clients_are_answered_as_openamq_did(store: Path, name: s
             await connection.ended()
 
 
-async def test_a_server_that_stops_answers_those_who_wait(store: Path) -> None:
+async def test_a_stopping_server_answers_waiting_clients(store: Path) -> None:
     async with serving(store) as host:
         connection = await host.open()
         await connection.send(HEADER)

@@ -295,7 +295,7 @@ async def test_a_slow_sink_gives_way_however_much_it_sends(store: Path, clock: M
         assert await stored(waiting) == 1
 
 
-async def test_an_end_without_half_close_confirms_nothing_and_keeps_what_came(store: Path) -> None:
+async def test_an_end_without_half_close_confirms_nothing_and_keeps_messages(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         closed, reset = await sink(host, client), await sink(host, client)
@@ -462,7 +462,7 @@ async def test_a_principal_that_reads_nothing_takes_no_memory(store: Path) -> No
 
 
 @EVERY
-async def test_a_server_that_stops_stores_and_says_what_it_has(store: Path, persistence: bytes) -> None:
+async def test_a_stopping_server_stores_and_reports_its_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast %s)" % persistence)
@@ -480,7 +480,7 @@ async def test_a_server_that_stops_stores_and_says_what_it_has(store: Path, pers
 
 @pytest.mark.parametrize("persistence", [b"Strong", b"Weak", b"Async"])
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.1, math.inf])
-async def test_a_process_killed_while_it_drains_has_what_it_said(
+async def test_a_process_killed_during_a_drain_keeps_confirmed_messages(
     store: Path, persistence: bytes, delay: float
 ) -> None:
     bodies = [b"%07d" % number + b"x" * 100 for number in range(30_000)]

@@ -101,7 +101,7 @@ async def test_another_version_is_answered_with_minus_one_and_the_end(store: Pat
 
 
 @pytest.mark.parametrize("rest", [b"\x00\x00\x09\x00", b"\x0a\x01\x00\x02", b"\x01\x01\x08\x00", b"    "])
-async def test_amqp_of_no_known_version_is_told_what_is_spoken(store: Path, rest: bytes) -> None:
+async def test_unknown_versions_of_amqp_are_answered_with_the_supported_one(store: Path, rest: bytes) -> None:
     async with serving(store) as host:
         client = await host.open()
         await client.send(b"AMQP" + rest)

@@ -30,7 +30,7 @@ async def test_the_server_says_that_it_is_alive(store: Path) -> None:
         assert answered.fields["cache-control"] == "no-store"
 
 
-async def test_every_answer_forbids_what_pages_do_not_need(store: Path) -> None:
+async def test_every_answer_forbids_features_pages_do_not_need(store: Path) -> None:
     async with serving(store) as host:
         for path in ("/healthz", "/nothing"):
             fields = (await ask(host, request(path))).fields

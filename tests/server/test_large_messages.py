@@ -420,7 +420,7 @@ async def test_the_reserve_of_the_disk_is_kept_in_the_middle(store: Path) -> Non
         assert answer == b"541 INTERNAL-ERROR 0 messages stored; the disk is full", answer
 
 
-async def test_a_defect_in_the_middle_ends_only_what_it_hits(
+async def test_a_defect_in_the_middle_ends_only_the_affected_part(
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     actual = os.statvfs

@@ -110,7 +110,7 @@ async def test_octets_a_second_count_them_too(store: Path, clock: MockClock, wha
         assert trio.current_time() - began >= (octets - last) / 20_000 - 2
 
 
-async def test_blocks_are_listed_behind_what_was_published_before(store: Path) -> None:
+async def test_blocks_are_listed_behind_earlier_messages(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.say(b"(Publish t 1)", b"(Publish t 2)", b"(Blocks t 1 10)")

@@ -197,7 +197,7 @@ async def test_peek_shows_a_hundred_messages_that_are_not_done_whatever_their_bl
             assert [(each.id, each.body) for each in answer.list] == [(id, b"%d" % id) for id in expected]
 
 
-async def test_purge_deletes_what_is_ready(client: Client) -> None:
+async def test_purge_deletes_ready_messages(client: Client) -> None:
     await client.declare("jobs", Delivery.ROUND_ROBIN, STRONG)
     for _ in range(3):
         await client.publish_confirmed("jobs", b"x")

@@ -72,7 +72,7 @@ async def test_a_subscriber_of_many_topics_that_reads_late_gets_everything_in_or
             assert frame.body == b"next"
 
 
-async def test_a_connection_that_breaks_is_no_trouble_for_who_publishes(tmp_path: Path) -> None:
+async def test_a_broken_connection_does_not_disturb_publishers(tmp_path: Path) -> None:
     async with serving(tmp_path / "store", ping_seconds=1000) as host:
         publisher = await declare_all(host)
         broken, _ = await subscribe_all(host)

@@ -168,7 +168,7 @@ async def test_messages_are_counted_by_protocol(store: Path, persistence: str) -
         assert expected(await metrics(host))
 
 
-async def test_openmetrics_is_given_to_those_who_ask_for_it(store: Path) -> None:
+async def test_openmetrics_is_given_on_request(store: Path) -> None:
     async with serving(store) as host:
         writer = await host.connect()
         await writer.send(publish(b"prices", [b"x"]))

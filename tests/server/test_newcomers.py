@@ -54,7 +54,7 @@ async def enter(host: Host, clients: list[ClientConfig]) -> Conversation:
 
 @pytest.mark.parametrize("clients", [ANYBODY, ALICE], ids=["anybody", "configured"])
 @pytest.mark.parametrize("say", [Host.open, only_version, only_header, only_a_wrong_lease])
-async def test_a_crowd_that_does_not_say_who_it_is_keeps_nobody_out(
+async def test_many_unknown_connections_keep_no_client_out(
     store: Path, say: Any, clients: list[ClientConfig]
 ) -> None:
     async with serving(store, max_connections=CROWD, client_share=1.0, clients=clients) as host:

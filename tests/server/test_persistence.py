@@ -124,7 +124,7 @@ async def test_a_transient_topic_never_gives_an_id_twice_though_the_process_was_
             await host.kill()
 
 
-async def test_a_stop_while_publishing_keeps_what_was_confirmed(store: Path) -> None:
+async def test_a_stop_while_publishing_keeps_confirmed_messages(store: Path) -> None:
     async with serving_process(store) as host:
         topics = [b"strong", b"weak", b"async"]
         confirmed = dict.fromkeys(topics, 0)
@@ -190,7 +190,7 @@ FLUSH = 1000.0
 
 
 @CHECKPOINTED
-async def test_a_power_failure_takes_back_what_came_after_the_last_checkpoint(
+async def test_a_power_failure_takes_back_messages_after_the_last_checkpoint(
     store: Path, clock: MockClock, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     persistence = b"(Persistent %s)" % level.value.title().encode()

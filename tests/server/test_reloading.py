@@ -167,7 +167,7 @@ async def test_a_debt_is_paid_off_at_the_new_rate(store: Path, clock: MockClock)
                 await reload(host.server, lambda _: alice_at(1000))
 
 
-async def test_a_changed_rate_limit_applies_to_those_who_have_one() -> None:
+async def test_a_changed_rate_limit_applies_to_limited_clients() -> None:
     rates = Rates.of(1000)
     assert rates.changed(500) is rates
     assert [limit.octets_per_second for limit in (rates.received, rates.sent, rates.answered) if limit] == [

@@ -86,7 +86,7 @@ async def test_lines_may_be_cut_anywhere(store: Path, pieces: int) -> None:
         assert await subscriber.bodies(30) == numbered(1, 30)
 
 
-async def test_a_half_close_gets_everything_that_was_asked_for_and_then_the_end(store: Path) -> None:
+async def test_a_half_close_gets_all_answers_and_then_the_end(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast (Persistent Strong))")

@@ -86,7 +86,7 @@ async def test_workers_with_credit_get_messages_strictly_in_turn(store: Path, pe
 
 
 @EVERY
-async def test_credit_bounds_what_is_not_confirmed(store: Path, persistence: bytes) -> None:
+async def test_credit_bounds_unconfirmed_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
         client = await worker(host, credit=3)
@@ -110,7 +110,7 @@ async def test_credit_bounds_what_is_not_confirmed(store: Path, persistence: byt
         assert await client.ids(3) == [8, 9, 10]
 
 
-async def test_request_after_subscribe_counts_what_was_written_as_unconfirmed_from_then_on(
+async def test_request_after_subscribe_makes_written_messages_unconfirmed(
     store: Path,
 ) -> None:
     async with serving(store) as host:
@@ -130,7 +130,7 @@ async def test_request_after_subscribe_counts_what_was_written_as_unconfirmed_fr
 
 
 @pytest.mark.parametrize("id", [4, 0, -1, 1 << 40])
-async def test_received_of_what_is_not_outstanding_is_refused(store: Path, id: int) -> None:
+async def test_received_for_a_message_not_outstanding_is_refused(store: Path, id: int) -> None:
     async with serving(store) as host:
         publisher = await declared(host, b"Transient")
         first, second = await worker(host, credit=2), await worker(host, credit=2)
@@ -214,7 +214,7 @@ async def test_a_lost_worker_returns_its_unconfirmed_messages_to_others(
 
 
 @EVERY
-async def test_unsubscribing_gives_back_what_was_not_confirmed(store: Path, persistence: bytes) -> None:
+async def test_unsubscribing_gives_back_unconfirmed_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
         leaving, other = await worker(host, credit=2), await worker(host, credit=2)
@@ -242,7 +242,7 @@ async def test_a_plain_subscriber_gets_a_message_at_most_once(store: Path, persi
 
 
 @EVERY
-async def test_a_plain_subscriber_that_stops_reading_is_skipped_and_loses_only_what_was_written_to_it(
+async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages(
     store: Path, persistence: bytes
 ) -> None:
     count = 1500
@@ -449,7 +449,7 @@ async def test_done_messages_of_a_transient_topic_are_forgotten(store: Path) -> 
 
 
 @STORED
-async def test_retention_never_deletes_what_is_not_done(
+async def test_retention_never_deletes_undone_messages(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
     async with serving(store, retention_bytes=1, retention_seconds=0.001) as host:
@@ -530,7 +530,7 @@ async def test_unconfirmed_messages_survive_the_end_of_the_process(store: Path, 
         assert await host.stop() == 0
 
 
-async def test_a_worker_that_half_closes_gets_what_it_was_dealt(store: Path) -> None:
+async def test_a_worker_that_half_closes_gets_its_dealt_messages(store: Path) -> None:
     async with serving(store) as host:
         publisher = await declared(host, b"(Persistent Weak)")
         client = await worker(host, credit=5)

@@ -154,7 +154,7 @@ class WordsOfATopic(Words):
         raise AssertionError("nothing is at hand")
 
 
-async def test_the_turn_of_a_source_does_not_precede_what_was_pushed_before_it() -> None:
+async def test_the_turn_of_a_source_does_not_precede_earlier_pushes() -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
         sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         sender.backlog.add(b"." * (1 << 18))
@@ -190,7 +190,7 @@ class MessageOfATopic(Words):
         self.position = position
 
 
-async def test_a_source_that_shares_a_turn_does_not_precede_what_was_pushed_before_it() -> None:
+async def test_a_source_that_shares_a_turn_does_not_precede_earlier_pushes() -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
         sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         sender.backlog.add(b"." * (1 << 18))
@@ -491,7 +491,7 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
 
 @pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_channel_keeps_what_was_not_framed_yet(
+async def test_a_channel_keeps_messages_that_are_not_framed_yet(
     store: Path, delivery: bytes, is_cancelled: bool
 ) -> None:
     async with serving(store) as host, connected() as (transport, stream):
@@ -518,7 +518,7 @@ async def test_a_channel_keeps_what_was_not_framed_yet(
         channel.close()
 
 
-async def test_a_channel_gives_at_once_what_is_little_and_in_memory(store: Path) -> None:
+async def test_a_channel_gives_small_messages_in_memory_at_once(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin Transient)")

@@ -312,7 +312,9 @@ async def test_a_stalled_reader_of_a_deleted_message_is_cut_off(
 
 @WAYS
 @pytest.mark.usefixtures("traced")
-async def test_of_what_is_not_stored_little_is_held(store: Path, clock: MockClock, way: str) -> None:
+async def test_stalled_readers_of_transient_topics_hold_little_memory(
+    store: Path, clock: MockClock, way: str
+) -> None:
     """Those are cut off who have read nothing for the longest time, and nobody else."""
     count = 6
     async with small_server(store) as host:
@@ -367,7 +369,7 @@ async def test_a_slow_reader_is_not_cut_off_for_stalled_ones(store: Path, clock:
 
 @pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
 @pytest.mark.parametrize(("way", "credit"), [("subscription", None), ("subscription", 100), ("feed", None)])
-async def test_a_worker_that_stalls_has_nothing_but_the_message_it_is_in(
+async def test_a_stalled_worker_keeps_only_the_message_it_receives(
     store: Path, clock: MockClock, persistence: bytes, credit: int | None, way: str
 ) -> None:
     """What else it was dealt goes to others. When it reads again it is dealt again."""
@@ -395,7 +397,7 @@ async def test_a_worker_that_stalls_has_nothing_but_the_message_it_is_in(
 
 
 @pytest.mark.usefixtures("traced")
-async def test_workers_that_stall_hold_nothing_of_what_is_stored(store: Path, clock: MockClock) -> None:
+async def test_stalled_workers_hold_no_memory_for_stored_messages(store: Path, clock: MockClock) -> None:
     count = 8
     async with small_server(store) as host:
         client = await declared(host, b"Round_robin (Persistent Weak)")

@@ -180,7 +180,7 @@ async def free_port() -> int:
     ("address", "why"),
     [(f"{'x' * 70}:0", "that is no host name"), ("192.0.2.1:1", "Cannot assign requested")],
 )
-async def test_when_one_address_cannot_be_had_none_is_kept(store: Path, address: str, why: str) -> None:
+async def test_no_address_is_kept_when_one_cannot_be_had(store: Path, address: str, why: str) -> None:
     port = await free_port()
     with pytest.raises(ListenError, match=f"cannot listen on .*: {why}"):
         async with open_server(Config(listen=[f"127.0.0.1:{port}", address], store=str(store))):

@@ -84,9 +84,7 @@ async def test_after_a_killed_process_all_of_it_is_there(
         await are_whole(host, client, ["strong", "weak", "async"])
 
 
-async def test_after_a_power_failure_what_was_safe_is_there(
-    unpacked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_safe_messages_survive_a_power_failure(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMQ_BOOT_ID", "another")
     gaps: list[Gap] = []
     async with (

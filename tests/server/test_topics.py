@@ -298,7 +298,7 @@ async def test_a_publisher_hears_that_its_topic_was_deleted(
 
 
 @EVERY
-async def test_topics_tells_what_there_is(store: Path, persistence: bytes) -> None:
+async def test_topics_lists_the_topics(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         client = await host.connect()
         assert await client.topics() == {}
@@ -319,7 +319,7 @@ async def test_topics_tells_what_there_is(store: Path, persistence: bytes) -> No
         assert (await client.topics())[b"t"].subscribers == 0
 
 
-async def test_topics_counts_what_was_published_before_it_on_the_same_connection(store: Path) -> None:
+async def test_topics_counts_earlier_messages_of_the_same_connection(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         for round in range(1, 20):

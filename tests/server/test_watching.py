@@ -55,7 +55,7 @@ async def changes(connection: Conversation, name: bytes) -> w.TopicWatch:
             return found[name]
 
 
-async def test_the_first_round_has_all_topics_and_later_ones_what_has_changed(store: Path) -> None:
+async def test_the_first_round_has_all_topics_and_later_ones_changed_ones(store: Path) -> None:
     async with serving(store) as host:
         client, watcher = await host.connect(), await host.connect()
         await declare(client, 120)

@@ -139,7 +139,7 @@ def test_conditions_and_columns_that_cannot_be(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_says_what_cannot_be_in_one_sentence(source: Serving, tmp_path: Path) -> None:
+def test_the_command_reports_a_wrong_option_in_one_sentence(source: Serving, tmp_path: Path) -> None:
     program = "from omq.cli.start import main; main()"
     words = ("--decode", "csv:a NOTYPE", "--to", f"jsonl:{tmp_path}/files")
     done = subprocess.run(

@@ -88,7 +88,7 @@ def test_every_column_of_every_message(spark: SparkSession, served: Serving, way
 
 
 @BOTH
-def test_several_topics_each_level_and_what_was_deleted(
+def test_several_topics_of_each_level_and_deleted_ones(
     spark: SparkSession, served: Serving, way: str
 ) -> None:
     here = place(served, way)
@@ -300,7 +300,7 @@ FILTERS = [
 
 @BOTH
 @pytest.mark.parametrize("pushed", [True, False])
-def test_filters_change_what_is_read_and_not_the_rows(
+def test_filters_reduce_the_read_messages_and_not_the_rows(
     spark: SparkSession, served: Serving, way: str, pushed: bool
 ) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushed).lower())
@@ -326,9 +326,7 @@ def test_a_filter_is_pushed_down(spark: SparkSession, served: Serving) -> None:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_filters_are_left_to_spark_unless_somebody_wants_otherwise(
-    spark: SparkSession, served: Serving
-) -> None:
+def test_filters_are_left_to_spark_by_default(spark: SparkSession, served: Serving) -> None:
     frame = reading(spark, servers=served.address, subscribe="prices")
     assert (frame.where("offset < 5").count(), frame.count(), frame.where("offset > 50").count()) == (
         4,
@@ -337,7 +335,7 @@ def test_filters_are_left_to_spark_unless_somebody_wants_otherwise(
     )
 
 
-def test_without_the_switch_spark_filters_what_is_all_read(spark: SparkSession, served: Serving) -> None:
+def test_without_the_switch_spark_filters_all_rows_itself(spark: SparkSession, served: Serving) -> None:
     frame = reading(spark, servers=served.address, subscribe="prices", minPartitions="10")
     few = frame.where("offset >= 40 and offset < 50")
     assert "Filter (" in plan_of(few)

@@ -175,7 +175,7 @@ def test_copying_bodies_of_anything(
 
 
 @needs_codec
-def test_bodies_are_not_copied_into_what_is_only_read() -> None:
+def test_bodies_are_not_copied_into_read_only_buffers() -> None:
     frames, bounds = plain.frames_of(1, 1, [b"body"])
     with pytest.raises(BufferError):
         native().copy_bodies(frames, bounds, 0, 1, bytes(4), bytearray(8))

@@ -218,7 +218,7 @@ def test_writers_go_on_while_a_checkpoint_syncs(tmp_path: Path, monkeypatch: pyt
     environment.close()
 
 
-def test_after_a_failed_sync_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_ends_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = open_level(tmp_path / "weak")
     environment.append([numbered(1, 0, 10)])
     environment.checkpoint()

@@ -183,7 +183,7 @@ def test_a_full_map_is_told_with_its_size(tmp_path: Path) -> None:
     database.close()
 
 
-def test_after_a_refusal_nothing_is_written_and_all_is_read(database: Database) -> None:
+def test_a_refusal_ends_writing_but_not_reading(database: Database) -> None:
     put(database, (b"1", b"one"))
     database.refuse_writes("The disk failed.")
     with pytest.raises(StoreFailed, match=r"^The disk failed\.$"):

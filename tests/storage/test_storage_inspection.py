@@ -220,7 +220,7 @@ def test_each_part_is_named_before_it_is_read(path: Path) -> None:
     assert told == ["strong", "weak", "async", "catalogue"]
 
 
-def test_each_repair_keeps_what_it_replaces(path: Path) -> None:
+def test_each_repair_keeps_the_replaced_files(path: Path) -> None:
     for number in (1, 2, 3):
         before = (path / "strong" / "data.mdb").read_bytes()
         forget(path / "strong", (INDEX, block_key(0, 1)))
@@ -331,7 +331,7 @@ def test_a_size_of_a_backup_is_that_of_its_data(path: Path) -> None:
     assert (path.with_name("backup") / "format").read_text() == '{"format": 3, "backup": true}'
 
 
-def test_a_backup_replaces_what_an_interrupted_one_left(path: Path) -> None:
+def test_a_backup_replaces_the_rest_of_an_interrupted_one(path: Path) -> None:
     left = path.with_name("backup.part")
     left.mkdir()
     (left / "rest").write_text("of an earlier backup")

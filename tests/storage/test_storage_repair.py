@@ -144,7 +144,7 @@ def test_a_lost_branch_page_loses_no_message(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", [b"blocks", b"index", b"extents", b"topics"])
 @pytest.mark.parametrize("where", ["name", "order"])
-def test_a_bit_in_what_a_table_is_called_or_how_it_is_ordered_costs_no_message(
+def test_a_flipped_bit_in_the_name_or_order_of_a_table_costs_no_message(
     tmp_path: Path, table: bytes, where: str
 ) -> None:
     path = filled(tmp_path / "store")

@@ -224,7 +224,7 @@ def test_the_newest_record_of_each_topic_is_found(tmp_path: Path, seed: int, dam
 
 
 @pytest.mark.parametrize("page", range(2, 12))
-def test_a_lost_page_costs_what_was_on_it_only(tmp_path: Path, page: int) -> None:
+def test_a_lost_page_costs_its_own_content_only(tmp_path: Path, page: int) -> None:
     path = tmp_path / "strong"
     written = used(path, seed=1)
     content = (path / "data.mdb").read_bytes()

@@ -77,7 +77,7 @@ def test_inputs_that_hypothesis_makes(name: str, data: st.DataObject) -> None:
     target.check(octets[: target.longest])
 
 
-def test_a_parser_that_keeps_what_it_read_is_noticed() -> None:
+def test_a_parser_that_keeps_its_input_is_noticed() -> None:
     kept: list[bytes] = []
 
     def keep(data: bytes) -> None:

@@ -69,7 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(result, json.loads(figures.read_text()), plots, list(stores.iterdir()))
 
 
-def test_every_point_has_figures_and_what_was_published_was_counted(run: Run) -> None:
+def test_every_point_has_figures_and_the_published_messages_are_counted(run: Run) -> None:
     points = {(point["figure"], point["at"], point["system"]): point for point in run.report["points"]}
     for figure, places in PLACES.items():
         system = "omq-lines" if figure.startswith("topics") else "omq"
