@@ -28,7 +28,7 @@ def envelopes(bodies, heads, smallest):
 
 
 cdef bytes written_envelopes(const Span* spans, int64_t count, tuple heads, bytes common, smallest):
-    """`heads` has as many as there are spans, or is None for the head `common` each."""
+    """Return the envelopes of these spans. `heads` has one for each, or is None for the head `common` each."""
     cdef int64_t least = min(max(smallest, 0), LONGEST_SIZE)
     cdef int64_t size = 0
     cdef int64_t one, i

@@ -146,7 +146,7 @@ cdef class Frames:
         return made
 
     def bodies(self):
-        """The bodies, each by itself."""
+        """Return the bodies, each by itself."""
         cdef const uint8_t* frames = octets_of(self._frames)
         cdef const uint8_t* offsets = octets_of(self._offsets)
         cdef list found = []
@@ -187,7 +187,7 @@ cdef class FrameInParts:
     cdef int64_t _filled
 
     def __cinit__(self, Py_ssize_t size):
-        """`size`: octets of the body.  Raises ValueError if it is too large for a block."""
+        """Prepare for a body of N (`size`) octets.  Raise ValueError if it is too large for a block."""
         if not 0 <= size < FRAMES_LIMIT - HEADER:
             raise ValueError(f"A body of {size} octets does not fit into a block.")
         self._made = new_frames(1, HEADER + size)
@@ -219,7 +219,7 @@ cdef class FrameInParts:
 
 
 cdef Frames frames_from(const Span* spans, int64_t count, uint32_t topic, uint64_t first):
-    """None when they would be too large for a block."""
+    """Return the frames of these spans; None when they would be too large for a block."""
     cdef int64_t size = frames_size(spans, count)
     if size >= FRAMES_LIMIT:
         return None

@@ -41,7 +41,7 @@ cdef inline int64_t escape_length(const uint8_t* at, int64_t left) noexcept nogi
 
 
 cdef inline int digit(uint8_t octet) noexcept nogil:
-    """The value of a hexadecimal digit, or -1."""
+    """Return the value of a hexadecimal digit, or -1."""
     if c'0' <= octet <= c'9':
         return octet - c'0'
     if c'a' <= octet <= c'f':

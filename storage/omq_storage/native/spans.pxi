@@ -125,7 +125,7 @@ cdef class Spans:
             self._busy = False
 
     def bodies(self):
-        """The bodies, each by itself."""
+        """Return the bodies, each by itself."""
         cdef list found = []
         cdef int64_t i
         cdef bytes body
