@@ -29,7 +29,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.types import NULL, Binary, write
+from omq.protocol.amqp_1_0.types import NULL, Binary, read_all, write
 
 from .conversation import PATIENCE
 
@@ -196,6 +196,16 @@ class Peer:
         if credit:
             await self.credit(credit, handle)
         return attach
+
+    async def made(self) -> str:
+        """Attach a link on which the server sends from a node that it makes; return the node's address."""
+        await self.say(Attach("made", 0, True, source=source(None, dynamic=True), target=target("here")))
+        origin = performatives.read_all((await self.heard(Attach)).source)
+        assert isinstance(origin, Source)
+        assert origin.dynamic
+        address = read_all(origin.address)
+        assert isinstance(address, str)
+        return address
 
     async def credit(self, credit: int, handle: int = 0, count: int = 0, *, drain: bool = False) -> None:
         """State the credit of a link. The client has seen `count` messages of it."""

@@ -22,12 +22,13 @@ from trio.testing import MockClock
 
 from omq.client.network import TlsStream
 from omq.config import Config
+from omq.drivers.seam import SLOW_SECONDS
 from omq.model import TopicInfo
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message, Ping, TopicList
 from omq.server import Server, open_server
 from omq.systemd import PassedSockets
-from omq.terminals.connection.statistics import ConnectionStatistics
+from omq.terminals.connection.statistics import ConnectionStatistics, Kind
 
 PATIENCE = 60
 """Seconds after which something that was promised is taken for missing."""
@@ -355,6 +356,27 @@ async def eventually(condition: Callable[[], bool]) -> None:
     with trio.fail_after(PATIENCE):
         while not condition():  # noqa: ASYNC110 (there is no event for what goes on inside a server)
             await trio.sleep(0.002)
+
+
+async def reads_although_stalled(
+    host: InProcess, clock: MockClock, slow: Conversation, bodies: list[bytes]
+) -> None:
+    """Read these messages to the end, after the client has stalled three times in the middle."""
+
+    def is_stalled() -> bool:
+        found = [terminal.statistics() for terminal in host.server.terminals()]
+        return any(each.kind is Kind.OMQ and each.stalled_seconds is not None for each in found)
+
+    for _ in range(3):
+        while not is_stalled():
+            clock.jump(SLOW_SECONDS)
+            await trio.sleep(0.01)
+        for _ in range(20):
+            await slow.receive()
+    await slow.say(b"(Confirm 1)")
+    frames = [await slow.frame() for _ in range(len(bodies) + 1)]
+    assert [frame.body for frame in frames if isinstance(frame, Message)] == bodies
+    assert Confirmed(1) in frames
 
 
 async def answers_pile_up(host: InProcess) -> ConnectionStatistics:

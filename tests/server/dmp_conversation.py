@@ -132,6 +132,14 @@ async def stored(connection: Conversation) -> int:
     return int(answers[0][len(start) : -len(end)])
 
 
+async def send_all(host: Host, client: Conversation, bodies: list[bytes]) -> None:
+    """Publish bodies longer than a line may be."""
+    connection = await sink(host, client)
+    for body in bodies:
+        await connection.send(envelopes([body]))
+    assert await stored(connection) == len(bodies)
+
+
 async def news(client: Conversation) -> bytes:
     """The Error that a principal gets about its sink or feed."""
     frame = await client.frame()

@@ -404,12 +404,7 @@ async def test_a_direct_message_whose_consumer_goes_away_is_in_doubt(store: Path
 
 async def test_a_dynamic_node_lives_with_its_link(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
-        await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
-        origin = performatives.read_all((await client.heard(Attach)).source)
-        assert isinstance(origin, performatives.Source)
-        address = types.read_all(origin.address)
-        assert isinstance(address, str)
-        assert origin.dynamic
+        address = await client.made()
         await client.credit(1)
         await client.settle()
         await server.sender(address)
@@ -460,11 +455,7 @@ async def test_a_node_whose_maker_leaves_in_the_middle_of_a_send(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
-        await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
-        origin = performatives.read_all((await client.heard(Attach)).source)
-        assert isinstance(origin, performatives.Source)
-        address = types.read_all(origin.address)
-        assert isinstance(address, str)
+        address = await client.made()
         await client.credit(10)
         await client.settle()
         await server.sender(address)
@@ -510,11 +501,7 @@ async def test_a_message_that_waits_for_a_consumer_that_leaves_is_told(store: Pa
 
 async def test_a_dynamic_node_is_consumed_by_its_connection_alone(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
-        await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
-        origin = performatives.read_all((await client.heard(Attach)).source)
-        assert isinstance(origin, performatives.Source)
-        address = types.read_all(origin.address)
-        assert isinstance(address, str)
+        address = await client.made()
         await other.receiver(address)
         assert condition(await other.until(Detach)) == "amqp:not-found"
         await client.receiver(address, handle=3)

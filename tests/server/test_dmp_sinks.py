@@ -3,12 +3,16 @@
 import contextlib
 import math
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from omq.drivers.unfinished import UnfinishedMemory
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
 from omq.protocol.omq.types import Declared, Error
@@ -214,6 +218,27 @@ async def test_large_messages_at_once(store: Path) -> None:
         assert host.memory_used == host.server.memory.unfinished.used == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Three sinks of a server with memory for the unfinished envelopes of two."""
+
+    client: Conversation
+    sinks: tuple[Conversation, Conversation, Conversation]
+    octets: bytes
+    """An envelope for each."""
+    unfinished: UnfinishedMemory
+
+
+@asynccontextmanager
+async def rivals(store: Path) -> AsyncIterator[Rivals]:
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast Transient)")
+        first, second, third = [await sink(host, client) for _ in range(3)]
+        octets = envelopes([b"x" * 2 * MIB])
+        yield Rivals(client, (first, second, third), octets, host.server.memory.unfinished)
+
+
 GAVE_WAY = b"530 NOT-ALLOWED 0 messages stored; an envelope took too long to complete while others wait"
 
 
@@ -221,12 +246,9 @@ async def test_sinks_that_do_not_go_on_give_way(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast Transient)")
-        octets = envelopes([b"x" * 2 * MIB])
-        unfinished = host.server.memory.unfinished
-        slow, other, waiting = [await sink(host, client) for _ in range(3)]
+    async with rivals(store) as found:
+        slow, other, waiting = found.sinks
+        octets, unfinished = found.octets, found.unfinished
         for holders, connection in enumerate((slow, other), 1):
             await connection.send(octets[:100_000])
             await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]
@@ -245,12 +267,9 @@ async def test_sinks_that_do_not_go_on_give_way(
 
 async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClock) -> None:
     """Of two that take the memory from a third, the one that sends nothing more gives way."""
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast Transient)")
-        octets = envelopes([b"x" * 2 * MIB])
-        unfinished = host.server.memory.unfinished
-        quick, slow, waiting = [await sink(host, client) for _ in range(3)]
+    async with rivals(store) as found:
+        quick, slow, waiting = found.sinks
+        octets, unfinished = found.octets, found.unfinished
         await quick.send(octets[:100_000])
         await eventually(lambda: unfinished.used > 0)
         await slow.send(octets[:100_000])
@@ -260,7 +279,7 @@ async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClo
         await eventually(lambda: unfinished.waiting == 1)
         for sent in range(100_000, 200_000, 20_000):
             await quick.send(octets[sent : sent + 20_000])
-            await client.settle()  # meanwhile the server has read it
+            await found.client.settle()  # meanwhile the server has read it
             clock.jump(1)
         assert (await said(slow))[0].startswith(GAVE_WAY)
         await waiting.send(octets[100_000:])
@@ -270,12 +289,9 @@ async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClo
 
 
 async def test_a_slow_sink_gives_way_however_much_it_sends(store: Path, clock: MockClock) -> None:
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast Transient)")
-        octets = envelopes([b"x" * 2 * MIB])
-        unfinished = host.server.memory.unfinished
-        first, second, waiting = [await sink(host, client) for _ in range(3)]
+    async with rivals(store) as found:
+        first, second, waiting = found.sinks
+        octets, unfinished = found.octets, found.unfinished
         for connection, holders in ((first, 1), (second, 2)):
             await connection.send(octets[:100_000])
             await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]
@@ -288,7 +304,7 @@ async def test_a_slow_sink_gives_way_however_much_it_sends(store: Path, clock: M
                 with contextlib.suppress(trio.BrokenResourceError):
                     await connection.stream.send_all(octets[sent : sent + 20_000])
             sent += 20_000
-            await client.settle()  # meanwhile the server has read them
+            await found.client.settle()  # meanwhile the server has read them
             clock.jump(1)
         assert sent > 240_000
         await waiting.send(octets[100_000:])

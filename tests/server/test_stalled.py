@@ -22,7 +22,7 @@ from omq_storage import codec
 from omq_storage.fragments import FRAGMENT_OCTETS
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
-from .dmp_conversation import Consumer, envelopes, feed, sink, stored
+from .dmp_conversation import Consumer, feed, send_all
 
 MIB = 1 << 20
 SIZE = 6 * MIB
@@ -61,14 +61,6 @@ async def declared(host: InProcess, types: bytes) -> Conversation:
     client = await host.connect()
     await client.ask(b"(Declare t %s)" % types)
     return client
-
-
-async def send_all(host: InProcess, client: Conversation, bodies: list[bytes]) -> None:
-    """Publish bodies longer than a line may be."""
-    connection = await sink(host, client)
-    for body in bodies:
-        await connection.send(envelopes([body]))
-    assert await stored(connection) == len(bodies)
 
 
 def is_stalled(terminal: Terminal) -> bool:

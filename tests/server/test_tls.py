@@ -20,15 +20,13 @@ from omq.client.network import Security, TlsStream, open_stream
 from omq.client.tcp import TcpStream, connect_tcp
 from omq.config import Config
 from omq.drivers.memory import Memory
-from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
 from omq.protocol.omq.frames import encode
-from omq.protocol.omq.types import Confirmed, Error, Frame, Message
+from omq.protocol.omq.types import Error, Frame
 from omq.protocol.tls import TlsEngine
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.certificates import Certificates
-from omq.terminals.connection.statistics import Kind
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import FIRST_OCTETS
 
@@ -41,9 +39,10 @@ from .conversation import (
     eventually,
     numbered,
     publish,
+    reads_although_stalled,
     serving,
 )
-from .dmp_conversation import Consumer, envelopes, feed, lease, response, show_on, sink, stored
+from .dmp_conversation import Consumer, envelopes, feed, lease, response, send_all, show_on, sink, stored
 
 MIB = 1 << 20
 
@@ -308,28 +307,11 @@ async def test_a_stalled_reader_continues_in_the_middle_of_a_large_message(
     async with serving_tls(store, authority, max_message_bytes=64 * MIB, missed_pings=0) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast (Persistent Weak))")
-        connection = await sink(host, client)
-        for body in bodies:
-            await connection.send(envelopes([body]))
-        assert await stored(connection) == len(bodies)
+        await send_all(host, client, bodies)
         slow = await host.connect()
         await slow.ask(b"(Subscribe t From_beginning)")
         consumer = await feed(host, client, b"(Get t From_beginning)")
-
-        def are_stalled() -> bool:
-            found = [terminal.statistics() for terminal in host.server.terminals()]
-            return any(each.kind is Kind.OMQ and each.stalled_seconds is not None for each in found)
-
-        for _ in range(3):
-            while not are_stalled():
-                clock.jump(SLOW_SECONDS)
-                await trio.sleep(0.01)
-            for _ in range(20):
-                await slow.receive()
-        await slow.say(b"(Confirm 1)")
-        frames = [await slow.frame() for _ in range(3)]
-        assert [frame.body for frame in frames if isinstance(frame, Message)] == bodies
-        assert Confirmed(1) in frames
+        await reads_although_stalled(host, clock, slow, bodies)
         assert await consumer.bodies(2) == bodies
 
 

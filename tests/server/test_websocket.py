@@ -10,7 +10,6 @@ from certificates import Authority
 from trio.testing import MockClock
 from wsproto.events import BytesMessage, Ping, TextMessage
 
-from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.credentials import client_context
 from omq.protocol.http.websocket import WebSocket
 from omq.protocol.omq.types import Confirmed, Error, Message
@@ -18,8 +17,17 @@ from omq.terminals.connection.statistics import Kind
 from omq.terminals.connection.transport import MOST_OCTETS, Transport
 from omq.terminals.http.websocket_transport import WebSocketTransport
 
-from .conversation import CONNECT, VERSION_ONE, Conversation, eventually, numbered, publish, serving
-from .dmp_conversation import envelopes, sink, stored
+from .conversation import (
+    CONNECT,
+    VERSION_ONE,
+    Conversation,
+    eventually,
+    numbered,
+    publish,
+    reads_although_stalled,
+    serving,
+)
+from .dmp_conversation import send_all
 from .http_conversation import request
 from .test_liveness import pass_time
 from .websocket_conversation import (
@@ -344,27 +352,10 @@ async def test_a_stalled_reader_continues_in_the_middle_of_a_large_message(
     async with serving(store, max_message_bytes=64 * MIB, missed_pings=0) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast (Persistent Weak))")
-        connection = await sink(host, client)
-        for body in bodies:
-            await connection.send(envelopes([body]))
-        assert await stored(connection) == len(bodies)
+        await send_all(host, client, bodies)
         slow = await connect_websocket(host, receive_octets=4096)
         await slow.ask(b"(Subscribe t From_beginning)")
-
-        def are_stalled() -> bool:
-            found = [terminal.statistics() for terminal in host.server.terminals()]
-            return any(each.stalled_seconds is not None for each in found)
-
-        for _ in range(3):
-            while not are_stalled():
-                clock.jump(SLOW_SECONDS)
-                await trio.sleep(0.01)
-            for _ in range(20):
-                await slow.receive()
-        await slow.say(b"(Confirm 1)")
-        frames = [await slow.frame() for _ in range(3)]
-        assert [frame.body for frame in frames if isinstance(frame, Message)] == bodies
-        assert Confirmed(1) in frames
+        await reads_although_stalled(host, clock, slow, bodies)
 
 
 async def test_a_websocket_inside_tls(store: Path, authority: Authority) -> None:
