@@ -184,6 +184,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.exchanges": {
+        "omq.protocol",
         "omq.drivers",
         "omq.logs",
         "omq.threads",

@@ -3,8 +3,10 @@
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Protocol
 
@@ -16,25 +18,18 @@ from omq.drivers.driver import Driver
 from omq.drivers.offer import NoRoom
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
+from omq.exchanges.deaths import Buried, Record, burying
 from omq.exchanges.routes import Route, TopicIsReplaced
-from omq.exchanges.types import argument
 from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as heads
-from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value, table_octets
-from omq.protocol.amqp.head import MAX_HEAD, Head
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.amqp_1_0.stored import is_head
+from omq.protocol.steps import Steps
 from omq_storage.batches import Bodies
 
 log = logging.getLogger("omq.dead_letters")
-
-DEATHS = b"x-death"
-FIRST_DEATH = b"x-first-death-"
-CC = b"CC"
-
-MOST_COUNTED = 2**63 - 1
-"""The greatest count of a death that the header can have."""
 
 
 class Routing(Protocol):
@@ -72,14 +67,18 @@ class DeadLetterExchange:
         `omq.drivers.dead_letters.Deliver`.
         """
         sent: list[tuple[Driver, list[Letter], Confirmation]] = []
-        begun = 0
-        while begun < len(letters):
-            try:
-                addressed, count = self._addressed(queue, options, death, letters[begun:])
-            except TopicIsReplaced:
-                await self._exchanges.settled()
-                continue
-            begun += count
+        waiting = deque(letters)
+        while waiting:
+            portion = Portion()
+            buried: list[tuple[Letter, Buried]] = []
+            for _ in self._burying(queue, options, death, waiting, portion, buried):
+                await trio.lowlevel.checkpoint()
+            while True:
+                try:
+                    addressed = self._addressed(queue, options, buried, portion)
+                    break
+                except TopicIsReplaced:
+                    await self._exchanges.settled()
             # In the same step, so none of these topics is being replaced.
             for route, group in groupby(addressed, key=lambda each: each.route):
                 some = list(group)
@@ -108,162 +107,86 @@ class DeadLetterExchange:
                     undelivered.update((letter.id, failure) for letter in run)
         return undelivered
 
-    def _addressed(
-        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
-    ) -> tuple[list[Addressed], int]:
-        """Return those of the first letters, which are the portion of a step, that have a new queue; and how
-        many letters the portion is. Raises TopicIsReplaced.
-        """
+    def _burying(
+        self,
+        queue: bytes,
+        options: QueueOptions,
+        death: Death,
+        letters: deque[Letter],
+        portion: Portion,
+        buried: list[tuple[Letter, Buried]],
+    ) -> Steps[None]:
+        """Move the first letters, which are the portion of a step, with their new heads to `buried`."""
         now = int(self._now())
-        portion = Portion()
-        found: list[Addressed] = []
-        for count, letter in enumerate(letters):
-            if portion.is_spent:
-                return found, count
+        while letters and not portion.is_spent:
+            letter = letters.popleft()
             portion.spend(letter.head)
-            try:
-                addressed = self._address(queue, options, death, letter, now, portion)
-            except Refused as refused:
-                self._dropped.add(
-                    f"{quoted(queue)}: {quoted(options.dead_letter_exchange or b'')}: {refused}"
+            with self._dropping(queue, options):
+                head = _named(letter.head, queue, portion)
+                exchange, key = _exchange_of(options), options.dead_letter_key
+                buried.append((letter, (yield from burying(head, queue, exchange, key, death, now))))
+
+    def _addressed(
+        self, queue: bytes, options: QueueOptions, buried: Sequence[tuple[Letter, Buried]], portion: Portion
+    ) -> list[Addressed]:
+        """Return those of these letters that have a new queue. Raises TopicIsReplaced."""
+        found: list[Addressed] = []
+        for letter, (key, head, records) in buried:
+            with self._dropping(queue, options):
+                route = self._exchanges.route(_exchange_of(options), key, expanded(head, key, portion))
+                kept = tuple(
+                    driver
+                    for driver in route
+                    if driver.topic.id not in letter.done and not self._is_cycle(driver, records)
                 )
-            except TopicIsReplaced:
-                raise
-            except Exception:  # noqa: BLE001 - a defect, which the log shows; the other letters are sent
-                self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
-            else:
-                if addressed.route:
-                    found.append(addressed)
-        return found, len(letters)
+                if kept:
+                    found.append(Addressed(kept, head, letter))
+        return found
 
-    def _address(
-        self, queue: bytes, options: QueueOptions, death: Death, letter: Letter, now: int, portion: Portion
-    ) -> Addressed:
-        """Return a dead letter with its new queues. Raise Refused, and TopicIsReplaced."""
-        exchange = options.dead_letter_exchange
-        if exchange is None:  # the queue was changed meanwhile
-            raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
-        old = _read(letter.head, queue, portion)
-        key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
-        new, deaths = _with_death(old, queue, options, death, now)
-        encoded = _encoded(replace(new, exchange=exchange, routing_key=key), deaths)
-        route = self._exchanges.route(exchange, key, expanded(encoded, key, portion))
-        kept = (
-            driver
-            for driver in route
-            if driver.topic.id not in letter.done and not self._is_cycle(driver, deaths)
-        )
-        return Addressed(tuple(kept), encoded, letter)
+    @contextmanager
+    def _dropping(self, queue: bytes, options: QueueOptions) -> Iterator[None]:
+        """Log why a letter is dropped. The other letters are sent."""
+        try:
+            yield
+        except Refused as refused:
+            self._dropped.add(f"{quoted(queue)}: {quoted(options.dead_letter_exchange or b'')}: {refused}")
+        except TopicIsReplaced:
+            raise
+        except Exception:  # noqa: BLE001 - a defect, which the log shows
+            self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
 
-    def _is_cycle(self, driver: Driver, deaths: Sequence[Table]) -> bool:
-        """Return whether a message came from this queue before, and no consumer has rejected it since:
-        nothing would ever end that.
+    def _is_cycle(self, driver: Driver, records: Sequence[Record]) -> bool:
+        """Whether a message came from this queue before, and no consumer has rejected it since: nothing
+        would ever end that.
         """
         name = driver.topic.topic
-        for index, table in enumerate(deaths):
-            if argument(table, b"queue") == LongString(name):
-                reasons = [argument(each, b"reason") for each in deaths[: index + 1]]
-                if LongString(Death.REJECTED.value.encode()) in reasons:
-                    return False
+        for record in records:
+            if record.reason == Death.REJECTED.value.encode():
+                return False
+            if record.queue == name:
                 self._dropped.add(f"{quoted(name)}: messages would return to it for ever")
                 return True
         return False
 
 
-def _read(octets: bytes, queue: bytes, portion: Portion) -> Head:
+def _exchange_of(options: QueueOptions) -> bytes:
+    """Raises Refused."""
+    if options.dead_letter_exchange is None:  # the queue was changed meanwhile
+        raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
+    return options.dead_letter_exchange
+
+
+def _named(octets: bytes, queue: bytes, portion: Portion) -> bytes:
     """Return the head of a message, with the routing key that a consumer of the queue sees."""
     if not octets:
-        return Head(routing_key=queue)
-    head = heads.decode(octets)
-    if head.exchange or head.routing_key or not is_head(octets):
-        return head
-    return replace(head, routing_key=heads.decode(expanded(octets, queue, portion)).routing_key or queue)
+        return heads.encode(Head(routing_key=queue))
+    if any(heads.names(octets)) or not is_head(octets):
+        return octets
+    key = heads.names(expanded(octets, queue, portion))[1] or queue
+    return heads.joined(b"", key, octets[heads.names_end(octets) :])
 
 
 async def _settled(confirmation: Confirmation) -> None:
     settled = trio.Event()
     confirmation.listen(settled.set)
     await settled.wait()
-
-
-def _encoded(head: Head, deaths: Sequence[Table]) -> bytes:
-    """Encode a head with these records of deaths, without the oldest ones if it is too long with them."""
-    encoded = heads.encode(head)
-    excess = len(encoded) - MAX_HEAD
-    if excess <= 0:
-        return encoded
-    kept = list(deaths)
-    while excess > 0 and kept:
-        excess -= 1 + len(table_octets(kept.pop()))
-    headers = head.properties.headers or Table()
-    entries = [(name, Array(tuple(kept)) if name == DEATHS else value) for name, value in headers.entries]
-    if not kept:
-        entries = [entry for entry in entries if entry[0] != DEATHS]
-    if excess > 0:  # the first death alone is too much: the message stays as it was published
-        entries = [entry for entry in entries if not entry[0].startswith(FIRST_DEATH)]
-    return heads.encode(replace(head, properties=replace(head.properties, headers=Table(tuple(entries)))))
-
-
-def _with_death(
-    head: Head, queue: bytes, options: QueueOptions, death: Death, now: int
-) -> tuple[Head, Sequence[Table]]:
-    """Return the head with a record of this death, and all records, the latest first.
-
-    The message does not expire again: its expiration is kept in the record only.
-    """
-    properties = head.properties
-    table = properties.headers or Table()
-    entries = dict(table.entries)
-    keys = [head.routing_key]
-    copies = entries.get(CC)
-    if isinstance(copies, Array):
-        keys += [value.octets for value in copies.values if isinstance(value, LongString)]
-        if options.dead_letter_key is not None:
-            del entries[CC]
-    why = LongString(death.value.encode())
-    known = entries.get(DEATHS)
-    records = [each for each in known.values if isinstance(each, Table)] if isinstance(known, Array) else []
-    same = [
-        each
-        for each in records
-        if argument(each, b"queue") == LongString(queue) and argument(each, b"reason") == why
-    ]
-    if same:
-        latest = _counted(same[0])
-    else:
-        latest = Table(
-            (
-                (b"count", _long(1)),
-                (b"reason", why),
-                (b"queue", LongString(queue)),
-                (b"time", Number(NumberType.TIMESTAMP, now)),
-                (b"exchange", LongString(head.exchange)),
-                (b"routing-keys", Array(tuple(map(LongString, keys)))),
-            )
-            + (
-                ()
-                if properties.expiration is None
-                else ((b"original-expiration", LongString(properties.expiration)),)
-            )
-        )
-    deaths = [latest, *(each for each in records if each not in same)]
-    if not records:
-        for what, value in ((b"reason", why), (b"queue", LongString(queue))):
-            entries.setdefault(FIRST_DEATH + what, value)
-        entries.setdefault(FIRST_DEATH + b"exchange", LongString(head.exchange))
-    entries[DEATHS] = Array(tuple(deaths))
-    headers = Table(tuple(entries.items()))
-    return replace(head, properties=replace(properties, headers=headers, expiration=None)), deaths
-
-
-def _counted(record: Table) -> Table:
-    """Return the record of a death that happened once more."""
-    count = argument(record, b"count")
-    # Clients can publish any record.
-    before = count.value if isinstance(count, Number) and isinstance(count.value, int) else 0
-    following = _long(min(before + 1, MOST_COUNTED))
-    return Table(tuple((name, following if name == b"count" else value) for name, value in record.entries))
-
-
-def _long(number: int) -> Value:
-    return Number(NumberType.INT64, number)

@@ -213,13 +213,24 @@ def checking(data: bytes, at: int, end: int, what: str = "the table") -> Steps[i
 
 def names(data: bytes, at: int) -> Iterator[bytes]:
     """Yield the names of the checked table at `data[at]`, without those of tables in it. No value is made."""
+    return (name for name, *_ in places(data, at))
+
+
+def places(data: bytes, at: int, *, is_named: bool = True) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yield for each entry of the checked table at `data[at]` its name, where it begins, where the type of
+    its value is, and its end. The values of an array have no names. No value is made.
+    """
     at, stop = bounds(data, at, len(data))
+    name = b""
     while at < stop:
-        kind_at = at + 1 + data[at]
-        yield data[at + 1 : kind_at]
+        begin = kind_at = at
+        if is_named:
+            kind_at += 1 + data[at]
+            name = data[at + 1 : kind_at]
         at = kind_at + 1
         size = _SIZES.get(data[kind_at])
         at = bounds(data, at, stop)[1] if size is None else at + size
+        yield name, begin, kind_at, at
 
 
 def _checking(

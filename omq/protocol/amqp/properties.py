@@ -214,6 +214,19 @@ def decode(octets: bytes) -> Properties:
     return properties
 
 
+def without_headers(octets: bytes, at: int) -> Properties:
+    """Parse the checked properties whose flags are at `octets[at]`, except for the headers."""
+    flags, table = flags_of(octets, at), headers_at(octets, at)
+    end = table_bounds(octets, table, len(octets))[1] if flags & HEADERS else table
+    return decode(_FLAGS.pack(flags & ~HEADERS) + octets[at + _FLAGS.size : table] + octets[end:])
+
+
+def with_headers(octets: bytes, table: bytes) -> bytes:
+    """Add the octets of a headers table to properties that have none."""
+    at = headers_at(octets)
+    return _FLAGS.pack(flags_of(octets) | HEADERS) + octets[_FLAGS.size : at] + table + octets[at:]
+
+
 def encode(properties: Properties) -> bytes:
     """Encode the flags, and the properties that are not None.
 

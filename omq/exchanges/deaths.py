@@ -1,0 +1,202 @@
+"""What the heads of dead letters say of their deaths: RabbitMQ's headers x-death and x-first-death.
+
+A head may have tens of thousands of headers. So it is written again in steps, and headers that do not change
+are copied as octets.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from struct import Struct
+from typing import NamedTuple
+
+from omq.drivers.dead_letters import Death
+from omq.exchanges.types import argument
+from omq.protocol.amqp import fields, properties
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.fields import (
+    VALUES_A_STEP,
+    Array,
+    LongString,
+    Number,
+    NumberType,
+    Table,
+    Value,
+    table_octets,
+)
+from omq.protocol.amqp.head import MAX_HEAD
+from omq.protocol.steps import Steps
+
+DEATHS = b"x-death"
+FIRST_DEATH = b"x-first-death-"
+CC = b"CC"
+
+MOST_COUNTED = 2**63 - 1
+"""The greatest count of a death that the header can have."""
+
+_ARRAY, _STRING, _TABLE = b"ASF"
+_U32 = Struct(">I")
+
+
+class Record(NamedTuple):
+    """How often a message died in one queue for one reason."""
+
+    queue: bytes | None
+    reason: bytes | None
+    octets: bytes
+    """The table."""
+
+
+class Buried(NamedTuple):
+    """A message with a record of its death."""
+
+    routing_key: bytes
+    head: bytes
+    records: Sequence[Record]
+    """Those of all its deaths, the latest first. The head may have no room for the oldest ones."""
+
+
+class _Known(NamedTuple):
+    """What the headers of a message say of its deaths and copies."""
+
+    records: list[Record]
+    copies: list[bytes]
+    """The further routing keys."""
+    firsts: set[bytes]
+    """The names of the headers about its first death."""
+    others: bytes
+    """The entries that stay."""
+
+
+def burying(
+    head: bytes, queue: bytes, exchange: bytes, key: bytes | None, death: Death, now: int
+) -> Steps[Buried]:
+    """Add a record of a death to a head, and the exchange and routing key of the dead letter. Without a `key`
+    it keeps its own.
+
+    The message does not expire again: its expiration is kept in the record only. Raises `FieldError` for a
+    routing key that is too long.
+    """
+    own_exchange, own_key = heads.names(head)
+    known = yield from _reading(head, keeps_copies=key is None)
+    bare = properties.without_headers(head, heads.names_end(head))
+    reason = death.value.encode()
+    same = [each for each in known.records if (each.queue, each.reason) == (queue, reason)]
+    latest = _counted(same[0]) if same else None
+    if latest is None:
+        latest = _record(queue, reason, own_exchange, [own_key, *known.copies], bare.expiration, now)
+    others = (each for each in known.records if each not in same)
+    records = [Record(queue, reason, table_octets(latest)), *others]
+    firsts = Table()
+    if not known.records:
+        told = ((b"reason", reason), (b"queue", queue), (b"exchange", own_exchange))
+        named = ((FIRST_DEATH + what, LongString(value)) for what, value in told)
+        firsts = Table(tuple(entry for entry in named if entry[0] not in known.firsts))
+    new_key = own_key if key is None else key
+
+    def written(entries: bytes) -> bytes:
+        encoded = properties.encode(replace(bare, expiration=None))
+        return heads.joined(
+            exchange, new_key, properties.with_headers(encoded, _U32.pack(len(entries)) + entries)
+        )
+
+    entries = known.others + table_octets(firsts)[_U32.size :]
+    made = written(entries + _array(records))
+    excess = len(made) - MAX_HEAD
+    if excess > 0:
+        kept = records.copy()
+        while excess > 0 and kept:
+            excess -= 1 + len(kept.pop().octets)
+        if excess > 0:  # the first death alone is too much: the message stays as it was published
+            entries = known.others
+        made = written(entries + _array(kept) if kept else entries)
+    return Buried(new_key, made, records)
+
+
+def _reading(head: bytes, *, keeps_copies: bool) -> Steps[_Known]:
+    """Read the headers of a checked head. The further routing keys stay if it `keeps_copies`."""
+    records: list[Record] = []
+    copies: list[bytes] = []
+    firsts: set[bytes] = set()
+    _, table = heads.bounds(head, 0, len(head))
+    if table is None:
+        return _Known(records, copies, firsts, b"")
+    others: list[bytes] = []
+    begin, stop = fields.bounds(head, table, len(head))
+    for count, (name, first, type_at, end) in enumerate(fields.places(head, table), 1):
+        if not count % VALUES_A_STEP:
+            yield
+        if name.startswith(FIRST_DEATH):
+            firsts.add(name)
+        if name == CC and head[type_at] == _ARRAY:
+            found = islice(fields.places(head, type_at + 1, is_named=False), VALUES_A_STEP)
+            copies = [head[at + 1 + _U32.size : after] for _, _, at, after in found if head[at] == _STRING]
+        if name == DEATHS and head[type_at] == _ARRAY:
+            records = yield from _reading_records(head, type_at + 1)
+        if name == DEATHS or (name == CC and copies and not keeps_copies):
+            others.append(head[begin:first])
+            begin = end
+    others.append(head[begin:stop])
+    return _Known(records, copies, firsts, b"".join(others))
+
+
+def _reading_records(head: bytes, at: int) -> Steps[list[Record]]:
+    """Read the tables of the array at `head[at]`."""
+    records: list[Record] = []
+    looked_at = 0
+    for _, _, type_at, end in fields.places(head, at, is_named=False):
+        found: dict[bytes, bytes] = {}
+        is_table = head[type_at] == _TABLE
+        for name, _, value_at, after in fields.places(head, type_at + 1) if is_table else ():
+            looked_at += 1
+            if not looked_at % VALUES_A_STEP:
+                yield
+            if name in (b"queue", b"reason") and head[value_at] == _STRING:
+                found.setdefault(name, head[value_at + 1 + _U32.size : after])
+        looked_at += 1
+        if not looked_at % VALUES_A_STEP:
+            yield
+        if is_table:
+            records.append(Record(found.get(b"queue"), found.get(b"reason"), head[type_at + 1 : end]))
+    return records
+
+
+def _array(records: Sequence[Record]) -> bytes:
+    """Return the header with these records."""
+    values = b"".join([b"F" + each.octets for each in records])
+    return b"%c%bA%b%b" % (len(DEATHS), DEATHS, _U32.pack(len(values)), values)
+
+
+def _record(
+    queue: bytes, reason: bytes, exchange: bytes, keys: Sequence[bytes], expiration: bytes | None, now: int
+) -> Table:
+    """Return the record of the first death in a queue for a reason."""
+    entries: list[tuple[bytes, Value]] = [
+        (b"count", _long(1)),
+        (b"reason", LongString(reason)),
+        (b"queue", LongString(queue)),
+        (b"time", Number(NumberType.TIMESTAMP, now)),
+        (b"exchange", LongString(exchange)),
+        (b"routing-keys", Array(tuple(map(LongString, keys)))),
+    ]
+    if expiration is not None:
+        entries.append((b"original-expiration", LongString(expiration)))
+    return Table(tuple(entries))
+
+
+def _counted(record: Record) -> Table | None:
+    """Return the record of a death that happened once more; None for one that nobody else than a publisher
+    can have made, with many values.
+    """
+    if not fields.is_small_table(record.octets, 0, len(record.octets)):
+        return None
+    table, _ = fields.read_table(record.octets, 0, len(record.octets))
+    count = argument(table, b"count")
+    # Clients can publish any record.
+    before = count.value if isinstance(count, Number) and isinstance(count.value, int) else 0
+    following = _long(min(before + 1, MOST_COUNTED))
+    return Table(tuple((name, following if name == b"count" else value) for name, value in table.entries))
+
+
+def _long(number: int) -> Value:
+    return Number(NumberType.INT64, number)
