@@ -19,6 +19,7 @@ import trio
 from tqdm import tqdm
 
 from omq.cli import command_line, management, watching
+from omq.cli.advice import advice
 from omq.cli.output import (
     LogLines,
     for_terminal,
@@ -99,7 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         is_endless = options.action is sub and options.count is None
         code = 0 if is_endless or (options.action is watching.top and not options.once) else 1
     except* (OmqError, OSError) as group:
-        for line in _sentences(group, lines):
+        sentences = list(_sentences(group, lines))
+        if (hint := advice(group)) is not None:
+            sentences[-1:] = ["; ".join((*sentences[-1:], hint))]
+        for line in sentences:
             say(line)
         code = 1
     sys.exit(code)

@@ -349,7 +349,7 @@ def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> N
         "--server",
         type=_server,
         metavar="omq://HOST:PORT",
-        default=default(os.environ.get("OMQ_SERVER", DEFAULT_SERVER)),
+        default=default(_Variable(os.environ.get("OMQ_SERVER", DEFAULT_SERVER))),
         help=f"the server's address; with TLS: omqs://HOST:PORT (default: $OMQ_SERVER, or {DEFAULT_SERVER})",
     )
     group.add_argument(
@@ -390,13 +390,20 @@ def _topic(text: str) -> bytes:
     return name
 
 
+class _Variable(str):
+    """The value of $OMQ_SERVER: an error must not blame the option that nobody gave."""
+
+    __slots__ = ()
+
+
 def _server(text: str) -> str:
+    source = "$OMQ_SERVER: " if isinstance(text, _Variable) else ""
     try:
         parse_url(text).host.encode("idna")
     except UnicodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} names no host that can be") from error
+        raise argparse.ArgumentTypeError(f"{source}{text!r} names no host that can be") from error
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        raise argparse.ArgumentTypeError(f"{source}{error}") from error
     return text
 
 

@@ -52,7 +52,9 @@ def add_commands(
     disconnect = command(
         "disconnect", "end a connection of a client", "It takes the right to administer all topics."
     )
-    disconnect.add_argument("connection", type=int, metavar="ID", help="its id, as omq connections lists it")
+    disconnect.add_argument(
+        "connection", type=positive, metavar="ID", help="its id, as omq connections lists it"
+    )
 
     add_topic(
         command(

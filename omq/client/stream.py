@@ -6,6 +6,7 @@ from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
 from omq.protocol.omq.client import Greeting, HandshakeFailed
+from omq.protocol.tls_errors import TLS_ONLY
 
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
@@ -21,7 +22,8 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
                 while not greeted:
                     data = await stream.receive_some(greeting.missing)
                     if not data:
-                        raise ConnectionFailed(f"{where} closed the connection during the handshake")
+                        hint = f"; {TLS_ONLY}" if security is None else ""
+                        raise ConnectionFailed(f"{where} closed the connection during the handshake{hint}")
                     greeted = greeting.feed(data)
             except BaseException:  # cancelled, too
                 stream.close()

@@ -47,7 +47,10 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
     given = ("--config", configuration, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
     with running_server(*given, "--log-level", "debug") as server:
         shell = Shell(server.address, tmp_path)
-        refused = b"omq: the server said: Connect: no client has this name and secret\n"
+        refused = (
+            b"omq: the server said: Connect: no client has this name and secret\n"
+            b"omq: give a name and a secret that the server knows, with --id-file or $OMQ_ID\n"
+        )
         for command in (("ping",), ("topics",), ("sub", "news"), ("pub", "news", "x", "--dmp")):
             done = shell.omq(*command)
             assert (done.returncode, done.stderr) == (1, refused)

@@ -104,13 +104,28 @@ def test_bad_usage(shell: Shell, arguments: list[str | bytes]) -> None:
     assert b"Traceback" not in done.stderr
 
 
+def test_an_error_names_the_variable_with_the_bad_address(shell: Shell) -> None:
+    done = shell.omq("ping", OMQ_SERVER="localhost")
+    assert done.returncode == 2
+    assert b"argument --server: $OMQ_SERVER: 'localhost' is no address of the form " in done.stderr
+    done = shell.omq("ping", "--server", "localhost")
+    assert b"argument --server: 'localhost' is no address of the form " in done.stderr
+
+
+def test_the_id_of_a_connection_is_a_number(shell: Shell) -> None:
+    done = shell.omq("disconnect", "omq sub")
+    assert done.returncode == 2
+    assert b"argument ID: 'omq sub' is no number\n" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["delete", "no-such-topic"], b"omq: Delete no-such-topic: "),
         (
             ["--server", "omq://127.0.0.1:1", "ping"],
-            b"omq: cannot connect to 127.0.0.1:1: Connection refused\n",
+            b"omq: cannot connect to 127.0.0.1:1: Connection refused; start omq-server there, "
+            b"or name another server with --server or $OMQ_SERVER\n",
         ),
         (["pub", "t", "--lines", "no-such-file"], b"omq: no-such-file: No such file or directory\n"),
         (["sub", "one", "--from", "999999999"], b"omq: Subscribe one: "),

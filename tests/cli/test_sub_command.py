@@ -262,7 +262,7 @@ def test_the_server_option_may_precede_or_follow_the_command(shell: Shell, tmp_p
         assert (done.returncode, done.stderr) == (0, b""), arguments
     for command in (("pub", "t", "x"), ("sub", "t"), ("declare", "t"), ("topics",), ("delete", "t")):
         done = shell.omq(*command, "--server", nowhere)
-        assert done.stderr == b"omq: cannot connect to 127.0.0.1:1: Connection refused\n"
+        assert done.stderr.startswith(b"omq: cannot connect to 127.0.0.1:1: Connection refused; ")
         assert b"--server" in shell.ok(command[0], "--help")
 
 

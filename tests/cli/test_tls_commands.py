@@ -44,11 +44,21 @@ def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, b"hello\nagain\n", b"")
         for url, said in (
             (f"omqs://{address}", b"TLS: the certificate is not accepted: "),
-            (f"omq://{address}", b"closed the connection"),
+            (
+                f"omqs://{address}",
+                b"; name the certificate of the authority that signed it with --ca or $OMQ_CA",
+            ),
+            (
+                f"omq://{address}",
+                b"closed the connection during the handshake; perhaps the port speaks only TLS",
+            ),
         ):
             done = omq(url, "ping")
             assert (done.returncode, done.stdout) == (1, b"")
             assert said in done.stderr
+        port = address.rpartition(":")[2]
+        done = omq(f"omqs://localhost:{port}", "--ca", str(authority.file), "ping")
+        assert done.stderr.endswith(b"; connect to a name or an address for which the certificate is valid\n")
         assert b"nothing.pem: No such file" in omq(f"omqs://{address}", "--ca", "nothing.pem", "ping").stderr
         status, output, log = server.stop()
     assert (status, output) == (0, "")
