@@ -5,7 +5,7 @@ See docs/PROTOCOL.md, "The first eight octets".
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -98,7 +98,9 @@ class Reception:
         known = partial(self._newcomers.pop, newcomer, None)
         try:
             with newcomer:
-                await self._choose_terminal(stream, transport, known, spoken)
+                serve = await self._choose_terminal(stream, transport, known, spoken)
+                if serve is not None:
+                    await serve()
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:  # noqa: BLE001 - it is logged, and the other connections continue
@@ -126,8 +128,9 @@ class Reception:
 
     async def _choose_terminal(
         self, stream: trio.SocketStream, transport: Transport, known: Callable[[], None], spoken: Spoken
-    ) -> None:
-        """Read the first eight octets and hand the connection to the protocol that they name.
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Read the first eight octets, and return what serves the protocol that they name; None if the
+        connection is over. What was needed to find that takes no memory while the connection is served.
 
         `known` is called once it is known whose connection it is.
         """
@@ -142,47 +145,47 @@ class Reception:
                     await _first_octets(transport, received)
                 elif spoken.tls_only:
                     self._stranger(transport, "nothing but TLS is spoken at this address", received)
-                    return
+                    return None
             except TlsError as error:
                 self._stranger(transport, f"TLS: {error}")
-                return
+                return None
             except _Ended:
                 if received:  # a client that sends nothing only tests whether the port is open
                     self._stranger(transport, "it ended in its first octets", received)
-                return
+                return None
         if limit.cancelled_caught:
             self._late(transport, limit, received)
-            return
+            return None
         protocol = _protocol(received)
         arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), known)
         if isinstance(protocol, handshake.Http):
             if spoken.http:
-                await self._serve_http(Arrival(transport, bytes(received), known))
-                return
+                return partial(self._serve_http, Arrival(transport, bytes(received), known))
             protocol = handshake.UnknownVersion(0)
         if not spoken.others:
             self._stranger(transport, "nothing but HTTP is spoken at this address", received)
-            return
+            return None
+        serve = self._connections.serve
         match protocol:
             case handshake.Omq():
-                await self._serve_omq(arrival)
+                return partial(serve, Kind.OMQ, await self._accept_omq(arrival))
             case handshake.Dmp():
                 await self._import("omq.terminals.dmp.terminal")
                 from omq.terminals.dmp.terminal import DmpTerminal
 
-                await self._connections.serve(Kind.DMP, DmpTerminal(arrival, self._context))
+                return partial(serve, Kind.DMP, DmpTerminal(arrival, self._context))
             case handshake.Amqp0_9():
                 await self._import("omq.terminals.amqp_0_9.terminal")
                 from omq.terminals.amqp_0_9.terminal import AmqpTerminal
 
-                await self._connections.serve(Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
+                return partial(serve, Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
                 await self._refuse(transport, received)
             case handshake.Amqp1_0(header):
                 await self._import("omq.terminals.amqp_1_0.terminal")
                 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 
-                await self._connections.serve(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
+                return partial(serve, Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.answer_to_other(other))
@@ -191,6 +194,7 @@ class Reception:
                 self._stranger(transport, "what it speaks is not served here", received)
             case never:
                 assert_never(never)
+        return None
 
     async def _import(self, module: str) -> None:
         """Import a module in a thread, when the first client comes that needs it: servers without such
@@ -222,9 +226,9 @@ class Reception:
             seconds = self._context.config.handshake_seconds
             self._stranger(transport, f"no handshake within {seconds:g} s", received)
 
-    async def _serve_omq(self, arrival: Arrival) -> None:
+    async def _accept_omq(self, arrival: Arrival) -> OmqTerminal:
         await arrival.transport.send(handshake.ACCEPTED)
-        await self._connections.serve(Kind.OMQ, OmqTerminal(arrival, self._context, self._long_answers))
+        return OmqTerminal(arrival, self._context, self._long_answers)
 
     async def _refuse(self, transport: Transport, received: bytearray) -> None:
         self._stranger(transport, "what it speaks is not served here", received)
@@ -272,7 +276,8 @@ class Reception:
         if limit.cancelled_caught:
             self._late(transport, limit, received)
         elif isinstance(_protocol(received), handshake.Omq):
-            await self._serve_omq(Arrival(transport, bytes(received[handshake.LENGTH :]), known))
+            arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), known)
+            await self._connections.serve(Kind.OMQ, await self._accept_omq(arrival))
         else:
             await self._refuse(transport, received)
 

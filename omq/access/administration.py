@@ -35,6 +35,8 @@ LONGEST_RETENTION = 1 << 53
 class Administration:
     """The operations of one connection."""
 
+    __slots__ = ("_catalogue", "_overseer", "_session", "_watches")
+
     def __init__(self, session: Session, catalogue: Catalogue, watches: Watches, overseer: Overseer) -> None:
         self._session = session
         self._catalogue = catalogue

@@ -75,7 +75,7 @@ class Principal:
         """The name that the client gave when it connected."""
         self.is_openamq = is_openamq
         """Whether the client is OpenAMQ's, which writes and reads tables in its own form."""
-        self.leases: set[bytes] = set()
+        self.leases: dict[bytes, None] = {}  # an empty set would take three times as much
         """The unused leases of this connection, maintained by `Leases`."""
         self._report = report
 
@@ -141,7 +141,7 @@ class Leases:
         """Return a new lease. Call `check_room` directly before. A feed is closed if its lease expires."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
         self._unused[lease] = Lease(leased, principal, identity, trio.current_time() + self._seconds)
-        principal.leases.add(lease)
+        principal.leases[lease] = None
         self._quota.take()
         identity.client.leases.take()
         return lease
@@ -185,7 +185,7 @@ class Leases:
 
     def _forget(self, lease: bytes) -> Lease:
         found = self._unused.pop(lease)
-        found.principal.leases.discard(lease)
+        found.principal.leases.pop(lease, None)
         self._quota.give()
         found.identity.client.leases.give()
         return found

@@ -71,6 +71,8 @@ _PERSISTENCES = {name.encode(): persistence for name, persistence in PERSISTENCE
 class Management:
     """The requests of one connection."""
 
+    __slots__ = ("_catalogue", "_exchanges", "_session")
+
     def __init__(self, session: Session, catalogue: Catalogue, exchanges: Exchanges) -> None:
         self._session = session
         self._catalogue = catalogue

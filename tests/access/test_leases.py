@@ -29,10 +29,10 @@ async def test_a_lease_can_be_used_for_exactly_its_time(
     first, second = [leases.grant(SINK, principal, identity) for _ in range(2)]
     mock_clock.jump(59.999)
     assert not isinstance(leases.use(first, "here"), Unusable)
-    assert (len(leases), identity.client.leases.used, principal.leases) == (1, 1, {second})
+    assert (len(leases), identity.client.leases.used, list(principal.leases)) == (1, 1, [second])
     mock_clock.jump(0.001)
     assert leases.use(second, "here") is Unusable.NOT_VALID
-    assert (len(leases), identity.client.leases.used, principal.leases) == (0, 0, set())
+    assert (len(leases), identity.client.leases.used, list(principal.leases)) == (0, 0, [])
 
 
 async def test_leases_end_one_after_another(

@@ -91,6 +91,8 @@ class LineReader:
     feed.
     """
 
+    __slots__ = ("_closed", "_held", "_max_line")
+
     def __init__(self, max_line: int) -> None:
         self._max_line = max_line
         self._held = bytearray()

@@ -73,6 +73,18 @@ class Unfinished:
 class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
+    __slots__ = (
+        "_scope",
+        "_stalled",
+        "_stalled_at",
+        "_transport",
+        "_waits_since",
+        "channels",
+        "delivered",
+        "is_stalled",
+        "torn",
+    )
+
     def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
         """Create a forwarder. `scope` is the connection: it is cancelled if the message that is begun cannot
         be completed.

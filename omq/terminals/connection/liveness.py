@@ -49,6 +49,18 @@ class Liveness:
     monotonic clock.
     """
 
+    __slots__ = (
+        "_interval",
+        "_last",
+        "_missed",
+        "_seen",
+        "_sent",
+        "_unanswered",
+        "excused",
+        "is_ping_due",
+        "signs",
+    )
+
     def __init__(self, ping_seconds: float, missed_pings: int) -> None:
         # A ping must not be later than promised, so it is sent at the last check before that.
         self._interval = ping_seconds - look_seconds(ping_seconds)

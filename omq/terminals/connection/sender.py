@@ -11,7 +11,7 @@ been tried, except for the rest of the message that is begun. So nothing waits t
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Protocol
@@ -93,6 +93,27 @@ class Side(Protocol):
 
 class Sender:
     """Sends on one connection. `run` is the only task that does."""
+
+    __slots__ = (
+        "_answers",
+        "_exempt",
+        "_has_ended",
+        "_is_busy",
+        "_is_heavy",
+        "_messages",
+        "_pace",
+        "_ready",
+        "_rest",
+        "_shared_octets",
+        "_side",
+        "_transport",
+        "backlog",
+        "delivered",
+        "forwarder",
+        "signal",
+        "stalled_at",
+        "still_at",
+    )
 
     def __init__(
         self, transport: Transport, stalled: Stalled, tails: TailMemory, pace: Pace, scope: trio.CancelScope
@@ -257,7 +278,38 @@ class Sender:
         self._side = side
         self._has_ended = False
         try:
-            await self._run(side)
+            may_begin = False  # a turn, although the round is spent
+            owes_turn = False  # to a source, because the backlog was sent before
+            while True:
+                self._is_busy = True
+                if (
+                    self._rest
+                    or self._transport.pending
+                    or (self.backlog.entries and not (owes_turn and self._may_precede(side)))
+                ):
+                    await self._complete(side)
+                    owes_turn = True
+                elif not self.backlog.entries and (
+                    urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open())
+                ):
+                    await self._send_urgent(side, urgent)
+                elif (source := self._next(side)) is not None:
+                    if self._is_heavy and self._pace.is_spent and not may_begin:
+                        await self._pace.wait()
+                        may_begin = True
+                        continue  # there may be answers by now
+                    may_begin = owes_turn = False
+                    await self._give_turn(source)
+                elif side.has_ended():
+                    return
+                else:
+                    self._is_busy = False
+                    await self._wait(side)
+                    continue
+                self._is_busy = False
+                if self._ready or self.signal.is_set:
+                    # A send that the socket takes at once is no checkpoint: let the other tasks have a turn.
+                    await trio.lowlevel.checkpoint()
         finally:
             self._side = None
             self._has_ended = True
@@ -266,40 +318,6 @@ class Sender:
             self._ready.clear()
             self._exempt.clear()
             self.backlog.close()
-
-    async def _run(self, side: Side) -> None:
-        may_begin = False  # a turn, although the round is spent
-        owes_turn = False  # to a source, because the backlog was sent before
-        while True:
-            self._is_busy = True
-            if (
-                self._rest
-                or self._transport.pending
-                or (self.backlog.entries and not (owes_turn and self._may_precede(side)))
-            ):
-                await self._complete(side)
-                owes_turn = True
-            elif not self.backlog.entries and (
-                urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open())
-            ):
-                await self._send_urgent(side, urgent)
-            elif (source := self._next(side)) is not None:
-                if self._is_heavy and self._pace.is_spent and not may_begin:
-                    await self._pace.wait()
-                    may_begin = True
-                    continue  # there may be answers by now
-                may_begin = owes_turn = False
-                await self._give_turn(source)
-            elif side.has_ended():
-                return
-            else:
-                self._is_busy = False
-                await self._wait(side)
-                continue
-            self._is_busy = False
-            if self._ready or self.signal.is_set:
-                # A send that the socket takes at once is no checkpoint: let the other tasks have their turn.
-                await trio.lowlevel.checkpoint()
 
     def _next(self, side: Side) -> Source | None:
         if not self._ready or not side.may_forward():
@@ -446,14 +464,14 @@ class Sender:
                     limit.spend(octets)
             side.urgent_sent()
 
-    async def _wait(self, side: Side) -> None:
+    def _wait(self, side: Side) -> Awaitable[None]:
         until = side.due()
         if self._answers is not None and not self._answers.is_open():
             until = min(until, self._answers.until, trio.current_time() + LIMIT_LOOK_SECONDS)
         if self._ready and self._messages is not None and not self._messages.is_open():
             until = min(until, self._messages.until, trio.current_time() + LIMIT_LOOK_SECONDS)
-        if until == math.inf:
+        return self.signal.wait() if until == math.inf else self._wait_until(until)
+
+    async def _wait_until(self, until: float) -> None:
+        with trio.move_on_at(until):
             await self.signal.wait()
-        else:
-            with trio.move_on_at(until):
-                await self.signal.wait()

@@ -32,6 +32,8 @@ LINGER_OCTETS = 64 << 20
 class Transport:
     """One connected stream socket."""
 
+    __slots__ = ("ending", "pending", "received", "sent", "since", "stream")
+
     is_encrypted = False
 
     certificate: str | None = None

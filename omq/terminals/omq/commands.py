@@ -34,6 +34,20 @@ TOPICS_IN_TURN = 256
 class Commands:
     """The executor of one connection. It executes one command after another."""
 
+    __slots__ = (
+        "_administration",
+        "_excused",
+        "_fetches",
+        "_held",
+        "_long_answers",
+        "_management",
+        "_principal",
+        "_replies",
+        "_session",
+        "_subscriptions",
+        "_watching",
+    )
+
     def __init__(
         self,
         session: Session,

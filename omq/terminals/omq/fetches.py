@@ -62,6 +62,24 @@ class Fetches:
     A task answers them. It begins with the first command, because most connections never send one.
     """
 
+    __slots__ = (
+        "_added",
+        "_budget",
+        "_commands",
+        "_frames",
+        "_held",
+        "_is_running",
+        "_is_sending",
+        "_piece",
+        "_replies",
+        "_scope",
+        "_sender",
+        "_sent",
+        "_since",
+        "nursery",
+        "rate_limit",
+    )
+
     is_exempt = True
     flow = None
 

@@ -65,6 +65,24 @@ class HeldPosts:
 class HeldPublishes:
     """The held Publishes of one connection. A task offers them again; it runs while there are any."""
 
+    __slots__ = (
+        "_counted",
+        "_excused",
+        "_free",
+        "_is_running",
+        "_most",
+        "_moved",
+        "_nursery",
+        "_session",
+        "_share",
+        "_signal",
+        "_subscriptions",
+        "_waits",
+        "is_too_much",
+        "lines",
+        "octets",
+    )
+
     def __init__(
         self,
         memory: Memory,

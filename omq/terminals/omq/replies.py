@@ -78,6 +78,8 @@ class Replies:
     more.
     """
 
+    __slots__ = ("_is_closed", "_queue", "_refused", "_room", "_wake", "fetches", "octets", "unconfirmed")
+
     def __init__(self, signal: Signal) -> None:
         self._wake = signal.set
         self._room = trio.lowlevel.ParkingLot()

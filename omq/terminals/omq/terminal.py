@@ -100,6 +100,33 @@ class OmqTerminal:
     runs: so the memory of a connection is free when its tasks have ended, without a garbage collection.
     """
 
+    __slots__ = (
+        "_admission",
+        "_context",
+        "_fetches",
+        "_filled",
+        "_has_routed",
+        "_held",
+        "_known",
+        "_lines",
+        "_liveness",
+        "_long",
+        "_long_answers",
+        "_nursery",
+        "_principal",
+        "_published",
+        "_reading",
+        "_received",
+        "_replies",
+        "_scope",
+        "_sender",
+        "_session",
+        "_state",
+        "_subscriptions",
+        "_transport",
+        "_watching",
+    )
+
     def __init__(self, arrival: Arrival, context: Context, long_answers: LongAnswers) -> None:
         config, memory = context.config, context.memory
         self._transport = transport = arrival.transport

@@ -12,6 +12,8 @@ from omq.watching import Began
 class Watching:
     """The Watch command of one connection."""
 
+    __slots__ = ("_replies", "_sender", "watcher")
+
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self._sender = sender
         self._replies = replies
