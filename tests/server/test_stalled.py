@@ -90,6 +90,15 @@ async def stall(clock: MockClock, host: InProcess, count: int) -> None:
     await passing(clock, lambda: stalled(host) >= count)
 
 
+async def stalled_subscriber(host: InProcess, client: Conversation, clock: MockClock) -> Conversation:
+    """Return a subscriber of `t` that has stalled in the middle of its first message."""
+    slow = await host.connect(receive_octets=4096)
+    await slow.ask(b"(Subscribe t From_current)")
+    await send_all(host, client, [body_of(1)])
+    await stall(clock, host, 1)
+    return slow
+
+
 def held(host: InProcess) -> list[int]:
     """How many are in the middle of each message that the server holds for them."""
     return host.server.memory.stalled.holders()
@@ -334,16 +343,9 @@ async def test_stalled_readers_of_transient_topics_hold_little_memory(
 async def test_a_slow_reader_is_not_cut_off_for_stalled_ones(store: Path, clock: MockClock) -> None:
     async with small_server(store) as host:
         client = await declared(host, b"Broadcast Transient")
-        slow = await host.connect(receive_octets=4096)
-        await slow.ask(b"(Subscribe t From_current)")
-        await send_all(host, client, [body_of(1)])
-        await stall(clock, host, 1)
+        slow = await stalled_subscriber(host, client, clock)
         assert held(host) == [1]
-        (taking,) = [
-            terminal
-            for terminal in host.server.terminals()
-            if terminal.statistics().stalled_seconds is not None
-        ]
+        (taking,) = filter(is_stalled, host.server.terminals())
         for number in range(2, 5):
             silent = await Reader.open(host, client, "subscription", b"From_current")
             await send_all(host, client, [body_of(number)])
@@ -454,10 +456,7 @@ async def test_a_topic_that_is_deleted_while_it_is_being_left_is_left_once(
 ) -> None:
     async with small_server(store) as host:
         client = await declared(host, b"Broadcast Transient")
-        slow = await host.connect(receive_octets=4096)
-        await slow.ask(b"(Subscribe t From_current)")
-        await send_all(host, client, [body_of(1)])
-        await stall(clock, host, 1)
+        slow = await stalled_subscriber(host, client, clock)
         await slow.say(b"(Unsubscribe t)")
         await eventually(lambda: not subscribed_to(host, b"t"))
         assert isinstance(await client.ask(b"(Delete t)"), Deleted)
