@@ -8,7 +8,7 @@ what was published, if nothing waits to be sent (`omq.terminals.connection.at_on
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 import trio
@@ -165,8 +165,10 @@ class AmqpTerminal:
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
         client = None if self._session is None else self._session.name
-        return replace(
-            ConnectionStatistics.of(self._transport, Kind.AMQP_0_9, client),
+        return ConnectionStatistics.of(
+            self._transport,
+            Kind.AMQP_0_9,
+            client,
             messages_in=self._published,
             messages_out=self._sender.messages,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),

@@ -9,7 +9,7 @@ import logging
 import math
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import assert_never
 
@@ -139,8 +139,10 @@ class Amqp1Terminal:
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        return replace(
-            ConnectionStatistics.of(self._transport, Kind.AMQP_1_0, self._client),
+        return ConnectionStatistics.of(
+            self._transport,
+            Kind.AMQP_1_0,
+            self._client,
             messages_in=0 if self._admitted is None else self._admitted.links.published,
             messages_out=self._sender.messages,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,

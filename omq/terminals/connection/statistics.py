@@ -84,27 +84,41 @@ class ConnectionStatistics:
     """Octets received so far, without what TLS adds."""
     octets_out: int
     """Octets handed to its socket so far, without what TLS adds."""
-    messages_in: int = 0
+    messages_in: int
     """Messages that it published so far, those included that were refused."""
-    messages_out: int = 0
+    messages_out: int
     """Messages handed to its socket so far, those of Fetch not included."""
-    unconfirmed: int = 0
+    unconfirmed: int
     """Messages that it published and that are neither stored nor refused yet."""
-    waiting_answers: int = 0
+    waiting_answers: int
     """Answers that wait to be sent, or for the answers before them. Fetch commands are among them."""
-    subscriptions: int = 0
+    subscriptions: int
     """Subscriptions, or 1 for a feed. The terminal's `subscriptions` has the statistics of each."""
-    is_sending: bool = False
+    is_sending: bool
     """Whether something is being sent that the socket has not taken yet."""
-    stalled_seconds: float | None = None
+    stalled_seconds: float | None
     """How long ago its client counted as stalled, as it does not take what is being sent; None if it does."""
-    held: HeldOctets = HeldOctets()
+    held: HeldOctets
     ending: str | None = None
     """Why it ends; None while it is open, and where its client simply ended it."""
 
     @classmethod
-    def of(cls, transport: Transport, kind: Kind, client: bytes | None) -> Self:
-        """Return what is known of a connection without its terminal, which replaces the rest."""
+    def of(
+        cls,
+        transport: Transport,
+        kind: Kind,
+        client: bytes | None,
+        *,
+        messages_in: int = 0,
+        messages_out: int = 0,
+        unconfirmed: int = 0,
+        waiting_answers: int = 0,
+        subscriptions: int = 0,
+        is_sending: bool = False,
+        stalled_seconds: float | None = None,
+        held: HeldOctets = HeldOctets(),
+    ) -> Self:
+        """Return the statistics of the connection that has this transport."""
         return cls(
             kind=kind,
             client=client,
@@ -113,6 +127,14 @@ class ConnectionStatistics:
             seconds=trio.current_time() - transport.since,
             octets_in=transport.received,
             octets_out=transport.sent,
+            messages_in=messages_in,
+            messages_out=messages_out,
+            unconfirmed=unconfirmed,
+            waiting_answers=waiting_answers,
+            subscriptions=subscriptions,
+            is_sending=is_sending,
+            stalled_seconds=stalled_seconds,
+            held=held,
             ending=transport.ending,
         )
 

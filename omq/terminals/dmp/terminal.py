@@ -14,7 +14,6 @@ See 6-DMP, and docs/PROTOCOL.md, "DMP". A valid lease is answered with 200. Othe
 """
 
 import logging
-from dataclasses import replace
 from typing import assert_never
 
 import trio
@@ -107,8 +106,10 @@ class DmpTerminal:
             case _:
                 assert_never(self._service)
         client = None if self._session is None else self._session.name
-        return replace(
-            ConnectionStatistics.of(self._transport, kind, client),
+        return ConnectionStatistics.of(
+            self._transport,
+            kind,
+            client,
             messages_in=published,
             messages_out=sent,
             unconfirmed=unconfirmed,

@@ -1,7 +1,7 @@
 """One connection of HTTP: it reads requests and answers them one by one, until one opens the WebSocket."""
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 import trio
@@ -138,8 +138,7 @@ class HttpTerminal:
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        seen = ConnectionStatistics.of(self._transport, Kind.HTTP, None)
-        return replace(seen, is_sending=self._is_sending)
+        return ConnectionStatistics.of(self._transport, Kind.HTTP, None, is_sending=self._is_sending)
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return nothing: a connection of HTTP has no subscriptions."""

@@ -6,7 +6,7 @@ the messages of the subscriptions in turn.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
@@ -187,8 +187,10 @@ class OmqTerminal:
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
         client = None if self._session is None else self._session.name
-        return replace(
-            ConnectionStatistics.of(self._transport, Kind.OMQ, client),
+        return ConnectionStatistics.of(
+            self._transport,
+            Kind.OMQ,
+            client,
             messages_in=self._published,
             messages_out=self._sender.messages,
             unconfirmed=self._replies.unconfirmed,
