@@ -101,7 +101,7 @@ def adapt_docstring(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Set up the documentation for Sphinx, which calls this."""
     for ours in ("omq", "errors"):
         app.add_lexer(ours, TextLexer)
     app.add_directive("command-help", CommandHelp)

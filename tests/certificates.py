@@ -28,7 +28,7 @@ class Authority:
     def issue(
         self, name: str, file: str = "shown", ends: datetime | None = None, common_name: str | None = None
     ) -> Shown:
-        """A certificate for a host or an address; written over the one that these files had before.
+        """Return a certificate for a host or an address; written over the one that these files had before.
 
         `ends`: when it does, which else is far away.
         """

@@ -20,8 +20,8 @@ LONGEST = (TESTS / "tools", TESTS / "spark", TESTS / "test_packaging.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, as with `tools/test`, begin with the files that take longest, so
-    that no process is left with one when the others have ended.
+    """Begin with the files that take longest, where tests run in several processes, as with `tools/test`: no
+    process is left with one when the others have ended.
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in LONGEST))

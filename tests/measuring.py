@@ -13,7 +13,9 @@ TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
 @contextmanager
 def unmeasured() -> Iterator[None]:
-    """Processes that are started within the block are not measured, and run at their usual speed."""
+    """Exclude processes that are started within the block from the measurement: they run at their usual
+    speed.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name in TOLD_BY:
             patch.delenv(name, raising=False)
@@ -22,7 +24,7 @@ def unmeasured() -> Iterator[None]:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Neither is this thread within the block."""
+    """Exclude this thread from the measurement, too, within the block."""
     tracer = sys.gettrace()
     sys.settrace(None)
     try:

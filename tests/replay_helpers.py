@@ -33,12 +33,14 @@ def request(*words: str) -> ReplayRequest:
 
 
 def replay(*words: str) -> int:
-    """The exit status."""
+    """Return the exit status."""
     return command.run(parsed(*words), refuse)
 
 
 def stored(address: str, topic: str) -> list[tuple[bytes, bytes]]:
-    """The body and the head of each message that a server has, in order; none where there is no topic."""
+    """Return the body and the head of each message that a server has, in order; none where there is
+    no topic.
+    """
     found = []
     with RemoteServer(parse_servers(address), Patience(0)) as server:
         topics = server.topics()

@@ -49,7 +49,7 @@ subscribe = ["*"]
 
 
 def secured(authority: Authority, more: str = "", clients: str = CLIENTS) -> Secured:
-    """TLS, and clients; without these every client may do everything."""
+    """Return TLS settings, and clients; without these every client may do everything."""
     shown = authority.issue("127.0.0.1", "server")
     return Secured(
         f'tls_cert = "{shown.cert}"\ntls_key = "{shown.key}"\n{more}\n{clients}',
@@ -138,7 +138,7 @@ class Serving:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that no other program gets within the block, also while no server listens to it."""
+    """Yield a port that no other program gets within the block, also while no server listens to it."""
     with socket.socket() as holder:
         # A server, which sets this option, too, may listen to a port that is bound and not listened to.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -150,7 +150,7 @@ def reserved_port() -> Iterator[int]:
 def serving(
     store: Path, settings: str = "", port: int = 0, security: Secured | None = None
 ) -> Iterator[Serving]:
-    """A server on this store until the block is left."""
+    """Yield a server on this store until the block is left."""
     listen = "--listen" if security is None else "--listen-tls"
     if security is not None:
         settings = f"{settings}\n{security.settings}"

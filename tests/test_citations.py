@@ -42,12 +42,14 @@ TITLE = re.compile(r'(?<=[a-z] )\((?!(?:part|section) )([\w .-]{1,60}), "[A-Z]')
 
 
 def words(text: str) -> str:
-    """The text on one line, without the marks of comments, which would be between the words of a citation."""
+    """Return the text on one line, without the marks of comments, which would be between the words of a
+    citation.
+    """
     return " ".join(re.sub(r"\n[ \t]*(?:#[: ]?|//)?[ \t]*", "\n", text).split())
 
 
 def unlisted(text: str) -> list[str]:
-    """What a text cites that is neither in the list of references nor a document that exists."""
+    """Return what a text cites that is neither in the list of references nor a document that exists."""
     found = [source for source in SOURCE.findall(text) if not KNOWN.match(source)]
     text = words(text)
     found += [rfc for rfc in re.findall(r"\bRFC [0-9]+\b", text) if rfc not in LISTED]
@@ -64,7 +66,7 @@ def headings(document: Path) -> set[str]:
 
 
 def cited(path: Path) -> list[tuple[str, str]]:
-    """The documents and sections that a file names."""
+    """Return the documents and sections that a file names."""
     return [
         (document, section)
         for document, sections in SECTION.findall(words(path.read_text()))

@@ -19,7 +19,7 @@ EXAMPLE_HEADING = "## A complete example\n"
 
 
 def documented(text: str) -> dict[str, object]:
-    """The keys of the tables, and their defaults."""
+    """Return the keys of the tables, and their defaults."""
     keys: dict[str, object] = {}
     for key, default, unit, meaning in re.findall(
         r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+) \|$", text, re.MULTILINE

@@ -50,7 +50,7 @@ def test_the_sample_configuration_can_be_used() -> None:
 
 @pytest.fixture
 def installed_units(tmp_path: Path) -> list[Path]:
-    """The units with the paths of programs that are installed here."""
+    """Return the units with the paths of programs that are installed here."""
     paths = {"/opt/omq/bin": str(BIN), "/usr/local/bin/omq-backup": str(DEPLOY / "systemd" / "omq-backup")}
     units = [
         *DEPLOY.glob("systemd/*.service"),
@@ -143,7 +143,7 @@ def test_the_health_check_of_the_container(tmp_path: Path) -> None:
 def managed(
     path: Path, address: str, *options: str | Path, **environment: str
 ) -> Iterator[tuple[RunningServer, socket.socket]]:
-    """A server that reports to a service manager at this address, and the manager's socket."""
+    """Yield a server that reports to a service manager at this address, and the manager's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"\0{address[1:]}" if address.startswith("@") else address)
         manager.settimeout(60)
@@ -164,7 +164,7 @@ def managed(
 
 
 def told(manager: socket.socket) -> dict[str, str]:
-    """The next message."""
+    """Return the next message."""
     return dict(line.split("=", 1) for line in manager.recv(4096).decode().splitlines())
 
 
@@ -218,7 +218,7 @@ def activated(path: Path, names: str, *sockets: socket.socket) -> "subprocess.Po
 
 @contextmanager
 def far(*sockets: socket.socket) -> Iterator[list[socket.socket]]:
-    """The same sockets, with descriptors that no others are moved over."""
+    """Yield the same sockets, with descriptors that no others are moved over."""
     import fcntl
 
     moved = [socket.socket(fileno=fcntl.fcntl(each.fileno(), fcntl.F_DUPFD, 50)) for each in sockets]

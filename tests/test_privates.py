@@ -36,7 +36,7 @@ def is_own(value: ast.expr) -> bool:
 
 
 def reaches(source: str) -> Iterator[tuple[int, str]]:
-    """Where a module uses a private name of something else: the line, and the name."""
+    """Yield where a module uses a private name of something else: the line, and the name."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(value, name) if is_private(name) and not is_own(value):

@@ -102,7 +102,7 @@ class Example:
         return [step for step in self.steps if isinstance(step, Expect) and step.connection == connection]
 
     def speaking(self, *, dmp: bool) -> list[str]:
-        """The connections that speak DMP, or those that speak omq."""
+        """Return the connections that speak DMP, or those that speak omq."""
         begin: dict[str, bytes] = {}
         for step in self.steps:
             begin.setdefault(step.connection, step.octets if isinstance(step, Send) else b"")
@@ -188,7 +188,7 @@ def read_step(line: int, connection: str, arrow: str, kind: str | None, rest: st
 
 
 def joined(steps: list[Step]) -> tuple[Step, ...]:
-    """Steps with lines that belong together as one: what is sent at once, and the rows of octets."""
+    """Return steps with lines that belong together as one: what is sent at once, and the rows of octets."""
     together: list[Step] = []
     for step in steps:
         match (together[-1] if together else None), step:
@@ -204,7 +204,7 @@ def joined(steps: list[Step]) -> tuple[Step, ...]:
 
 
 def fenced(kind: str) -> Iterator[tuple[int, str, list[str]]]:
-    """The fenced blocks of a kind: the line of their first, the heading above them, and their lines."""
+    """Yield the fenced blocks of a kind: the line of their first, the heading above them, and their lines."""
     heading = ""
     block: list[str] | None = None
     start = 0
@@ -232,7 +232,7 @@ STAND_IN = re.compile(rf"\b({'|'.join(NUMBERS + WORDS)})\b")
 
 
 def sentence_patterns() -> list[tuple[str, re.Pattern[str]]]:
-    """The sentences that the document lists, as patterns: a word in capitals stands for something."""
+    """Return the sentences that the document lists, as patterns: a word in capitals stands for something."""
     return [
         (line, re.compile("".join(_pattern(part) for part in STAND_IN.split(line))))
         for _, _, lines in fenced("errors")
@@ -262,7 +262,7 @@ LENGTH = Struct(">I")
 
 
 def frame_rows(octets: tuple[Octet, ...]) -> list[str]:
-    """Whole frames as the document writes them: rows of hex, each with what it means."""
+    """Return whole frames as the document writes them: rows of hex, each with what it means."""
     rows: list[str] = []
     while octets:
         (length,) = LENGTH.unpack(known(octets[:4]))
@@ -301,7 +301,7 @@ BLOCK_FIELDS = (
 
 
 def block_rows(octets: tuple[Octet, ...]) -> list[str]:
-    """A stored block: its header field by field, its arrays, and its frames and heads."""
+    """Return a stored block: its header field by field, its arrays, and its frames and heads."""
     value = known(octets)
     block = unpack_sent(value)
     rows: list[str] = []
@@ -334,7 +334,7 @@ def shown(octets: bytes) -> str:
 
 
 def dmp_rows(octets: bytes) -> list[str]:
-    """What a DMP server sends, as the document writes it: short strings, then perhaps envelopes."""
+    """Return what a DMP server sends, as the document writes it: short strings, then perhaps envelopes."""
     rows: list[str] = []
     while octets:
         if octets[0]:  # no envelope in the document has 16 MiB
@@ -377,7 +377,7 @@ def envelope_rows(envelope: bytes) -> list[str]:
 
 
 def known(octets: tuple[Octet, ...]) -> bytes:
-    """The octets, with a digit for each one of a clock, and 0 for each one of a lease."""
+    """Return the octets, with a digit for each one of a clock, and 0 for each one of a lease."""
     clock = ord("0")
     return bytes(octet if isinstance(octet, int) else clock if octet is None else 0 for octet in octets)
 
@@ -417,7 +417,7 @@ def fill_store(path: Path, stored: tuple[str, ...]) -> None:
 
 @asynccontextmanager
 async def served(example: Example, path: Path) -> AsyncIterator[int]:
-    """A server for one example; the port it listens on."""
+    """Yield a server for one example; the port it listens on."""
     if example.stored:
         await trio.to_thread.run_sync(fill_store, path, example.stored)
     settings = {"listen": ["127.0.0.1:0"], "store": str(path)} | tomllib.loads(example.settings)
@@ -612,7 +612,9 @@ def test_the_limits_are_those_of_the_configuration() -> None:
 
 
 async def told_when_too_slow(path: Path) -> str:
-    """The Error to a subscriber that reads nothing while more messages pass than fit into the memory."""
+    """Return the Error to a subscriber that reads nothing while more messages pass than fit into the
+    memory.
+    """
     config = Config(listen=["127.0.0.1:0"], store=str(path), memory_bytes=4 << 20, max_message_bytes=1 << 20)
     declared = encode(types.Declared(model.Topic(0, b"ticks")))
     subscribed = encode(types.Subscribed(model.Topic(0, b"ticks")))

@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def blocks(heading: str) -> list[tuple[str, str]]:
-    """The fenced blocks of a section: language and text."""
+    """Return the fenced blocks of a section: language and text."""
     section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return found
@@ -88,8 +88,8 @@ def check_shell_commands(server: RunningServer, commands: Path) -> None:
 
 
 def mask(printed: str) -> str:
-    """Without what is not the same each time: the time of a round trip, and how many octets messages take in
-    the store, which depends on whether they were merged into one block meanwhile.
+    """Mask what is not the same each time: the time of a round trip, and how many octets messages take in the
+    store, which depends on whether they were merged into one block meanwhile.
     """
     printed, times = re.subn(r"^\d+\.\d{3} ms$", "N ms", printed, flags=re.MULTILINE)
     printed, octets = re.subn(
@@ -115,7 +115,7 @@ def check_python_client(server: RunningServer, commands: Path) -> None:
 
 
 async def repeat_by_hand(port: int) -> None:
-    """The conversations of "By hand, with netcat", one connection each, without netcat."""
+    """Repeat the conversations of "By hand, with netcat", one connection each, without netcat."""
     for language, script in blocks("By hand, with netcat"):
         if language == "sh":
             lines = [line.encode() for line in re.findall(r"^ *echo '(.*)'$", script, re.MULTILINE)]
@@ -134,7 +134,7 @@ async def write_capture(port: int, path: Path) -> None:
 
 
 def captured(command: str, port: int, directory: Path) -> bool:
-    """Whether the README's command may capture the conversations, and has."""
+    """Return whether the README's command may capture the conversations, and has."""
     assert command.startswith("sudo tcpdump ")
     # It ends by itself behind the first hundred packets: there is no other way to know that they are written.
     words = command.replace("sudo tcpdump", "tcpdump -c 100").replace("7730", str(port)).split()

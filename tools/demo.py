@@ -92,7 +92,7 @@ async def demonstrate(flights: Flights, directory: Path, sync: Sync) -> list[Lin
 
 
 async def demonstrate_until_signal(flights: Flights, directory: Path, sync: Sync) -> list[Line] | None:
-    """As `demonstrate`; None when a signal ended it."""
+    """Demonstrate as `demonstrate` does; return None when a signal ended it."""
     lines: list[Line] | None = None
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with trio.open_signal_receiver(*signals) as received:
@@ -109,7 +109,7 @@ async def demonstrate_until_signal(flights: Flights, directory: Path, sync: Sync
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions that a group is made of, however deep."""
+    """Yield the exceptions that a group is made of, however deep."""
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
             yield from leaves(part)

@@ -156,8 +156,8 @@ class DeadLetterExchange:
             self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
 
     def _is_cycle(self, driver: Driver, records: Sequence[Record]) -> bool:
-        """Whether a message came from this queue before, and no consumer has rejected it since: nothing
-        would ever end that.
+        """Return whether a message came from this queue before, and no consumer has rejected it since:
+        nothing would ever end that.
         """
         name = driver.topic.topic
         for record in records:
@@ -170,7 +170,7 @@ class DeadLetterExchange:
 
 
 def _exchange_of(options: QueueOptions) -> bytes:
-    """Raises Refused."""
+    """Return the dead-letter exchange of a queue. Raise Refused if it has none any more."""
     if options.dead_letter_exchange is None:  # the queue was changed meanwhile
         raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
     return options.dead_letter_exchange

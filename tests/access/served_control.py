@@ -59,7 +59,7 @@ _SECRET = SecretHash(1, 1, 1, bytes(16), hashlib.scrypt(b"s", salt=bytes(16), n=
 
 
 def known(name: str, max_connections: int | None = None, **rights: list[str]) -> ClientConfig:
-    """A client with these rights, whose secret is s."""
+    """Return a client with these rights, whose secret is s."""
     return ClientConfig(name=name, secret=str(_SECRET), max_connections=max_connections, **rights)
 
 
@@ -67,7 +67,7 @@ def known(name: str, max_connections: int | None = None, **rights: list[str]) ->
 async def control(
     path: Path, overseer: Overseer | None = None, **settings: object
 ) -> AsyncIterator[AccessControl]:
-    """The access to a server, by default to one without configured clients."""
+    """Yield the access to a server, by default to one without configured clients."""
     config = Config(store=str(path), **settings)  # type: ignore[arg-type]
     with Store.open(path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:
@@ -81,13 +81,13 @@ async def control(
 
 
 async def connected(access: AccessControl, id: bytes = b"tester") -> Session:
-    """A session of a client of this host."""
+    """Return a session of a client of this host."""
     return await access.connect(id, "127.0.0.1", "127.0.0.1:1")
 
 
 @asynccontextmanager
 async def session(path: Path, id: bytes = b"tester", **settings: object) -> AsyncIterator[Session]:
-    """A session of a server, by default of one without configured clients."""
+    """Yield a session of a server, by default of one without configured clients."""
     async with control(path, **settings) as access:
         opened = await connected(access, id)
         yield opened

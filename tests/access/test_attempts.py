@@ -17,7 +17,7 @@ CHEAP = SecretHash(1, 1, 1, bytes(16), bytes(32))
 
 
 def cheap_hash(secret: bytes) -> str:
-    """A hash that is made and checked at once, as it stands in a configuration."""
+    """Return a hash that is made and checked at once, as it stands in a configuration."""
     salt = bytes(16)
     key = hashlib.scrypt(secret, salt=salt, n=2, r=1, p=1, maxmem=1 << 20, dklen=32)
     return str(SecretHash(1, 1, 1, salt, key))
@@ -99,7 +99,7 @@ async def test_networks_that_guessed_are_forgotten(mock_clock: MockClock) -> Non
     clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
 
     async def guess(networks: range) -> int:
-        """How many objects there are after a guess from each of these networks, and a second."""
+        """Return how many objects there are after a guess from each of these networks, and a second."""
         for network in networks:
             assert (
                 await clients.identify(b"alice:guess", f"10.0.{network // 256}.{network % 256}", "peer")

@@ -25,7 +25,7 @@ def principal() -> Principal:
 
 
 async def leased_feed(access: AccessControl, session: Session) -> bytes:
-    """A lease for a feed, which takes the only subscription of the server."""
+    """Return a lease for a feed, which takes the only subscription of the server."""
     lease = await session.lease_feed(b"t", FromCurrent(), principal())
     assert access.subscriptions.used == 1
     return lease

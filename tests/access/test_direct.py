@@ -40,7 +40,7 @@ class Consumer:
 
 @asynccontextmanager
 async def direct(path: Path, id: bytes = b"tester", **settings: object) -> AsyncIterator[Direct]:
-    """The nodes, for a session of a server with this configuration."""
+    """Yield the nodes, for a session of a server with this configuration."""
     async with control(path, **settings) as access:
         session = await connected(access, id)
         yield access.direct(session)

@@ -33,7 +33,7 @@ RIGHTS = {"declare": ["*"], "publish": ["*"], "subscribe": ["*"], "delete": ["*"
 
 @asynccontextmanager
 async def topology(path: Path, **settings: object) -> AsyncIterator[tuple[Session, Topology]]:
-    """A session, and what it may do."""
+    """Yield a session, and what it may do."""
     async with control(path, **settings) as access:
         session = await connected(access)
         opened = access.topology(session)
@@ -44,7 +44,7 @@ async def topology(path: Path, **settings: object) -> AsyncIterator[tuple[Sessio
 
 @asynccontextmanager
 async def another(access: AccessControl, id: bytes = b"tester") -> AsyncIterator[Topology]:
-    """What another connection may do."""
+    """Yield what another connection may do."""
     session = await connected(access, id)
     opened = access.topology(session)
     yield opened
@@ -53,7 +53,9 @@ async def another(access: AccessControl, id: bytes = b"tester") -> AsyncIterator
 
 
 def may_publish(access: Topology, exchange: bytes, key: bytes, *copies: bytes) -> bool:
-    """Whether the client may publish to this exchange with this key, and with those of the header CC."""
+    """Return whether the client may publish to this exchange with this key, and with those of the
+    header CC.
+    """
     headers = Table(((b"CC", Array(tuple(map(LongString, copies)))),)) if copies else None
     head = encode(Head(exchange, key, Properties(headers=headers)))
     try:

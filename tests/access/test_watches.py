@@ -87,12 +87,12 @@ async def watched(path: Path, server: Totals, **settings: object) -> AsyncIterat
 
 
 def names(round: list[watching.Statistics]) -> list[bytes]:
-    """The topics of a round."""
+    """Return the topics of a round."""
     return sorted(topic.topic for part in round if isinstance(part, watching.Topics) for topic in part.list)
 
 
 def gone(round: list[watching.Statistics]) -> list[int]:
-    """The deleted topics of a round."""
+    """Return the deleted topics of a round."""
     return [id for part in round if isinstance(part, watching.Gone) for id in part.ids]
 
 

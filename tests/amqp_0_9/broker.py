@@ -17,19 +17,19 @@ class Broker:
     clients: list[Client] = field(default_factory=list)
 
     def reach(self) -> Client:
-        """A connection on which nothing was sent."""
+        """Return a connection on which nothing was sent."""
         client = Client(self.address)
         self.clients.append(client)
         return client
 
     def connect(self, **given: Any) -> Client:
-        """A connection after its handshake."""
+        """Return a connection after its handshake."""
         client = self.reach()
         client.shake_hands(given.pop("user", self.user), given.pop("secret", self.secret), **given)
         return client
 
     def channel(self, **given: Any) -> Client:
-        """A connection with channel 1."""
+        """Return a connection with channel 1."""
         client = self.connect(**given)
         client.open()
         return client

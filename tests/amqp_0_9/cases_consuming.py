@@ -257,7 +257,7 @@ def qos_global(broker: Broker) -> str:
 
 
 def delivered(client: Client, count: int) -> int:
-    """How many messages come; the first `count` may take as long as they want."""
+    """Return how many messages come; the first `count` may take as long as they want."""
     return len(client.bodies(count))
 
 

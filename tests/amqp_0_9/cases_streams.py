@@ -91,7 +91,7 @@ def stream_purge(broker: Broker) -> str:
 
 
 def consume_from(queue: str, offset: Any) -> bytes:
-    """A consume with the argument x-stream-offset; None for no argument."""
+    """Return a consume with the argument x-stream-offset; None for no argument."""
     args = {} if offset is None else {"x-stream-offset": offset}
     return method(1, 60, 20, b"\0\0" + short(queue) + short("s") + bits() + table(args))
 

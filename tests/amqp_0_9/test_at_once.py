@@ -30,7 +30,7 @@ in_thread = trio.to_thread.run_sync
 
 @asynccontextmanager
 async def brokered(store: Path) -> AsyncIterator[tuple[InProcess, Broker]]:
-    """A server in this process. Calls of clients must run in threads."""
+    """Yield a server in this process. Calls of clients must run in threads."""
     async with serving(store) as host:
         broker = Broker(("127.0.0.1", host.port))
         try:

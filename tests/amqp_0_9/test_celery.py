@@ -19,7 +19,7 @@ SECONDS = 60
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The tasks, with a worker that executes them."""
+    """Yield the tasks, with a worker that executes them."""
     folder = tmp_path_factory.mktemp("celery")
     with serving_guest(folder) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMQ_TEST_BROKER", f"amqp://guest:guest@127.0.0.1:{server.port}//")

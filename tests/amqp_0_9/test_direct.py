@@ -26,7 +26,7 @@ SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The address of a server whose clients may do everything."""
+    """Yield the address of a server whose clients may do everything."""
     store = tmp_path_factory.mktemp("direct") / "store"
     with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
         yield "127.0.0.1", server.port
@@ -54,7 +54,7 @@ class Principal:
         self._socket.close()
 
     def peek(self) -> bytes:
-        """The next recorded frame."""
+        """Return the next recorded frame."""
         return self._octets[: struct.unpack_from(">I", self._octets, 3)[0] + HEADER]
 
     def send_next(self, change: Callable[[bytes], bytes] = lambda octets: octets) -> None:
@@ -69,7 +69,7 @@ class Principal:
         self._socket.sendall(octets)
 
     def frame(self) -> bytes:
-        """The next frame that is no heartbeat."""
+        """Return the next frame that is no heartbeat."""
         while True:
             if len(self._received) >= HEADER:
                 size = struct.unpack_from(">I", self._received, 3)[0] + HEADER
@@ -84,13 +84,13 @@ class Principal:
             self._received += octets
 
     def answer(self, class_id: int, method_id: int) -> bytes:
-        """The arguments of the next method, which must be this one."""
+        """Return the arguments of the next method, which must be this one."""
         octets = self.frame()
         assert struct.unpack_from(">HH", octets, 7) == (class_id, method_id), octets
         return octets[11:-1]
 
     def lease(self) -> bytes:
-        """The lease of Put-Ok or Get-Ok."""
+        """Return the lease of Put-Ok or Get-Ok."""
         found = self.frame()
         assert struct.unpack_from(">HH", found, 7) in ((DIRECT, 11), (DIRECT, 21)), found
         return found[12:-1]
@@ -117,7 +117,7 @@ class Dmp:
         return self.exactly(self.exactly(1)[0])
 
     def envelope(self) -> bytes:
-        """The next envelope that is no null message."""
+        """Return the next envelope that is no null message."""
         while not (size := struct.unpack(">I", octets := self.exactly(4))[0]):
             pass
         return octets + self.exactly(size)
@@ -127,13 +127,13 @@ class Dmp:
 
 
 def envelopes_sent(name: str) -> bytes:
-    """What a recorded sink sent after its lease."""
+    """Return what a recorded sink sent after its lease."""
     octets = sent(name, "C")[HEADER:]
     return octets[1 + octets[0] :]
 
 
 def envelopes_delivered(name: str) -> bytes:
-    """What a recorded feed was sent after its ready response, without null messages."""
+    """Return what a recorded feed was sent after its ready response, without null messages."""
     octets = sent(name, "S")
     for _ in range(2):
         octets = octets[1 + octets[0] :]
@@ -146,7 +146,7 @@ def envelopes_delivered(name: str) -> bytes:
 
 
 def feed(broker: Broker, name: str) -> tuple[Principal, Dmp, bytes]:
-    """A recorded consumer up to the ready response of its feed; its queue's name, too."""
+    """Return a recorded consumer up to the ready response of its feed; its queue's name, too."""
     principal = Principal(broker, name)
     if struct.unpack_from(">HH", principal.peek(), 7) == (40, 10):
         principal.send_next()
@@ -289,7 +289,7 @@ def test_the_queue_of_a_feed_lives_until_both_connections_are_gone(broker: Broke
 
 
 def lease(client: Client, method_id: int, name: str) -> bytes:
-    """The lease that Put (10) or Get (20) grants."""
+    """Return the lease that Put (10) or Get (20) grants."""
     answer = direct(client, method_id, name)
     assert answer.name in ("put-ok", "get-ok(direct)"), answer.told()
     return answer.args[1:]

@@ -44,7 +44,7 @@ def large(number: int) -> bytes:
 
 
 def frames(channel: int, data: bytes) -> list[bytes]:
-    """The body frames of a message."""
+    """Return the body frames of a message."""
     return [body(channel, data[begin : begin + FRAME]) for begin in range(0, len(data), FRAME)]
 
 
@@ -128,7 +128,7 @@ def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -
 
 @pytest.fixture
 def clock() -> MockClock:
-    """A clock that runs as usual, and jumps when it is told to."""
+    """Return a clock that runs as usual, and jumps when it is told to."""
     return MockClock(rate=1.0)
 
 

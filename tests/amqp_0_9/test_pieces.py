@@ -41,7 +41,7 @@ def test_pieces_and_partial_sends(size: int, pieces: list[int], taken: list[int]
 
 
 def joined(wire: bytes) -> bytes:
-    """The payloads of body frames on channel 3, which must be whole."""
+    """Return the payloads of body frames on channel 3, which must be whole."""
     found = b""
     while wire:
         size = int.from_bytes(wire[3:7], "big")

@@ -54,7 +54,7 @@ def broker(server: RunningServer) -> Iterator[Broker]:
 
 
 async def persistence_of(server: RunningServer, name: str) -> Persistence:
-    """How durable omq clients find a topic."""
+    """Return the persistence that omq clients see of a topic."""
     with trio.fail_after(SECONDS):
         async with connect(f"omq://127.0.0.1:{server.port}") as client:
             (found,) = [each for each in await client.topics() if each.topic == name.encode()]
@@ -145,7 +145,7 @@ MESSAGES = 100
 
 @pytest.fixture
 def published(broker: Broker) -> Client:
-    """A client that has published to the durable queue `own`, and waits for nothing."""
+    """Return a client that has published to the durable queue `own`, and waits for nothing."""
     client = broker.channel()
     client.call(declare_queue(1, "own", durable=1))
     client.call(purge(1, "own"))

@@ -136,7 +136,7 @@ METHODS = {(kind.CLASS, kind.METHOD): kind for kind in vars(methods).values() if
 
 
 def methods_of(octets: bytes) -> Iterator[tuple[int, int]]:
-    """The numbers of the methods in these frames."""
+    """Yield the numbers of the methods in these frames."""
     at = 0
     while at < len(octets):
         kind, _, size = struct.unpack_from(">BHI", octets, at)
@@ -154,7 +154,7 @@ def name_of(rights: frozenset[Right]) -> str:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The address of a server with a client for each set of rights."""
+    """Yield the address of a server with a client for each set of rights."""
     folder = tmp_path_factory.mktemp("rights")
     tables = [client_table(name_of(some), {right.name.lower(): ["*"] for right in some}) for some in SUBSETS]
     tables.append(client_table("a", {right.name.lower(): ["a.*"] for right in Right}))
@@ -170,14 +170,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 
 def enter(broker: Broker, rights: frozenset[Right]) -> Client:
-    """A channel of the client with these rights."""
+    """Return a channel of the client with these rights."""
     client = broker.channel(user=name_of(rights))
     assert client.opened.name == "open-ok"
     return client
 
 
 def answer(client: Client, operation: Operation) -> str:
-    """What answers an operation; nothing if another method behind it is answered first."""
+    """Return what answers an operation; nothing if another method behind it is answered first."""
     client.send(operation.octets)
     if operation.answer is not None:
         return client.wait().told()

@@ -37,7 +37,7 @@ FORGERY = "channel.close 406 PRECONDITION_FAILED (60,40)"
 
 
 def numbers(client: Client, queue: str, count: int) -> list[int]:
-    """The messages of a queue, which are at least so many numbers."""
+    """Return the messages of a queue, which are at least so many numbers."""
     client.call(consume(1, queue, queue, no_ack=1))
     return [int(body) for body in client.bodies(count)]
 
@@ -123,7 +123,7 @@ def test_a_transaction_that_fails_publishes_nothing(broker: Broker) -> None:
 
 
 async def connected(host: InProcess) -> trio.SocketStream:
-    """A connection with channel 1 that reads nothing after its handshake."""
+    """Return a connection with channel 1 that reads nothing after its handshake."""
     client = await host.open(receive_octets=4096)
     await client.send(b"AMQP\0\0\x09\1")
     response = short("PLAIN") + long(b"\0guest\0guest") + short("en_US")

@@ -59,7 +59,7 @@ def test_unacknowledged_behaves_as_a_dict_of_tags(steps: list[tuple[str, int, in
 
 
 def acknowledged(ranges: Iterable[tuple[int, int]], unacknowledged: Unacknowledged) -> tuple[list[int], str]:
-    """The ids that these ranges take, and the error at which they end."""
+    """Return the ids that these ranges take, and the error at which they end."""
     taken: list[int] = []
     try:
         for first, last in ranges:

@@ -34,23 +34,23 @@ class Long(int):
 
 
 def octets(text: str | bytes) -> bytes:
-    """Text as octets."""
+    """Return text as octets."""
     return text.encode() if isinstance(text, str) else text
 
 
 def short(text: str | bytes) -> bytes:
-    """A short string."""
+    """Return a short string."""
     data = octets(text)
     return bytes([len(data)]) + data
 
 
 def long(data: bytes) -> bytes:
-    """A long string."""
+    """Return a long string."""
     return struct.pack(">I", len(data)) + data
 
 
 def value(of: Any) -> bytes:
-    """A value of a field table, behind its type."""
+    """Return a value of a field table, behind its type."""
     match of:
         case bool():
             return b"t" + bytes([of])
@@ -75,12 +75,12 @@ def value(of: Any) -> bytes:
 
 
 def table(entries: Mapping[str, Any]) -> bytes:
-    """A field table."""
+    """Return a field table."""
     return long(b"".join(short(name) + value(of) for name, of in entries.items()))
 
 
 def arguments(named: Mapping[str, Any]) -> bytes:
-    """A field table of arguments, whose names have underscores for hyphens."""
+    """Return a field table of arguments, whose names have underscores for hyphens."""
     return table({name.replace("_", "-"): of for name, of in named.items()})
 
 
@@ -106,7 +106,7 @@ NO_PROPERTIES = b"\0\0"
 
 
 def properties(**given: Any) -> bytes:
-    """The flags and values of properties."""
+    """Return the flags and values of properties."""
     flags = 0
     written = b""
     for index, (name, kind) in enumerate(PROPERTIES.items()):
@@ -125,22 +125,22 @@ def properties(**given: Any) -> bytes:
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """A frame."""
+    """Return a frame."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
 def method(channel: int, class_id: int, method_id: int, args: bytes = b"") -> bytes:
-    """A method frame."""
+    """Return a method frame."""
     return frame(1, channel, struct.pack(">HH", class_id, method_id) + args)
 
 
 def header(channel: int, size: int, props: bytes = NO_PROPERTIES) -> bytes:
-    """A content header frame of class Basic."""
+    """Return a content header frame of class Basic."""
     return frame(2, channel, struct.pack(">HHQ", 60, 0, size) + props)
 
 
 def body(channel: int, data: bytes) -> bytes:
-    """A body frame."""
+    """Return a body frame."""
     return frame(3, channel, data)
 
 
@@ -148,7 +148,7 @@ def body(channel: int, data: bytes) -> bytes:
 
 
 def bits(*flags: int) -> bytes:
-    """An octet of bits, the lowest first."""
+    """Return an octet of bits, the lowest first."""
     return bytes([sum(bool(flag) << place for place, flag in enumerate(flags))])
 
 
@@ -161,13 +161,13 @@ def publish(
     mandatory: int = 0,
     immediate: int = 0,
 ) -> bytes:
-    """A whole message."""
+    """Return a whole message."""
     published = publishing(channel, exchange, key, mandatory, immediate) + header(channel, len(data), props)
     return published + (body(channel, data) if data else b"")
 
 
 def publishing(channel: int, exchange: str, key: str, mandatory: int = 0, immediate: int = 0) -> bytes:
-    """Only the method: the content must follow."""
+    """Return the method alone: the content must follow."""
     return method(channel, 60, 40, b"\0\0" + short(exchange) + short(key) + bits(mandatory, immediate))
 
 
@@ -204,7 +204,7 @@ def bind(channel: int, queue: str, exchange: str, key: str = "", **args: Any) ->
 
 
 def bind_by(channel: int, queue: str, exchange: str, headers: Mapping[str, Any]) -> bytes:
-    """A binding whose arguments are these, with their names as they are."""
+    """Return a binding whose arguments are these, with their names as they are."""
     names = short(queue) + short(exchange) + short("")
     return method(channel, 50, 20, b"\0\0" + names + b"\0" + table(headers))
 
@@ -309,7 +309,7 @@ NUMBERS = {
 
 
 def read_table(data: bytes, at: int = 0) -> tuple[dict[str, Any], int]:
-    """A field table, with each value behind its type as text, and its end."""
+    """Return a field table, with each value behind its type as text, and its end."""
     (length,) = struct.unpack_from(">I", data, at)
     at += 4
     end = at + length
@@ -435,7 +435,7 @@ class Reply:
         return self.args[1 : 1 + self.args[0]].decode()
 
     def told(self) -> str:
-        """What happened, in words by which two brokers can be compared."""
+        """Return what happened, in words by which two brokers can be compared."""
         match self.name:
             case "connection.close" | "channel.close":
                 (code,) = struct.unpack_from(">H", self.args)
@@ -537,7 +537,7 @@ class Client:
         return self.call(open_channel(channel))
 
     def frame(self, seconds: float | None = None) -> bytes | None:
-        """The next frame; None if none came in time, or the connection ended."""
+        """Return the next frame; None if none came in time, or the connection ended."""
         deadline = time.monotonic() + (PATIENCE if seconds is None else seconds)
         while True:
             if len(self._received) >= 7:
@@ -558,7 +558,7 @@ class Client:
             self._received += data
 
     def wait(self, seconds: float | None = None) -> Reply:
-        """The next method, with its content; heartbeats are passed over."""
+        """Return the next method, with its content; heartbeats are passed over."""
         while True:
             found = self.frame(seconds)
             if found is None:
@@ -583,7 +583,7 @@ class Client:
             return Reply(name, channel, args, read_properties(raw), raw, b"".join(parts))
 
     def deliveries(self, count: int = 0, quiet: float = 0.6) -> list[Reply]:
-        """All messages that are delivered until something else comes, or nothing for `quiet` seconds.
+        """Return all messages that are delivered until something else comes, or nothing for `quiet` seconds.
 
         The first `count` may take as long as they want.
         """
@@ -593,7 +593,7 @@ class Client:
         return found
 
     def bodies(self, count: int = 0, quiet: float = 0.6) -> list[bytes]:
-        """The bodies of `deliveries`."""
+        """Return the bodies of `deliveries`."""
         return [reply.body for reply in self.deliveries(count, quiet)]
 
     def close(self) -> None:

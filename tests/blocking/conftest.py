@@ -30,7 +30,7 @@ def client(url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, client: Client) -> str:
-    """A persistent broadcast topic of the test's own."""
+    """Return a persistent broadcast topic of the test's own."""
     name: str = request.node.name
     client.declare(name)
     return name

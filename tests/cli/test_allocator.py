@@ -95,7 +95,7 @@ def test_much_freed_memory_is_returned_to_the_system(tmp_path: Path) -> None:
 
 
 def connected(port: int, network: int) -> socket.socket:
-    """A client with an address of this network: each address has a share of what there is."""
+    """Return a client with an address of this network: each address has a share of what there is."""
     client = socket.create_connection(
         ("127.0.0.1", port), timeout=60, source_address=(f"127.0.0.{network}", 0)
     )
@@ -168,7 +168,7 @@ class Library:
 
 
 def looks_before_trims(freed: int, looks: int) -> list[int]:
-    """At which looks the memory is returned, where so much of it is free before each of them."""
+    """Return at which looks the memory is returned, where so much of it is free before each of them."""
     library = Library()
     returns = Returns(library)
     trims = []

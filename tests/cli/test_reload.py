@@ -23,13 +23,13 @@ DMP_GREETING = b"\x0d200 OK DP/0.1"
 
 
 def hash_of(secret: str) -> str:
-    """The hash of a secret, computed at the lowest cost."""
+    """Return the hash of a secret, computed at the lowest cost."""
     salt = secret.ljust(16).encode()[:16]
     return str(SecretHash(1, 8, 1, salt, hashlib.scrypt(secret.encode(), salt=salt, n=2, r=8, p=1, dklen=32)))
 
 
 def client(name: str, *secrets: str, **lists: object) -> str:
-    """A `[[clients]]` table, with the right to all topics where no other is given."""
+    """Return a `[[clients]]` table, with the right to all topics where no other is given."""
     hashes = [hash_of(secret) for secret in secrets]
     rights = {"declare": ["*"], "publish": ["*"], "subscribe": ["*"]} | lists
     keys = {"name": name, "secret": hashes[0] if len(hashes) == 1 else hashes, **rights}
@@ -53,7 +53,7 @@ class Peer:
         self.socket.sendall(octets)
 
     def frame(self) -> tuple[int, bytes]:
-        """The next frame that is no Ping: its type and payload; (-1, b"") at the end."""
+        """Return the next frame that is no Ping: its type and payload; (-1, b"") at the end."""
         while head := self.input.read(4):
             whole = self.input.read(int.from_bytes(head, "big"))
             if whole[0] != PING:
@@ -65,7 +65,7 @@ class Peer:
         return self.frame()
 
     def topics(self) -> dict[str, int]:
-        """How many messages each topic has."""
+        """Return how many messages each topic has."""
         kind, payload = self.ask(b"Topics")
         frame = (len(payload) + 1).to_bytes(4, "big") + bytes([kind]) + payload
         (answer,) = FrameDecoder().feed(frame)
@@ -76,7 +76,7 @@ class Peer:
         return self.ask(b"(Confirm 5)")[0] == CONFIRMED
 
     def end(self) -> bytes:
-        """The Error with which the server ends the connection. Reports on sinks may follow."""
+        """Return the Error with which the server ends the connection. Reports on sinks may follow."""
         kind, payload = self.frame()
         assert kind == ERROR
         while (later := self.frame()) != (-1, b""):
@@ -93,7 +93,7 @@ class Configured:
         self.closing = ExitStack()
 
     def peer(self, id: str) -> Peer:
-        """A new connection with this id."""
+        """Return a new connection with this id."""
         return Peer(self.server, id, self.closing)
 
     def reload(self, text: str, end: str = "SIGHUP: reloaded the configuration") -> list[str]:
@@ -199,7 +199,7 @@ def test_connections_of_every_protocol_are_told(tmp_path: Path) -> None:
 
 
 def rabbit(run: Configured, name: str, secret: str) -> pika.BlockingConnection:
-    """A connection of AMQP 0-9-1."""
+    """Return a connection of AMQP 0-9-1."""
     credentials = pika.PlainCredentials(name, secret)
     there = pika.ConnectionParameters("127.0.0.1", run.server.port, credentials=credentials)
     return pika.BlockingConnection(there)

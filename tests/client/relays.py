@@ -40,7 +40,7 @@ class Relay:
             link.left = after or None
 
     def mend(self) -> None:
-        """Later connections pass again; the others never do."""
+        """Let later connections pass again; the others never do."""
         self._swallowing = False
 
     def hold(self, command: bytes) -> Held:
@@ -90,7 +90,7 @@ class _Link:
 
 @asynccontextmanager
 async def relayed(target: int) -> AsyncIterator[Relay]:
-    """A relay to a port of this machine."""
+    """Yield a relay to a port of this machine."""
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         relay = Relay(listener.socket.getsockname()[1], target)

@@ -14,7 +14,7 @@ from omq.server import Server
 
 @asynccontextmanager
 async def strict_client(open_omq: OpenServer) -> AsyncIterator[Client]:
-    """A client of a server that refuses all topics but "known"."""
+    """Yield a client of a server that refuses all topics but "known"."""
     async with open_omq(allow_undeclared=False) as server:
         client = None
         try:

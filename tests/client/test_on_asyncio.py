@@ -49,7 +49,7 @@ GIVEN = {
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The names that a function uses, and the functions within it."""
+    """Return the names that a function uses, and the functions within it."""
     inner = (names_in(each) for each in code.co_consts if isinstance(each, CodeType))
     return {*code.co_names}.union(*inner)
 

@@ -24,7 +24,7 @@ SECONDS = 60
 
 @pytest.fixture
 def clock() -> MockClock:
-    """The clock of the client, the server and the test: it runs as usual, and jumps on request."""
+    """Return the clock of the client, the server and the test: it runs as usual, and jumps on request."""
     return MockClock(rate=1.0)
 
 
@@ -209,8 +209,8 @@ async def test_a_fetch_is_given_up_after_as_long(
 
 
 def idle_timers(port: int) -> list[str]:
-    """The timer of each connection that this machine has to a port, as the kernel shows it: 02 for keepalive,
-    00 for none.
+    """Return the timer of each connection that this machine has to a port, as the kernel shows it: 02 for
+    keepalive, 00 for none.
     """
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row[5].partition(":")[0] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]

@@ -33,7 +33,7 @@ def browser() -> Iterator[Page]:
 
 @pytest.fixture
 def page(browser: Page) -> Iterator[Page]:
-    """The browser; after the test, its console must be empty."""
+    """Yield the browser; after the test, its console must be empty."""
     browser.errors()
     yield browser
     assert browser.errors() == []

@@ -46,7 +46,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def other_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a site of somebody else, with an empty page."""
+    """Yield the port of a site of somebody else, with an empty page."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "index.html").write_text("<!doctype html><title>other</title>")
     handler = functools.partial(Quiet, directory=str(folder))
@@ -60,7 +60,7 @@ def other_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, other_site: int) -> Iterator[RunningServer]:
-    """A server that lets the pages of one foreign site in."""
+    """Yield a server that lets the pages of one foreign site in."""
     folder: Path = tmp_path_factory.mktemp("server")
     configuration = folder / "omq.toml"
     configuration.write_text(f'http_origins = ["http://friend.example:{other_site}"]\n')
@@ -71,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, other_site: int) -> Iterato
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[webdriver.Chrome]:
-    """A browser for which all names lead to this machine, as an attacker's own do."""
+    """Yield a browser for which all names lead to this machine, as an attacker's own do."""
     options = Options()
     options.binary_location = shutil.which("chromium")
     for argument in (

@@ -74,7 +74,7 @@ def test_pages_load_no_file_of_another_host(site: Path, pages: dict[Path, Page])
 
 
 def targets(file: Path, page: Page) -> Iterator[tuple[Path, str]]:
-    """The file and the anchor of each link within the site."""
+    """Yield the file and the anchor of each link within the site."""
     for link in page.links:
         parts = urlsplit(link)
         if not parts.scheme:

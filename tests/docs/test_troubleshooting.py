@@ -20,7 +20,7 @@ def specified() -> set[str]:
 
 
 def literals() -> Iterator[str]:
-    """Every string of the code, with … for what is filled in."""
+    """Yield every string of the code, with … for what is filled in."""
     for file in [*(ROOT / "omq").rglob("*.py"), *(ROOT / "storage" / "omq_storage").rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.JoinedStr):

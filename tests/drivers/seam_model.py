@@ -49,7 +49,7 @@ class Log:
             self.next += 1
 
     def octets_from(self, message: int) -> int:
-        """What the posts from that of a message on take in memory."""
+        """Return what the posts from that of a message on take in memory."""
         begin = max(first for first in self.posts if first <= message)
         later = (got for id, got in self.messages.items() if id >= begin)
         return sum(len(got.body) + len(got.head) + FRAME_HEADER for got in later)
@@ -122,7 +122,7 @@ class Broadcast:
             member.taken.append(each)
 
     def limit(self, member: Member) -> int:
-        """Before which id it may give messages."""
+        """Return the id before which it may give messages."""
         limit = member.end
         if member.count is not None:
             limit = min(limit, member.position - len(member.unwritten) + member.count)
@@ -139,7 +139,7 @@ class Broadcast:
         member.unsettled -= {each.id for each in again}
 
     def grants_window(self, member: Member) -> None:
-        """From now on what it gets is unsettled."""
+        """Count all messages that it gets from now on as unsettled."""
         member.unsettled |= set(member.unwritten)
 
     def check(self, members: Iterable[Member], next_id: int) -> None:
@@ -202,7 +202,7 @@ class RoundRobin:
             self.late.add(each.id)
 
     def settle(self, member: Member, message: int, outcome: Outcome) -> None:
-        """A member that has a message settles it."""
+        """Settle a message of a member that has one."""
         match outcome:
             case Accepted() | Rejected():
                 self.finish(message)
@@ -220,11 +220,11 @@ class RoundRobin:
                 assert_never(other)
 
     def failed(self, message: int) -> None:
-        """A message was delivered in vain."""
+        """Count a message that was delivered in vain."""
         self.deliveries[message] = min(MOST_DELIVERIES, self.deliveries.get(message, 0) + 1)
 
     def lost(self) -> dict[int, int]:
-        """How often messages were delivered if all that members have is lost."""
+        """Return how often messages were delivered if all that members have is lost."""
         kept, self.deliveries = self.deliveries, self.deliveries.copy()
         for message in self.owners:
             self.failed(message)
@@ -232,17 +232,17 @@ class RoundRobin:
         return found
 
     def save(self) -> None:
-        """Positions are saved."""
+        """Save the positions."""
         self.durable = set(self.done)
         self.durable_deliveries = self.lost()
 
     def finish(self, message: int) -> None:
-        """A message is done."""
+        """Note that a message is done."""
         self.owners.pop(message, None)
         self.done.add(message)
 
     def returns(self) -> None:
-        """What some channel was dealt and did not give may go to others: late."""
+        """Count messages as late that some channel was dealt and did not give: they may go to others."""
         self.late |= self.log.messages.keys() - self.owners.keys() - self.done
 
     def closed(self, member: Member) -> None:
@@ -253,7 +253,7 @@ class RoundRobin:
         self.returns()
 
     def check(self, members: Iterable[Member], next_id: int) -> None:
-        """While somebody has room and nobody has anything to take, no message waits."""
+        """Check that no message waits while a member has room and none has anything to take."""
         members = list(members)
         for member in members:
             is_idle = not self.has(member) and not member.client.channel.ready()

@@ -93,7 +93,7 @@ class Drivers:
         return await self.catalogue.declare(name, delivery, persistence)
 
     async def topic(self, kind: Kind, name: bytes = b"t") -> Driver:
-        """The topic of this name and kind."""
+        """Return the topic of this name and kind."""
         return await self.catalogue.declare(name, kind.delivery, kind.persistence)
 
     async def drain(self) -> None:
@@ -111,7 +111,7 @@ class Drivers:
 async def opened(
     path: Path, boot_id: str = "first", *, memory: int = 64 * MIB, killed: bool = False, **config: object
 ) -> AsyncIterator[Drivers]:
-    """The drivers of a store, ended as a server ends: or, when it is killed, without any of that."""
+    """Yield the drivers of a store, ended as a server ends: or, when it is killed, without any of that."""
     store = Store.open(path, map_size=1 << 28, boot_id=boot_id)
     try:
         async with serving(store, memory=memory, **config) as drivers:
@@ -127,7 +127,7 @@ async def opened(
 
 @asynccontextmanager
 async def serving(store: Store, *, memory: int = 64 * MIB, **config: object) -> AsyncIterator[Drivers]:
-    """The drivers of an open store. What was posted is settled at the end."""
+    """Yield the drivers of an open store. What was posted is settled at the end."""
     settings = Config(store=str(store.path), **config)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         shares = Memory(memory)
@@ -143,7 +143,7 @@ async def serving(store: Store, *, memory: int = 64 * MIB, **config: object) -> 
 
 @asynccontextmanager
 async def emptied(store: Store, **config: object) -> AsyncIterator[Drivers]:
-    """The drivers of an open store, without topics, for one test, which must give back all memory."""
+    """Yield the drivers of an open store, without topics, for one test, which must give back all memory."""
     async with serving(store, **config) as drivers:  # type: ignore[arg-type]
         for driver in list(drivers.catalogue):
             await drivers.catalogue.delete(driver.topic.topic)
@@ -152,7 +152,7 @@ async def emptied(store: Store, **config: object) -> AsyncIterator[Drivers]:
 
 
 async def settled(confirmation: Confirmation) -> Failure | None:
-    """The failure of a post, None when it is confirmed."""
+    """Return the failure of a post, None when it is confirmed."""
     event = trio.Event()
     confirmation.listen(event.set)
     with trio.fail_after(60):
@@ -178,7 +178,7 @@ class Got:
 
 
 def messages_of(taken: Messages, topic: int) -> list[Got]:
-    """The messages that were taken, read from their octets as a client of this topic does."""
+    """Return the messages that were taken, read from their octets as a client of this topic does."""
     return [got for cut in taken.cuts for got in _read(cut, topic)]
 
 
@@ -214,7 +214,7 @@ class Client:
         exclusive: bool = False,
         priority: int | None = None,
     ) -> None:
-        """With a priority, a consumer of a queue."""
+        """Open a channel; with a priority, as a consumer of a queue."""
         self.topic = driver.topic.id
         self.wakes = 0
         self.ends: list[EndReason] = []
@@ -258,7 +258,7 @@ class Client:
         return [got.body for got in self.got]
 
     async def take(self) -> list[Got]:
-        """What the channel gives at once, which must be messages, and says nothing yet about it."""
+        """Return what the channel gives at once, which must be messages, and says nothing yet about it."""
         taken = await self.channel.take()
         assert isinstance(taken, Messages)
         return messages_of(taken, self.topic)

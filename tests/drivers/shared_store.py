@@ -10,13 +10,13 @@ from omq_storage.store import Store
 
 @pytest.fixture(scope="module")
 def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store; each test begins with `emptied`."""
+    """Yield a store; each test begins with `emptied`."""
     with Store.open(tmp_path_factory.mktemp("shared") / "store", map_size=1 << 28, boot_id="first") as store:
         yield store
 
 
 @pytest.fixture
 async def shared_drivers(shared_store: Store) -> AsyncIterator[Drivers]:
-    """Drivers that must hold nothing at the end of the test."""
+    """Yield drivers that must hold nothing at the end of the test."""
     async with emptied(shared_store) as drivers:
         yield drivers

@@ -28,7 +28,7 @@ def press(memory: TailMemory) -> None:
 
 
 async def taken(subscription: Subscription) -> list[object]:
-    """What a subscriber pulls, until there is nothing more: gaps, and ranges of ids."""
+    """Return what a subscriber pulls, until there is nothing more: gaps, and ranges of ids."""
     found: list[object] = []
     channel = subscription.channel
     while channel.ready():

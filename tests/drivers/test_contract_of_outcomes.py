@@ -45,7 +45,7 @@ STORED = of_kinds(lambda kind: not kind.is_broadcast and kind.is_persistent)
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Drivers whose topics are deleted at the end: what nobody settled is theirs until then."""
+    """Yield drivers whose topics are deleted at the end: unsettled messages are theirs until then."""
     yield shared_drivers
     for driver in list(shared_drivers.catalogue):
         await shared_drivers.catalogue.delete(driver.topic.topic)

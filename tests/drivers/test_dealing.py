@@ -37,7 +37,7 @@ class Listener:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[Memory, Driver]]:
-    """The memory of a server, and a transient topic in it."""
+    """Yield the memory of a server, and a transient topic in it."""
     with Store.open(tmp_path / "store", map_size=1 << 28, boot_id="first") as store:
         async with trio.open_nursery() as nursery:
             memory = Memory(64 * MIB)
@@ -63,7 +63,7 @@ async def post(driver: Driver, count: int) -> None:
 
 
 async def taken(channel: RoundRobinChannel) -> list[int]:
-    """The ids of what a channel gives at once."""
+    """Return the ids of what a channel gives at once."""
     found = await channel.take()
     if found is None:
         return []
@@ -125,7 +125,7 @@ async def test_the_turn_goes_on_behind_small_blocks(served: tuple[Memory, Driver
 async def stored(
     path: Path, blocks: Mapping[int, Sequence[bytes]], position: Position | None = None
 ) -> AsyncIterator[tuple[Environment, Driver]]:
-    """A persistent topic with blocks of these bodies, by the ids that they begin with."""
+    """Yield a persistent topic with blocks of these bodies, by the ids that they begin with."""
     with Store.open(path / "store", map_size=1 << 28, boot_id="first") as store:
         topic = store.catalogue.create(b"t", "Round_robin", "Weak", True, reserved=100).id
         environment = store.level(Level.WEAK)
@@ -142,7 +142,7 @@ async def stored(
 
 
 async def next_of(channel: RoundRobinChannel) -> Taken | None:
-    """What a channel gives as soon as it has something."""
+    """Return what a channel gives as soon as it has something."""
     with trio.fail_after(60):
         while not channel.ready():
             await wait_all_tasks_blocked(0.01)

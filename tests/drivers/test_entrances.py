@@ -21,7 +21,7 @@ class Memory:
         return Topic(self, name, most, idle)
 
     def free(self, octets: int) -> None:
-        """Something else that the memory was used for is gone."""
+        """Free memory that was used for something else."""
         self.used -= octets
         self.lines.look()
 

@@ -36,13 +36,13 @@ async def drivers(tmp_path: Path) -> AsyncIterator[Drivers]:
 
 
 async def failure_of(confirmation: Confirmation) -> str | None:
-    """What the poster is told of a failure, None when the post is confirmed."""
+    """Return what the poster is told of a failure, None when the post is confirmed."""
     failure = await settled(confirmation)
     return None if failure is None else failure.text
 
 
 def bodies_of(origins: Sequence[Origin | None]) -> list[bytes]:
-    """Bodies that tell where they come from."""
+    """Return bodies that tell where they come from."""
     return [b"-" if origin is None else b"%s %d" % origin for origin in origins]
 
 
@@ -52,7 +52,7 @@ async def post(driver: Driver, *origins: Origin | None) -> None:
 
 
 def kept(driver: Driver) -> list[bytes]:
-    """The bodies of all stored messages of a persistent topic, whose ids must have no gap."""
+    """Return the bodies of all stored messages of a persistent topic, whose ids must have no gap."""
     blocks = driver.environment.read(driver.topic.id, 0)
     assert [block.first for block in blocks] == [1, *(block.next for block in blocks)][: len(blocks)]
     assert driver.next_id == (blocks[-1].next if blocks else 1)
@@ -144,7 +144,7 @@ async def test_sequences_never_point_past_surviving_messages(tmp_path: Path, lev
 
 
 def failing(times: int, after: threading.Event | None = None) -> Callable[..., object]:
-    """An `append` that finds no room so many times, when `after` is set."""
+    """Return an `append` that finds no room so many times, when `after` is set."""
     append = Environment.append
     left = times
 

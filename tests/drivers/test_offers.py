@@ -37,7 +37,7 @@ ROUND_ROBIN, BROADCAST = Kind(Delivery.ROUND_ROBIN, Transient()), Kind(Delivery.
 
 @pytest.fixture
 async def drivers(tmp_path: Path) -> AsyncIterator[Drivers]:
-    """Drivers with the least memory that a server may have."""
+    """Yield drivers with the least memory that a server may have."""
     async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
         yield drivers
 
@@ -52,7 +52,7 @@ class Publisher:
         self.wake = trio.Event()
 
     def offer(self, *bodies: bytes) -> Confirmation | None:
-        """The confirmation; None when there is no room."""
+        """Return the confirmation; None when there is no room."""
         offered = self.driver.offer(Bodies(bodies))
         if isinstance(offered, Confirmation):
             return offered
@@ -76,7 +76,7 @@ class Publisher:
 
 
 async def with_ids(drivers: Drivers, kind: Kind, name: bytes = b"t") -> Driver:
-    """A topic that may hand out ids at once."""
+    """Return a topic that may hand out ids at once."""
     driver = await drivers.topic(kind, name)
     await drivers.catalogue.ids.reserve({driver: 1})
     return driver
@@ -405,7 +405,7 @@ class Connection:
 
 
 def served_by(connection: Connection, driver: Driver) -> Client:
-    """A subscriber on this connection."""
+    """Return a subscriber on this connection."""
     client = Client(driver)
     assert client.channel.flow is not None
     client.channel.flow.attach(connection)

@@ -25,7 +25,7 @@ EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "du
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Drivers whose topics are deleted at the end, so that they must hold nothing."""
+    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
     yield shared_drivers
     for topic in list(shared_drivers.catalogue):
         await shared_drivers.catalogue.delete(topic.topic.topic)
@@ -49,7 +49,7 @@ async def publish(queue: QueueDriver, *priorities: int | None) -> None:
 
 
 async def everything(queue: QueueDriver) -> list[str]:
-    """What a getter gets, one after another."""
+    """Return what a getter gets, one after another."""
     getter = queue.open_getter(Listener())
     bodies = []
     while await queue.deal_one(getter):

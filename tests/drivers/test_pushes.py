@@ -79,7 +79,7 @@ class Connection:
             taken = max(0, taken - octets)
 
     async def drain(self) -> None:
-        """The client reads: first what was begun is completed, then each subscription has a turn."""
+        """Read as the client: first complete what was begun, then give each subscription a turn."""
         self.octets += self.rest
         self.rest = b""
         octets = b"".join(self.backlog.parts(1000, self.backlog.end))
@@ -89,7 +89,7 @@ class Connection:
             await subscription.pull()
 
     def got(self) -> dict[int, list[tuple[int, bytes]]]:
-        """The messages that the client has got, by topic."""
+        """Return the messages that the client has got, by topic."""
         found: dict[int, list[tuple[int, bytes]]] = {}
         for run in FrameDecoder().feed(bytes(self.octets)):
             assert isinstance(run, MessageRun)
@@ -117,8 +117,8 @@ class Subscription:
         self.ended_by.append(end)
 
     def follows(self, *, is_routed: bool) -> bool:
-        """Whether it has every message of its topic, perhaps in the backlog of its connection. Only routed
-        messages may go behind a backlog.
+        """Return whether it has every message of its topic, perhaps in the backlog of its connection. Only
+        routed messages may go behind a backlog.
         """
         takes = self.connection.has_room() if is_routed else self.connection.is_clear()
         return takes and not self.channel.statistics().behind
@@ -162,7 +162,7 @@ def quoted(atom: bytes) -> bytes:
 
 
 async def transient(drivers: Drivers, count: int) -> list[Driver]:
-    """Transient topics, with ids to hand out."""
+    """Return transient topics, with ids to hand out."""
     topics = [await drivers.declare(Transient(), name=b"push %d" % number) for number in range(count)]
     await drivers.catalogue.ids.reserve(dict.fromkeys(topics, 10))
     return topics

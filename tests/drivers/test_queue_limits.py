@@ -44,7 +44,7 @@ START = 1_800_000_000
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Drivers whose topics are deleted at the end, so that they must hold nothing."""
+    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
     yield shared_drivers
     for topic in list(shared_drivers.catalogue):
         await shared_drivers.catalogue.delete(topic.topic.topic)
@@ -52,7 +52,7 @@ async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
 
 @pytest.fixture
 def clock(mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
-    """Trio's clock, which the system's clock follows."""
+    """Return Trio's clock, which the system's clock follows."""
     monkeypatch.setattr(
         "time.time_ns", lambda: START * 1_000_000_000 + round(mock_clock.current_time() * 1e9)
     )
@@ -60,7 +60,7 @@ def clock(mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def passed(clock: trio.testing.MockClock, seconds: float) -> None:
-    """This time passes, and what happens then has happened."""
+    """Let this time pass, and wait until what happens then has happened."""
     await quiet()
     clock.jump(seconds)
     await quiet()
@@ -77,7 +77,7 @@ async def queue_of(
 
 
 def expiring(milliseconds: int | bytes) -> bytes:
-    """The head of a message with this expiration."""
+    """Return the head of a message with this expiration."""
     text = milliseconds if isinstance(milliseconds, bytes) else b"%d" % milliseconds
     return heads.encode(Head(b"", b"q", Properties(expiration=text)))
 
@@ -89,7 +89,7 @@ def worker(queue: QueueDriver, window: int = 100) -> Client:
 
 
 async def rest(queue: QueueDriver) -> list[bytes]:
-    """The bodies of the messages that are ready, in order."""
+    """Return the bodies of the messages that are ready, in order."""
     client = await worker(queue, 10_000).read()
     client.close()
     return client.bodies
@@ -748,7 +748,7 @@ async def test_the_sizes_of_stored_messages_survive_a_restart(tmp_path: Path) ->
 
 @asynccontextmanager
 async def after_a_power_failure(path: Path, **options: object) -> AsyncIterator[tuple[Drivers, QueueDriver]]:
-    """A queue with ten messages of 1000 octets, behind which some ids were lost."""
+    """Yield a queue with ten messages of 1000 octets, behind which some ids were lost."""
     async with opened(path / "store", killed=True) as drivers:
         queue = await queue_of(drivers, durable=True, **options)
         for number in range(10):

@@ -27,14 +27,14 @@ EITHER = pytest.mark.parametrize("options", [QueueOptions(), DURABLE], ids=["eph
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Drivers whose topics are deleted at the end, so that they must hold nothing."""
+    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
     yield shared_drivers
     for topic in list(shared_drivers.catalogue):
         await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
 async def got(driver: QueueDriver, getter: RoundRobinChannel) -> tuple[bytes, int, int] | None:
-    """What basic.get answers: the body, how often it was delivered before, and how many are left."""
+    """Return what basic.get answers: the body, how often it was delivered before, and how many are left."""
     if not await driver.deal_one(getter):
         return None
     left = driver.ready
@@ -355,7 +355,7 @@ def consumer(queue: QueueDriver, window: int, priority: int = 0) -> Client:
 
 
 async def read(*clients: Client) -> list[list[bytes]]:
-    """What each client has got."""
+    """Return what each client has got."""
     for client in clients:
         await client.read()
     return [client.bodies for client in clients]

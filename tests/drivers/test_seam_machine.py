@@ -115,7 +115,7 @@ class Machine:
         self.forget_all()
 
     def forget_all(self, next: int = 1) -> None:
-        """The topic is new, or has lost everything."""
+        """Forget all messages: the topic is new, or has lost everything."""
         self.log = Log(next=next)
         self.model = Broadcast(self.log) if self.kind.is_broadcast else RoundRobin(self.log)
 
@@ -146,7 +146,9 @@ class Machine:
         return captured.unwrap()
 
     def check_start(self) -> None:
-        """After a restart the topic goes on where it was, or behind: no id gets a second meaning."""
+        """Check that after a restart the topic goes on where it was, or behind: no id gets a second
+        meaning.
+        """
         self.members.clear()
         if self.kind.is_persistent:
             assert self.driver.next_id == self.log.next
@@ -177,7 +179,7 @@ class Machine:
             assert not self.driver.has_taker()
 
     def possible(self) -> Iterator[Step]:
-        """What can be done now; more often what moves messages on."""
+        """Yield what can be done now; more often what moves messages on."""
         if self.pending is None:
             yield from [Step("publish", self.publish)] * 3
         if len(self.members) < 4:
@@ -320,7 +322,9 @@ class Machine:
         member.piece = piece
 
     def _gap(self, member: Member, gone: Gone) -> None:
-        """Only a transient broadcast topic loses messages, and none that its memory has room for."""
+        """Check that only a transient broadcast topic loses messages, and none that its memory has
+        room for.
+        """
         assert self.kind.is_broadcast
         assert not self.kind.is_persistent
         assert (gone.first, gone.reason) == (member.position, "the subscriber was too slow")
@@ -358,7 +362,7 @@ class Machine:
             member.client.channel.written(0)
 
     async def rest_written(self, member: Member) -> None:
-        """The terminal has sent what it held of the message that was begun."""
+        """Send what the terminal held of the message that was begun."""
         self._whole(member)
 
     def _whole(self, member: Member) -> None:
@@ -467,7 +471,7 @@ class Machine:
     # -- the rest ------------------------------------------------------------------------------------------
 
     async def wait(self) -> None:
-        """Time passes: who has not had something written meanwhile is slow."""
+        """Let time pass: a client without a write meanwhile is slow."""
         self.clock.jump(1)
 
     async def keep_house(self) -> None:
@@ -523,7 +527,7 @@ class Machine:
         return turn
 
     async def end(self) -> None:
-        """Every message is still to be had by one more subscriber, as far as it should be."""
+        """Check that one more subscriber still gets every message that is kept."""
         for member in list(self.members):
             await self.close(member)
         replay = FromBeginning() if self.kind.is_broadcast and self.kind.is_persistent else FromCurrent()

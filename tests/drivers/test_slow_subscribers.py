@@ -46,14 +46,14 @@ async def catalogue(tmp_path: Path, clock: MockClock) -> AsyncIterator[Catalogue
 
 @pytest.fixture
 async def topic(catalogue: Catalogue) -> Driver:
-    """A transient broadcast topic."""
+    """Return a transient broadcast topic."""
     driver = await catalogue.declare(b"t", Delivery.BROADCAST, Transient())
     await catalogue.ids.reserve({driver: 1})
     return driver
 
 
 async def taken(channel: Channel) -> list[tuple[int, int, bytes]]:
-    """The ids, lengths and heads of what a channel gives at once."""
+    """Return the ids, lengths and heads of what a channel gives at once."""
     found = await channel.take()
     if found is None:
         return []

@@ -27,7 +27,7 @@ def filled(counts: list[int], memory: TailMemory | None = None, limit: int = PLE
 
 
 def firsts(tail: Tail) -> list[int]:
-    """The first message of each block that is held."""
+    """Return the first message of each block that is held."""
     if tail.first is None:
         return []
     found: list[int] = []

@@ -34,7 +34,7 @@ class Listener:
 
 @pytest.fixture
 async def catalogue(tmp_path: Path) -> AsyncIterator[Catalogue]:
-    """A catalogue whose tails have 1 MiB together."""
+    """Yield a catalogue whose tails have 1 MiB together."""
     with Store.open(tmp_path / "store", map_size=1 << 24, boot_id="first") as store:
         async with trio.open_nursery() as nursery:
             yield Catalogue(Config(store=str(tmp_path)), store, Memory(4 * MIB), nursery)
@@ -87,7 +87,7 @@ def test_a_tail_with_a_gap_forgets_blocks_before_it() -> None:
 
 
 def large_block(message: int) -> Block:
-    """A block of one message, of the same size for each of them."""
+    """Return a block of one message, of the same size for each of them."""
     return encode(1, message, [BODY], 0)
 
 

@@ -29,7 +29,7 @@ PRODUCERS = 700
 
 @asynccontextmanager
 async def two_topics(path: Path, sync: Sync) -> AsyncIterator[tuple[Driver, Driver]]:
-    """Two topics of a level, with their writers."""
+    """Yield two topics of a level, with their writers."""
     with Store.open(path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:
             catalogue = Catalogue(Config(store=str(path)), store, Memory(1 << 26), nursery)

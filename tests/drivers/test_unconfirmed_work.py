@@ -24,7 +24,9 @@ MIB = 1 << 20
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[Memory, Driver, Driver]]:
-    """The memory of a server, whose share for unconfirmed work is tiny, and two topics with many messages."""
+    """Yield the memory of a server, whose share for unconfirmed work is tiny, and two topics with many
+    messages.
+    """
     with Store.open(tmp_path / "store", map_size=1 << 28, boot_id="first") as store:
         async with trio.open_nursery() as nursery:
             memory = Memory(64 * MIB)
@@ -49,7 +51,7 @@ async def worker(driver: Driver) -> RoundRobinChannel:
 
 
 async def dealt(channel: RoundRobinChannel) -> list[int]:
-    """The ids of all that the channel gets while nothing is confirmed."""
+    """Return the ids of all that the channel gets while nothing is confirmed."""
     ids: list[int] = []
     while isinstance(taken := await channel.take(), Messages):
         new = [id for cut in taken.cuts for id in cut.ids]

@@ -38,7 +38,7 @@ class Steps(trio.abc.Instrument):
 async def drivers(
     path: Path, *names: bytes, delivery: Delivery
 ) -> AsyncIterator[tuple[Memory, list[Driver]]]:
-    """Transient topics of a server that has 4 MiB of memory."""
+    """Yield transient topics of a server that has 4 MiB of memory."""
     with Store.open(path, map_size=1 << 28, boot_id="first") as store:
         async with trio.open_nursery() as nursery:
             memory = Memory(4 * MIB)
@@ -51,7 +51,7 @@ async def drivers(
 
 
 def written(channel: Channel, taken: Taken | None) -> list[bytes]:
-    """The bodies of what a channel gave, all of it written to its subscriber."""
+    """Return the bodies of what a channel gave, all of it written to its subscriber."""
     assert isinstance(taken, Messages)
     bodies = [bytes(cut.block.frame(id)[FRAME_HEADER:]) for cut in taken.cuts for id in cut.ids]
     channel.written(len(bodies))

@@ -31,7 +31,7 @@ EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "du
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Drivers with exchanges, whose topics are deleted at the end, so that they must hold nothing."""
+    """Yield drivers with exchanges, whose topics are deleted at the end, so that they must hold nothing."""
     Exchanges(shared_drivers.catalogue)
     yield shared_drivers
     for topic in list(shared_drivers.catalogue):
@@ -53,7 +53,7 @@ def worker(queue: QueueDriver, window: int = 100) -> Client:
 
 
 def shown(value: Value) -> object:
-    """A header's value as the probe of RabbitMQ prints it; the time as a T."""
+    """Return a header's value as the probe of RabbitMQ prints it; the time as a T."""
     match value:
         case Table(entries):
             return {name.decode(): shown(each) for name, each in entries}

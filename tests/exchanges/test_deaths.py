@@ -42,7 +42,7 @@ def deaths(*records: Value) -> tuple[bytes, Value]:
 
 
 def of_others(count: int) -> tuple[Table, ...]:
-    """Records of so many other queues."""
+    """Return records of N (`count`) other queues."""
     return tuple(record(b"%d" % number) for number in range(count))
 
 

@@ -26,7 +26,7 @@ ARGUMENTS = Table(((b"a", LongString(b"1")), (b"b", Void())))
 
 @asynccontextmanager
 async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, Exchanges]]:
-    """Exchanges over the drivers of a store, which ends as if killed."""
+    """Yield exchanges over the drivers of a store, which ends as if killed."""
     async with opened(path / "store", killed=True, **config) as drivers:
         yield drivers, Exchanges(drivers.catalogue)
 

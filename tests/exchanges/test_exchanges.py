@@ -49,7 +49,7 @@ def table(**values: Value) -> Table:
 
 
 def head(key: bytes = b"", **headers: Value) -> bytes:
-    """The head of a message with these headers."""
+    """Return the head of a message with these headers."""
     entries = tuple((name.encode(), value) for name, value in headers.items())
     return encode(Head(b"e", key, Properties(headers=Table(entries))))
 

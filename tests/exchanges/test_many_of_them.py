@@ -16,7 +16,7 @@ BINDINGS = 1_000
 
 
 def commits(path: Path) -> int:
-    """How many commits the catalogue had."""
+    """Return how many commits the catalogue had."""
     with Pages(path / "store" / "catalogue" / "data.mdb") as pages:
         return pages.newest.transaction
 

@@ -24,14 +24,14 @@ from omq.protocol.amqp.fields import (
 
 
 def bound(name: str, key: str = "", arguments: Table | None = None) -> Binding:
-    """A binding of the queue with this name."""
+    """Return a binding of the queue with this name."""
     return binding(
         b"e", Destination(DestinationKind.QUEUE, name.encode()), key.encode(), arguments or Table()
     )
 
 
 def queues(index: Index, *keys: str, headers: Table | None = None) -> set[str]:
-    """The queues that get a message."""
+    """Return the queues that get a message."""
     values = NO_HEADERS if headers is None else headers_of(headers)
     return {each.name.decode() for each in index.destinations([key.encode() for key in keys], values)}
 
@@ -105,7 +105,7 @@ def test_patterns_in_one_tree_match_as_each_alone() -> None:
 
 
 def naively(pattern: Sequence[str], key: Sequence[str]) -> bool:
-    """The rules in their simplest form."""
+    """Return the rules in their simplest form."""
     if not pattern:
         return not key
     if pattern[0] == "#":
@@ -154,7 +154,7 @@ def test_many_wildcards_do_not_multiply_the_work() -> None:
 
 
 def table(**values: object) -> Table:
-    """A table of ordinary values."""
+    """Return a table of ordinary values."""
     return Table(tuple((name.replace("_", "-").encode(), typed(value)) for name, value in values.items()))
 
 
@@ -261,7 +261,7 @@ rules = st.sampled_from([None, "all", "any", "all-with-x", "any-with-x"])
 
 
 def meets(rule: str | None, wanted: dict[str, object], found: dict[str, object]) -> bool:
-    """The rules in their simplest form."""
+    """Return the rules in their simplest form."""
     if rule is None or not rule.endswith("-with-x"):
         wanted = {name: value for name, value in wanted.items() if not name.startswith("x-")}
     matches = [name in found and (value is None or found[name] == value) for name, value in wanted.items()]

@@ -37,7 +37,7 @@ def publish(
     mandatory: bool = False,
     frame_max: int = FRAME_MAX,
 ) -> bytes:
-    """The frames of a message, divided at `frame_max`."""
+    """Return the frames of a message, divided at `frame_max`."""
     return b"".join(
         (
             method_frame(channel, BasicPublish(exchange, key, mandatory)),
@@ -48,17 +48,17 @@ def publish(
 
 
 def body(channel: int, octets: bytes) -> bytes:
-    """One body frame, which may be empty."""
+    """Return one body frame, which may be empty."""
     return frame(FrameType.BODY, channel, octets)
 
 
 def call(channel: int, method: Method) -> bytes:
-    """The frame of a method."""
+    """Return the frame of a method."""
     return method_frame(channel, method)
 
 
 def feed(connection: ServerConnection, octets: bytes) -> list[Event]:
-    """The events of these octets, without pauses."""
+    """Return the events of these octets, without pauses."""
     return [event for event in connection.feed(octets) if event is not None]
 
 
@@ -67,7 +67,7 @@ def tuned(
     start_ok: ConnectionStartOk = START_OK,
     max_message: int = 1 << 20,
 ) -> tuple[ServerConnection, list[Event]]:
-    """A connection that was sent a Tune-Ok, and its events."""
+    """Return a connection that was sent a Tune-Ok, and its events."""
     connection = ServerConnection(max_message)
     connection.start(Table(), b"PLAIN AMQPLAIN")
     feed(connection, call(0, start_ok))
@@ -78,7 +78,7 @@ def tuned(
 def opened(
     *channels: int, start_ok: ConnectionStartOk = START_OK, frame_max: int = 0, max_message: int = 1 << 20
 ) -> ServerConnection:
-    """A connection with these channels open."""
+    """Return a connection with these channels open."""
     connection, _ = tuned(ConnectionTuneOk(0, frame_max, 0), start_ok, max_message)
     feed(connection, call(0, ConnectionOpen(b"/")))
     for channel in channels:
@@ -87,8 +87,8 @@ def opened(
 
 
 def merged(events: Iterable[Event]) -> list[object]:
-    """The events with adjacent publishes and acknowledgements taken apart, so that the division into runs
-    does not matter.
+    """Return the events with adjacent publishes and acknowledgements taken apart, so that the division into
+    runs does not matter.
     """
     found: list[object] = []
     for event in events:
@@ -102,7 +102,7 @@ def merged(events: Iterable[Event]) -> list[object]:
 
 
 def all_methods() -> Sequence[type]:
-    """Every class of a method."""
+    """Return every class of a method."""
     return [
         made
         for made in vars(methods).values()

@@ -17,7 +17,7 @@ OFFER = Offer("omq-test")
 def frame(
     performative: Performative, payload: bytes = b"", *, channel: int = 0, kind: FrameType = FrameType.AMQP
 ) -> bytes:
-    """A frame as a client sends it."""
+    """Return a frame as a client sends it."""
     return frames.write(channel, performatives.write(performative), payload, kind=kind)
 
 
@@ -50,7 +50,7 @@ class Peer:
                         more = b""
 
     def heard(self) -> list[Performative]:
-        """What the server said since the last call; headers are left out, heartbeats too."""
+        """Return what the server said since the last call; headers are left out, heartbeats too."""
         octets = self.connection.take()
         while octets[:4] == b"AMQP":
             octets = octets[8:]
@@ -95,10 +95,10 @@ class Peer:
 
 
 def source(address: bytes = ADDRESS) -> bytes:
-    """A source with this address."""
+    """Return a source with this address."""
     return performatives.write(Source(address))
 
 
 def target(address: bytes = ADDRESS) -> bytes:
-    """A target with this address."""
+    """Return a target with this address."""
     return performatives.write(Target(address)) if address else NULL

@@ -31,7 +31,7 @@ def sent(name: str, side: str) -> bytes:
 
 
 def described(name: str, side: str) -> list[tuple[str, bytes]]:
-    """What the decoded recording says one side sent: the words, and the octets they stand for."""
+    """Return what the decoded recording says one side sent: the words, and the octets they stand for."""
     lines = (DIRECTORY / f"{name}.txt").read_text().splitlines()
     found = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):

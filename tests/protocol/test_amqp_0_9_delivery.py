@@ -65,14 +65,14 @@ def _each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def deliveries(consumer: ConsumerFraming, tag: int, block: Block, ids: range, before: int = 0) -> bytes:
-    """The frames of all these messages, for which one portion is enough."""
+    """Return the frames of all these messages, for which one portion is enough."""
     octets, count = delivery.deliveries(consumer, tag, block, ids, Portion(), before)
     assert count == len(ids)
     return octets
 
 
 def read(octets: bytes) -> list[tuple[int, object, bytes, bytes]]:
-    """What pamqp makes of contents: channel, method, octets of the properties, and body."""
+    """Return what pamqp makes of contents: channel, method, octets of the properties, and body."""
     found: list[tuple[int, object, bytes, bytes]] = []
     while octets:
         size, channel, method = pamqp.frame.unmarshal(octets)
@@ -202,7 +202,7 @@ def get_ok(
     body: bytes,
     deliveries: int = 0,
 ) -> bytes:
-    """Basic.Get-Ok with its message."""
+    """Return Basic.Get-Ok with its message."""
     beginning = get_opening(consumer, delivery_tag, message_count, head, len(body), deliveries)
     return b"".join((beginning, *body_frames(consumer.channel, body, consumer.frame_max)))
 

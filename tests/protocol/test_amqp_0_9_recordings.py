@@ -24,7 +24,7 @@ PUT_OK = bytes.fromhex("01 0001 00000022 f03c000b 1d") + b"S-000660BEBA994AB6-am
 
 
 def replay(name: str) -> tuple[ServerConnection, list[Event]]:
-    """The events of what the client sent."""
+    """Return the events of what the client sent."""
     connection = ServerConnection()
     connection.start(Table(), b"PLAIN")
     events: list[Event] = []

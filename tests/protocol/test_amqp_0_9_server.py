@@ -76,7 +76,7 @@ BEGUN = call(1, BasicPublish(b"", b"q"))
 
 
 def failure(events: list[Event]) -> tuple[int, int, int]:
-    """The code, class and method of the one event, a failure."""
+    """Return the code, class and method of the one event, a failure."""
     assert len(events) == 1, events
     (event,) = events
     assert isinstance(event, ConnectionFault | ChannelFault)
@@ -570,7 +570,7 @@ def flat(events: list[Event]) -> list[object]:
 
 
 def acks_apart(found: list[object]) -> list[object]:
-    """Ranges of single tags depend on the cuts."""
+    """Return the events with ranges taken apart into single tags: ranges depend on the cuts."""
     apart: list[object] = []
     for item in found:
         match item:

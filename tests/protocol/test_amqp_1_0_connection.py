@@ -72,7 +72,7 @@ def peer() -> Peer:
 
 
 def condition(said: list[Performative]) -> str:
-    """The condition with which the only detach, end or close among these came."""
+    """Return the condition with which the only detach, end or close among these came."""
     errors = [one.error for one in said if isinstance(one, Detach | End | Close)]
     assert len(errors) == 1
     error = performatives.read_all(errors[0])

@@ -39,12 +39,12 @@ def section(section: Section, value: Value) -> bytes:
 
 
 def stored_head(*parts: bytes) -> bytes:
-    """The stored head of a message with these sections before its body."""
+    """Return the stored head of a message with these sections before its body."""
     return stored.store(b"".join(parts) + section(Section.DATA, Binary(b"body"))).head
 
 
 def seen(octets: bytes, topic: bytes = b"topic") -> tuple[Head, dict[bytes, fields.Value]]:
-    """The expanded head without its headers, and the headers without `amqp-1.0`."""
+    """Return the expanded head without its headers, and the headers without `amqp-1.0`."""
     shown = head.decode(expanded(octets, topic, Portion()))
     assert shown.properties.headers is not None
     kept = head.decode(octets).properties.headers

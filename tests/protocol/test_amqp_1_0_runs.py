@@ -65,7 +65,7 @@ malformed = st.binary(max_size=3).map(lambda octets: b"\x00\x53\x77" + octets)
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """Transfers of a link or two, mostly in order, in the forms in which clients write them."""
+    """Return transfers of a link or two, mostly in order, in the forms in which clients write them."""
     delivery = draw(st.sampled_from([0, 200, 2**32 - 3]))
     sent = []
     for _ in range(draw(st.integers(1, 8))):
@@ -203,7 +203,7 @@ states = st.sampled_from(
 
 @st.composite
 def dispositions(draw: st.DrawFn) -> bytes:
-    """Dispositions, most of them as clients send them."""
+    """Return dispositions, most of them as clients send them."""
     fields = [draw(kind) for kind in (booleans, uints, uints, booleans, states, booleans)]
     fields = fields[: draw(st.sampled_from([6, 5, 5, 4]))]
     body, count = b"".join(fields), len(fields) + draw(st.sampled_from([0, 0, 0, -1, 1]))

@@ -52,7 +52,7 @@ ALL = head.Head(
 
 
 def found(octets: bytes) -> dict[Section, Value]:
-    """The sections before the body of the message with this head."""
+    """Return the sections before the body of the message with this head."""
     around = translation.from_head(octets, Portion())
     message = stored.message(around, b"body")
     places = sections.find(message)
@@ -163,7 +163,7 @@ def test_a_dead_letter_with_many_headers_has_its_sections() -> None:
 
 
 def dead_letter(message: bytes, **properties: bytes) -> bytes:
-    """The stored head of this message of AMQP 1.0 as a dead letter."""
+    """Return the stored head of this message of AMQP 1.0 as a dead letter."""
     table = head.decode(stored.store(message).head).properties.headers
     assert table is not None
     deaths = Table((*table.entries, (b"x-death", fields.Array((Table(),)))))

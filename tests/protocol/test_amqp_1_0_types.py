@@ -50,7 +50,7 @@ plain: st.SearchStrategy[Value] = st.one_of(
 
 
 def arrays() -> st.SearchStrategy[Value]:
-    """Arrays of one type each."""
+    """Return arrays of one type each."""
     each: list[st.SearchStrategy[tuple[Value, ...]]] = [
         st.lists(kind, max_size=300 if wide else 5).map(tuple)
         for kind, wide in (

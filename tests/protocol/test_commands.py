@@ -87,7 +87,7 @@ def persistence_of(recorded: Row) -> Persistence:
 
 
 def command_of(recorded: Row) -> Command:
-    """The command that OCaml decoded, from what was recorded about it."""
+    """Return the command that OCaml decoded, from what was recorded about it."""
     octets = {key: bytes.fromhex(recorded[key]) for key in ("topic", "id", "body") if key in recorded}
     name = recorded["cmd"]
     topic = octets.get("topic", b"")
@@ -127,7 +127,7 @@ def command_of(recorded: Row) -> Command:
 
 
 def parsed(line: bytes) -> Command | str | None:
-    """The command, None for no command, or the word `refused`."""
+    """Return the command, None for no command, or the word `refused`."""
     try:
         return parse(line)
     except CommandError:
@@ -135,7 +135,9 @@ def parsed(line: bytes) -> Command | str | None:
 
 
 def recorded_of(row: Row) -> Command | str | None:
-    """What `parsed` must answer. A server skips blank lines, where sexplib must return a sexp or fail."""
+    """Return what `parsed` must answer. A server skips blank lines, where sexplib must return a sexp
+    or fail.
+    """
     if row["ok"]:
         return command_of(row["decoded"])
     return None if row.get("cat") == "empty" and bytes.fromhex(row["line"]) != b"#;" else "refused"

@@ -370,7 +370,7 @@ def mutated(draw: st.DrawFn, originals: list[bytes]) -> bytes:
 
 
 def one_by_one(octets: bytes) -> tuple[list[Envelope], str | None, int]:
-    """What `read_in_pieces` returns, from a reader of its own for each envelope: no run, no state."""
+    """Return what `read_in_pieces` returns, from a reader of its own for each envelope: no run, no state."""
     found: list[Envelope] = []
     while len(octets) >= 4:
         size = int.from_bytes(octets[:4], "big")

@@ -38,7 +38,9 @@ ANSWERS: dict[str, Outcome] = {
 
 
 def outcome(name: str, lease: bytes) -> Outcome:
-    """What the recorded server made of a lease. A good one is `S-` or `F-`, a number, `-` and the name."""
+    """Return what the recorded server made of a lease. A good one is `S-` or `F-`, a number, `-` and the
+    name.
+    """
     if name in ANSWERS:
         return ANSWERS[name]
     kind, _, named = lease.split(b"-", 2)
@@ -47,7 +49,9 @@ def outcome(name: str, lease: bytes) -> Outcome:
 
 
 def run_server(name: str, pieces: list[bytes]) -> list[ServerEvent]:
-    """What our server does with a recorded client's octets; consecutive envelope octets as one event."""
+    """Return what our server does with a recorded client's octets; consecutive envelope octets as one
+    event.
+    """
     dialogue = ServerDialogue()
     events: list[ServerEvent] = []
     for piece in pieces:
@@ -61,7 +65,9 @@ def run_server(name: str, pieces: list[bytes]) -> list[ServerEvent]:
 
 
 def run_client(name: str, pieces: list[bytes]) -> list[ClientEvent]:
-    """What our client makes of a recorded server's octets; consecutive envelope octets as one event."""
+    """Return what our client makes of a recorded server's octets; consecutive envelope octets as one
+    event.
+    """
     purpose = Purpose.FEED if name in recorded.FEEDS else Purpose.SINK
     dialogue = ClientDialogue(b"any", purpose)
     events = [event for piece in pieces for event in dialogue.feed(piece)]
@@ -71,7 +77,7 @@ def run_client(name: str, pieces: list[bytes]) -> list[ClientEvent]:
 
 
 def message_words(run: EnvelopeRun) -> list[str]:
-    """A run in the words of the decoded recordings."""
+    """Return a run in the words of the decoded recordings."""
     lines = []
     for index, envelope in enumerate(run.envelopes()):
         octets = run.heads[index] if run.heads else stored_head.PLAIN_HEAD
@@ -236,7 +242,7 @@ def test_the_texts_that_were_recorded_are_ours() -> None:
 
 
 def frames(octets: bytes) -> list[tuple[int, bytes]]:
-    """Type and payload of each AMQP frame, after the header if there is one."""
+    """Return type and payload of each AMQP frame, after the header if there is one."""
     at = 8 if octets.startswith(b"AMQP") else 0
     found = []
     while at < len(octets):

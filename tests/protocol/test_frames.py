@@ -69,7 +69,7 @@ frames: st.SearchStrategy[Frame] = st.one_of(
 
 
 def flat(found: list[Frame | MessageRun]) -> list[Frame]:
-    """Runs taken apart, to compare with what was sent one by one."""
+    """Return runs taken apart, to compare with what was sent one by one."""
     one_by_one: list[Frame] = []
     for item in found:
         if isinstance(item, MessageRun):

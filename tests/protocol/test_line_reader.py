@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def outcomes(events: Iterable[Event]) -> list[Outcome]:
-    """The events with each run taken apart into its Publish commands."""
+    """Return the events with each run taken apart into its Publish commands."""
     found: list[Outcome] = []
     for event in events:
         match event:
@@ -47,8 +47,8 @@ def outcomes(events: Iterable[Event]) -> list[Outcome]:
 
 
 def by_topic(found: Iterable[T]) -> list[T]:
-    """The same, with Publish commands that follow one another sorted by topic: their order means nothing but
-    within a topic.
+    """Return the same, with Publish commands that follow one another sorted by topic: their order means
+    nothing but within a topic.
     """
     ordered: list[T] = []
     for is_publish, stretch in groupby(found, key=lambda each: isinstance(each, Publish)):
@@ -62,7 +62,7 @@ def run(topic: bytes, bodies: list[bytes]) -> PublishRun:
 
 
 def fed(*reads: bytes, max_line: int = MIB) -> list[Outcome]:
-    """The outcomes of several reads one after the other, after which no octet is left over."""
+    """Return the outcomes of several reads one after the other, after which no octet is left over."""
     reader = LineReader(max_line)
     found = [outcome for data in reads for outcome in outcomes(reader.feed(data))]
     assert reader.buffered == 0
@@ -70,7 +70,9 @@ def fed(*reads: bytes, max_line: int = MIB) -> list[Outcome]:
 
 
 def each_parsed(lines: Iterable[bytes]) -> list[Command | bytes]:
-    """What the parser of commands makes of each line alone: commands, and the sentences of refusals."""
+    """Return what the parser of commands makes of each line alone: commands, and the sentences of
+    refusals.
+    """
     found: list[Command | bytes] = []
     for line in lines:
         try:
@@ -230,7 +232,7 @@ sequences = st.one_of(
 
 
 def same(found: list[bytes], reads: list[bytes]) -> None:
-    """The reads give what the lines give one by one, and the octets of an unfinished line are held."""
+    """Check that the reads give what the lines give one by one, and hold the octets of an unfinished line."""
     expected = each_parsed(found[:-1])
     reader = LineReader(MIB)
     outcome = [outcome for data in reads for outcome in outcomes(reader.feed(data))]

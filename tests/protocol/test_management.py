@@ -39,7 +39,7 @@ PLAIN: dict[object, st.SearchStrategy[object]] = {
 
 
 def built(kind: type) -> st.SearchStrategy[object]:
-    """Any values of a class."""
+    """Return any values of a class."""
     given = FIELDS.get(kind, {})
     hints = kind.__annotations__
     return st.builds(

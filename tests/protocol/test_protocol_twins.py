@@ -81,7 +81,7 @@ def test_scanning_envelopes(octets: bytes, longest: int, filled: bool) -> None:
 
 @st.composite
 def tables(draw: st.DrawFn) -> bytes:
-    """Octets of a table that are good, nearly good, or cut."""
+    """Return octets of a table that are good, nearly good, or cut."""
     table = Table(tuple(draw(st.lists(st.tuples(st.binary(max_size=3), values), max_size=5))))
     octets = table_octets(table)
     return draw(mutated([octets])) if draw(st.booleans()) else octets

@@ -32,7 +32,7 @@ class Reader:
         return self.text.startswith(octets, self.position)
 
     def next(self) -> bytes:
-        """The next octet, which is taken; nothing at the end."""
+        """Return the next octet, which is taken; nothing at the end."""
         self.position += 1
         return self.text[self.position - 1 : self.position]
 
@@ -74,7 +74,7 @@ class Reader:
                 self.position += 1
 
     def several(self) -> list[Sexp]:
-        """The sexps up to the end, or up to a closing parenthesis."""
+        """Return the sexps up to the end, or up to a closing parenthesis."""
         found: list[Sexp] = []
         while True:
             self.skip_blanks()
@@ -87,7 +87,7 @@ class Reader:
                 found.append(self.one())
 
     def hidden(self) -> None:
-        """The sexp that `#;` hides; another `#;` before it hides one more."""
+        """Skip the sexp that `#;` hides; another `#;` before it hides one more."""
         self.skip_blanks()
         if self.at(b"#;"):
             self.position += 2

@@ -13,7 +13,7 @@ NAMES = (b"prices", b"the news", b"", b'"(', b"a|#b", b"\xff\x00", b"7")
 
 
 def topic(name: bytes, octets: int | None) -> w.TopicWatch:
-    """A topic whose numbers all differ."""
+    """Return a topic whose numbers all differ."""
     persistence = Transient() if octets is None else Persistent(Sync.STRONG)
     return w.TopicWatch(
         1,
@@ -40,7 +40,7 @@ def topic(name: bytes, octets: int | None) -> w.TopicWatch:
 
 
 def server(name: bytes) -> w.Server:
-    """Numbers of a server."""
+    """Return numbers of a server."""
     writer = w.WriterInfo(name, 1, 2, 3, 4, 5, 6, 7, 8, name or None)
     return w.Server(
         time_us=1, version=name, uptime=2, connections=3, max_connections=4,
@@ -52,7 +52,7 @@ def server(name: bytes) -> w.Server:
 
 
 def connection(name: bytes) -> w.ConnectionInfo:
-    """A connection with two subscriptions."""
+    """Return a connection with two subscriptions."""
     subscriptions = (w.SubscriptionInfo(name, 1, 2, None, 3, 4), w.SubscriptionInfo(name, None, 2, 5, 3, 4))
     return w.ConnectionInfo(
         1, name, name, name, True, 2, 3, 4, 5, 6, 7, 8, 9, None, name or None, subscriptions

@@ -327,7 +327,7 @@ QUICK = Patience(2, 0.001)
 
 
 def run_copy(words: tuple[str, ...], meter: Counting, patience: Patience | None = None) -> bool:
-    """Whether it was interrupted."""
+    """Return whether it was interrupted."""
     wanted = request(*words)
     destination = wanted.destination
     assert isinstance(destination, ToServer)

@@ -29,7 +29,7 @@ def test_large_messages_are_copied(tmp_path: Path, way: str) -> None:
 
 
 def found(access: Access) -> list[int | Gap]:
-    """The octets of each block of the only topic, and the gaps."""
+    """Return the octets of each block of the only topic, and the gaps."""
 
     def octets(block: Block, messages: range) -> int:
         return block.size

@@ -43,22 +43,22 @@ RELEASED = performatives.write(performatives.Released())
 
 
 def data(body: bytes) -> bytes:
-    """A message of one data section."""
+    """Return a message of one data section."""
     return b"\x00\x53%c%s" % (Section.DATA, write(Binary(body)))
 
 
 def text(body: str) -> bytes:
-    """A message of one string."""
+    """Return a message of one string."""
     return b"\x00\x53%c%s" % (Section.AMQP_VALUE, write(body))
 
 
 def source(address: str | None, **fields: Any) -> bytes:
-    """A source with this address."""
+    """Return a source with this address."""
     return performatives.write(Source(write(address), **fields))
 
 
 def target(address: str | None, **fields: Any) -> bytes:
-    """A target with this address."""
+    """Return a target with this address."""
     return performatives.write(Target(write(address), **fields))
 
 
@@ -74,7 +74,7 @@ class Arrived:
 
 
 def condition(said: Performative) -> str:
-    """The condition of the error in a detach, end or close."""
+    """Return the condition of the error in a detach, end or close."""
     assert isinstance(said, Detach | End | Close)
     assert said.error != NULL, "no error"
     error = performatives.read_all(said.error)
@@ -108,7 +108,7 @@ class Peer:
         await self.send(frames.write(0, performatives.write(said), kind=FrameType.SASL))
 
     async def header(self) -> bytes:
-        """The protocol header that the server sends next."""
+        """Return the protocol header that the server sends next."""
         while True:
             with trio.fail_after(PATIENCE):
                 if (header := self._reader.header()) is not None:
@@ -122,7 +122,7 @@ class Peer:
         self._reader.add(octets)
 
     async def next(self) -> tuple[Performative, bytes]:
-        """What the server says next, and the payload; heartbeats are left out. Raises EOFError."""
+        """Return what the server says next, and the payload; heartbeats are left out. Raises EOFError."""
         with trio.fail_after(PATIENCE):
             while not self._said:
                 for raw in self._reader.frames():
@@ -135,13 +135,13 @@ class Peer:
         return said, payload
 
     async def heard(self, kind: type[P]) -> P:
-        """The next thing that the server says, which is of this kind."""
+        """Return the next thing that the server says, which is of this kind."""
         said, _ = await self.next()
         assert isinstance(said, kind), said
         return said
 
     async def until(self, kind: type[P]) -> P:
-        """The next thing of this kind; what comes before it is dropped."""
+        """Return the next thing of this kind; what comes before it is dropped."""
         while True:
             said, _ = await self.next()
             if isinstance(said, kind):
@@ -253,11 +253,11 @@ class Peer:
                 return
 
     async def outcome(self) -> Disposition:
-        """The next outcome of messages that were published."""
+        """Return the next outcome of messages that were published."""
         return await self.until(Disposition)
 
     async def message(self) -> Arrived:
-        """The next message; it may take several frames."""
+        """Return the next message; it may take several frames."""
         first, octets = await self._transfer()
         assert first.delivery_id is not None
         assert first.delivery_tag is not None
@@ -280,7 +280,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer(port: int) -> AsyncIterator[Peer]:
-    """A connection that says nothing yet."""
+    """Yield a connection that says nothing yet."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         yield Peer(stream)
@@ -288,7 +288,7 @@ async def peer(port: int) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def opened(port: int, max_frame: int = 65536, window: int = 1 << 20) -> AsyncIterator[Peer]:
-    """A connection with one session."""
+    """Yield a connection with one session."""
     async with peer(port) as made:
         await made.open(max_frame, window=window)
         yield made

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 @pytest.fixture
 def clock() -> MockClock:
-    """The server's and the test's clock: it runs as usual, and jumps when it is told to.
+    """Return the server's and the test's clock: it runs as usual, and jumps when it is told to.
 
     Like Trio's own clock it does not begin near 0: what is wrong by the time that has passed is to be seen.
     """
@@ -19,5 +19,5 @@ def clock() -> MockClock:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Where the server keeps its store."""
+    """Return where the server keeps its store."""
     return tmp_path / "store"

@@ -53,7 +53,7 @@ STORED = pytest.mark.parametrize(
 
 
 def quoted(octets: bytes) -> bytes:
-    """Any octets as a quoted atom: each one as a decimal escape."""
+    """Return any octets as a quoted atom: each one as a decimal escape."""
     return b'"' + b"".join(b"\\%03d" % octet for octet in octets) + b'"'
 
 
@@ -63,7 +63,7 @@ def publish(topic: bytes, bodies: Iterable[bytes]) -> bytes:
 
 
 def numbered(first: int, last: int) -> list[bytes]:
-    """Bodies that tell their number, the last one included."""
+    """Return bodies that tell their number, the last one included."""
     return [b"%d" % number for number in range(first, last + 1)]
 
 
@@ -102,7 +102,7 @@ class Conversation:
         return self._decoder.unfinished
 
     async def frame(self) -> Frame:
-        """The next frame that is no ping."""
+        """Return the next frame that is no ping."""
         while not self._frames:
             assert await self.receive(), "the connection ended"
         return self._frames.popleft()
@@ -122,37 +122,37 @@ class Conversation:
         return bool(data)
 
     async def ask(self, command: bytes) -> Frame:
-        """The next frame after a command."""
+        """Return the next frame after a command."""
         await self.say(command)
         return await self.frame()
 
     async def error(self) -> bytes:
-        """The sentence of the next frame, which must be an Error."""
+        """Return the sentence of the next frame, which must be an Error."""
         frame = await self.frame()
         assert isinstance(frame, Error), frame
         return frame.text
 
     async def refusal(self, command: bytes) -> bytes:
-        """The sentence of the Error that answers a command."""
+        """Return the sentence of the Error that answers a command."""
         await self.say(command)
         return await self.error()
 
     async def message(self) -> Message:
-        """The next frame, which must be a Message."""
+        """Return the next frame, which must be a Message."""
         frame = await self.frame()
         assert isinstance(frame, Message), frame
         return frame
 
     async def messages(self, count: int) -> list[Message]:
-        """The next so many frames, which must be Messages."""
+        """Return the next N (`count`) frames, which must be Messages."""
         return [await self.message() for _ in range(count)]
 
     async def bodies(self, count: int) -> list[bytes]:
-        """The bodies of the next so many frames, which must be Messages."""
+        """Return the bodies of the next so many frames, which must be Messages."""
         return [message.body for message in await self.messages(count)]
 
     async def ids(self, count: int) -> list[int]:
-        """The ids of the next so many frames, which must be Messages."""
+        """Return the ids of the next so many frames, which must be Messages."""
         return [message.id for message in await self.messages(count)]
 
     async def confirm(self, n: int = 1) -> None:
@@ -168,13 +168,13 @@ class Conversation:
         self._frames.extendleft(reversed(before))
 
     async def topics(self) -> dict[bytes, TopicInfo]:
-        """The answer to Topics, by name."""
+        """Return the answer to Topics, by name."""
         answer = await self.ask(b"Topics")
         assert isinstance(answer, TopicList), answer
         return {info.topic: info for info in answer.topics}
 
     async def rest(self) -> list[Frame]:
-        """Every frame until the server ends the connection, which it must do between two frames."""
+        """Return every frame until the server ends the connection, which it must do between two frames."""
         while await self.receive():
             pass
         assert self.unfinished == 0
@@ -182,7 +182,7 @@ class Conversation:
         return frames
 
     async def ended(self) -> None:
-        """The server ends the connection without another word."""
+        """Wait until the server ends the connection without another word."""
         assert await self.rest() == []
 
     async def done(self) -> None:
@@ -215,7 +215,9 @@ class Host:
         self._conversations: list[Conversation] = []
 
     async def open(self, receive_octets: int | None = None) -> Conversation:
-        """A connection on which nothing was said; `receive_octets` makes its receive buffer that small."""
+        """Return a connection on which nothing was said; `receive_octets` makes its receive buffer that
+        small.
+        """
         opened = trio.socket.socket()
         if receive_octets is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_octets)
@@ -228,20 +230,20 @@ class Host:
         return self.opened(trio.SocketStream(opened))
 
     async def connect(self, receive_octets: int | None = None) -> Conversation:
-        """A connection after its handshake and Connect."""
+        """Return a connection after its handshake and Connect."""
         conversation = await self.open(receive_octets)
         await conversation.send(VERSION_ONE + CONNECT)
         assert await conversation.octets(8) == VERSION_ONE
         return conversation
 
     def opened(self, stream: trio.SocketStream | TlsStream) -> Conversation:
-        """A conversation on a stream that was made for it."""
+        """Return a conversation on a stream that was made for it."""
         conversation = Conversation(stream)
         self._conversations.append(conversation)
         return conversation
 
     async def topics(self) -> dict[bytes, TopicInfo]:
-        """What the server says of its topics to a connection of its own."""
+        """Return what the server says of its topics to a connection of its own."""
         conversation = await self.connect()
         topics = await conversation.topics()
         conversation.close()
@@ -287,7 +289,7 @@ class InProcess(Host):
 async def serving(
     store: Path, passed: PassedSockets | None = None, **settings: Any
 ) -> AsyncIterator[InProcess]:
-    """A server in this process, with these settings; it is stopped properly at the end."""
+    """Yield a server in this process, with these settings; it is stopped properly at the end."""
     config = Config(listen=["127.0.0.1:0"], store=str(store), **settings)
     async with open_server(config, passed) as server:
         host = InProcess(server)
@@ -305,12 +307,12 @@ class OwnProcess(Host):
         self.process = process
 
     async def kill(self) -> None:
-        """SIGKILL: it gets no chance to do anything more."""
+        """Send SIGKILL: it gets no chance to do anything more."""
         self.process.kill()
         await self.process.wait()
 
     async def stop(self) -> int:
-        """SIGTERM: it ends properly. Gives the exit status."""
+        """Send SIGTERM: it ends properly. Return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         with trio.fail_after(PATIENCE):
             return await self.process.wait()
@@ -320,7 +322,9 @@ class OwnProcess(Host):
 async def serving_process(
     store: Path, settings: str = "", boot_id: str = "this-boot"
 ) -> AsyncIterator[OwnProcess]:
-    """A server in a process of its own, with the text of a configuration file; killed if it still runs."""
+    """Yield a server in a process of its own, with the text of a configuration file; killed if it
+    still runs.
+    """
     configuration = store.with_name(store.name + ".toml")
     configuration.write_text(settings)
     command = [sys.executable, "-m", "omq.cli.server", "--listen", "127.0.0.1:0", "--store", str(store)]

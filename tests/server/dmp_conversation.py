@@ -12,17 +12,17 @@ GREETING = b"\x0d200 OK DP/0.1"
 
 
 def short(octets: bytes) -> bytes:
-    """A short string."""
+    """Return a short string."""
     return bytes([len(octets)]) + octets
 
 
 def envelopes(bodies: list[bytes]) -> bytes:
-    """What a sink is sent."""
+    """Return what a sink is sent."""
     return dmp_writer.for_sink(bodies)
 
 
 async def lease(client: Conversation, command: bytes) -> bytes:
-    """The lease that answers Put or Get."""
+    """Return the lease that answers Put or Get."""
     answer = await client.ask(command)
     assert isinstance(answer, Leased), answer
     assert answer.lease.isascii()
@@ -30,13 +30,13 @@ async def lease(client: Conversation, command: bytes) -> bytes:
 
 
 async def response(connection: Conversation) -> bytes:
-    """The next short string."""
+    """Return the next short string."""
     length = (await connection.octets(1))[0]
     return await connection.octets(length) if length else b""
 
 
 async def said(connection: Conversation) -> list[bytes]:
-    """Every short string until the server closes, which it must do after a whole one."""
+    """Return every short string until the server closes, which it must do after a whole one."""
     octets = b""
     while data := await connection.stream.receive_some(65536):
         octets += data
@@ -50,7 +50,7 @@ async def said(connection: Conversation) -> list[bytes]:
 
 
 async def show(host: Host, shown: bytes, receive_octets: int | None = None) -> Conversation:
-    """A DMP connection that was greeted and has shown a lease."""
+    """Return a DMP connection that was greeted and has shown a lease."""
     connection = await host.open(receive_octets)
     await show_on(connection, shown)
     return connection
@@ -63,7 +63,7 @@ async def show_on(connection: Conversation, shown: bytes) -> None:
 
 
 async def sink(host: Host, client: Conversation, topic: bytes = b"t") -> Conversation:
-    """A sink that is ready."""
+    """Return a sink that is ready."""
     connection = await show(host, await lease(client, b"(Put %s)" % topic))
     assert await response(connection) == b"200 OK Sink '%s' ready" % topic
     return connection
@@ -92,18 +92,18 @@ class Consumer:
         return bool(data)
 
     async def take(self, count: int) -> list[Envelope]:
-        """The next so many envelopes."""
+        """Return the next N (`count`) envelopes."""
         while len(self._envelopes) < count:
             assert await self.receive(), "the feed ended"
         taken, self._envelopes = self._envelopes[:count], self._envelopes[count:]
         return taken
 
     async def bodies(self, count: int) -> list[bytes]:
-        """The bodies of the next so many."""
+        """Return the bodies of the next so many."""
         return [envelope.body for envelope in await self.take(count)]
 
     async def rest(self) -> list[bytes]:
-        """The bodies up to the end of the feed, which must be between two envelopes."""
+        """Return the bodies up to the end of the feed, which must be between two envelopes."""
         while await self.receive():
             pass
         assert self.unfinished == 0
@@ -114,7 +114,7 @@ class Consumer:
 async def feed(
     host: Host, client: Conversation, get: bytes = b"(Get t From_current)", receive_octets: int | None = None
 ) -> Consumer:
-    """A feed that is ready."""
+    """Return a feed that is ready."""
     connection = await show(host, await lease(client, get), receive_octets)
     ready = await response(connection)
     assert ready.startswith(b"200 OK Feed '"), ready
@@ -141,7 +141,7 @@ async def send_all(host: Host, client: Conversation, bodies: list[bytes]) -> Non
 
 
 async def news(client: Conversation) -> bytes:
-    """The Error that a principal gets about its sink or feed."""
+    """Return the Error that a principal gets about its sink or feed."""
     frame = await client.frame()
     assert isinstance(frame, Error), frame
     return frame.text

@@ -19,7 +19,7 @@ class Answered:
 
 
 async def read_answer(stream: trio.abc.ReceiveStream, buffered: bytearray, *, head: bool = False) -> Answered:
-    """The next answer on a connection; `head`: to a request with the method HEAD."""
+    """Return the next answer on a connection; `head`: to a request with the method HEAD."""
     with trio.fail_after(PATIENCE):
         while b"\r\n\r\n" not in buffered:
             data = await stream.receive_some(64 << 10)
@@ -41,14 +41,14 @@ async def read_answer(stream: trio.abc.ReceiveStream, buffered: bytearray, *, he
 
 
 def request(path: str, method: str = "GET", host: str = "127.0.0.1", **fields: str) -> bytes:
-    """A request; underscores in the names of fields are hyphens."""
+    """Return a request; underscores in the names of fields are hyphens."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 async def ask(host: Host, octets: bytes) -> Answered:
-    """The answer to a request on a connection of its own."""
+    """Return the answer to a request on a connection of its own."""
     client = await host.open()
     await client.send(octets)
     answered = await read_answer(client.stream, bytearray(), head=octets.startswith(b"HEAD"))
@@ -57,5 +57,5 @@ async def ask(host: Host, octets: bytes) -> Answered:
 
 
 def basic(id: str) -> str:
-    """The field Authorization for the id of a client."""
+    """Return the field Authorization for the id of a client."""
     return "Basic " + base64.b64encode(id.encode()).decode()

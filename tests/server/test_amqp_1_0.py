@@ -47,7 +47,7 @@ NINE = Number(NumberType.UINT, 9)
 
 
 def from_filter(name: str, value: Value) -> bytes:
-    """A filter set with the beginning of a replay."""
+    """Return a filter set with the beginning of a replay."""
     return types.write(Map(((Symbol("from"), Described(Symbol(name), value)),)))
 
 

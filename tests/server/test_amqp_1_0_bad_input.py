@@ -25,7 +25,7 @@ from .conversation import serving
 
 
 def nested(levels: int) -> bytes:
-    """A list in a list, so deep."""
+    """Return a list in a list, so deep."""
     octets = b"\x45"
     for _ in range(levels):
         octets = types.write_list([octets])

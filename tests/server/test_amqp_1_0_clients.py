@@ -117,7 +117,7 @@ C_EXAMPLES = Path("/usr/share/proton/examples/c")
 
 @pytest.fixture(scope="module")
 def c_clients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The examples of Proton's C library, compiled."""
+    """Return the examples of Proton's C library, compiled."""
     if shutil.which("cc") is None or not C_EXAMPLES.is_dir():
         pytest.skip("tools/test installs libqpid-proton11-dev-examples where it can be installed")
     directory = tmp_path_factory.mktemp("proton-c")

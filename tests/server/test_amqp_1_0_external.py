@@ -32,7 +32,9 @@ def client(name: str, certificate: str | None, publish: Sequence[str] = ("*",)) 
 async def serving_tls(
     store: Path, authority: Authority, *clients: ClientConfig, client_ca: Path | None = None
 ) -> AsyncIterator[InProcess]:
-    """A server that wants certificates of its TLS clients, by this authority or those in `client_ca`."""
+    """Yield a server that wants certificates of its TLS clients, by this authority or those in
+    `client_ca`.
+    """
     own = authority.issue("127.0.0.1", "server")
     async with serving(
         store,
@@ -46,7 +48,7 @@ async def serving_tls(
 
 @asynccontextmanager
 async def certified(host: Host, authority: Authority, common_name: str | None) -> AsyncIterator[Peer]:
-    """A connection with TLS, and with a client's certificate that has this name."""
+    """Yield a connection with TLS, and with a client's certificate that has this name."""
     shown = authority.issue("feeder.example", "client", common_name=common_name)
     context = client_context(authority.file, shown.cert, shown.key)
     plain = await trio.open_tcp_stream("127.0.0.1", host.port)
@@ -55,7 +57,7 @@ async def certified(host: Host, authority: Authority, common_name: str | None) -
 
 
 async def mechanisms(made: Peer) -> tuple[str, ...]:
-    """The mechanisms that the server offers."""
+    """Return the mechanisms that the server offers."""
     await made.send(SASL_HEADER)
     assert await made.header() == SASL_HEADER
     return (await made.heard(SaslMechanisms)).sasl_server_mechanisms

@@ -23,7 +23,7 @@ NOTIFY = "openstack.org/om/notify/anycast/nova/info"
 
 @asynccontextmanager
 async def router(port: int) -> AsyncIterator[Peer]:
-    """The connection of a router with the role `route-container`, and its session."""
+    """Yield the connection of a router with the role `route-container`, and its session."""
     async with peer(port) as made:
         assert (await made.authenticate("ANONYMOUS", b"")).code == 0
         await made.send(HEADER)
@@ -45,14 +45,14 @@ async def router(port: int) -> AsyncIterator[Peer]:
 
 
 def producer(name: str, handle: int, address: str) -> Attach:
-    """The link of a client that sends, as the router passes it on."""
+    """Return the link of a client that sends, as the router passes it on."""
     return Attach(
         name, handle, False, 2, 0, source=source(None), target=target(address), initial_delivery_count=0
     )
 
 
 def consumer(name: str, handle: int, address: str, **fields: object) -> Attach:
-    """The link of a client that receives."""
+    """Return the link of a client that receives."""
     return Attach(name, handle, True, 2, 0, source=source(address, **fields), target=target(None))
 
 

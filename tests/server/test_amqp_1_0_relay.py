@@ -18,7 +18,7 @@ from .test_clients import HASH, SECRET
 
 
 def to(address: types.Value, body: bytes = b"x") -> bytes:
-    """A message that says where it goes."""
+    """Return a message that says where it goes."""
     return b"\x00\x53%c%s" % (Section.PROPERTIES, types.write(types.List((None, None, address)))) + data(body)
 
 
@@ -31,7 +31,7 @@ async def relay(client: Peer, terminus: bytes = target(None)) -> Attach:
 
 
 def rejected(state: bytes) -> str:
-    """The condition of a rejection."""
+    """Return the condition of a rejection."""
     said = performatives.read_all(state)
     assert isinstance(said, Rejected)
     error = performatives.read_all(said.error)

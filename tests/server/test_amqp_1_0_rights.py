@@ -66,7 +66,7 @@ class Operation:
 
 
 def operations() -> dict[str, Operation]:
-    """Every kind of address, in every place that names one."""
+    """Return every kind of address, in every place that names one."""
     found = {
         "source that is dynamic": Operation(Source(NULL, dynamic=True), frozenset()),
         "target that is dynamic": Operation(Target(NULL, dynamic=True), frozenset()),
@@ -96,7 +96,7 @@ def test_the_table_has_every_terminus_and_every_treatment() -> None:
 
 @asynccontextmanager
 async def entered(host: Host, name: str) -> AsyncIterator[Peer]:
-    """A connection of a configured client, with one session."""
+    """Yield a connection of a configured client, with one session."""
     async with peer(host.port) as client:
         assert (await client.authenticate("PLAIN", b"\0%s\0sesame" % name.encode())).code == 0
         await client.open()

@@ -15,7 +15,7 @@ from .test_metrics import metrics
 
 
 def links(host: Host) -> dict[str, LinkStatistics]:
-    """The links on which clients send, by their names."""
+    """Return the links on which clients send, by their names."""
     terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
     return {link.name: link for terminal in terminals for link in terminal.links()}
 

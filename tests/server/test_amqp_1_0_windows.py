@@ -24,7 +24,7 @@ LONG = data(b"x" * 3000)
 
 @asynccontextmanager
 async def narrow(host: Host) -> AsyncIterator[Peer]:
-    """A client that takes short frames, and one transfer."""
+    """Yield a client that takes short frames, and one transfer."""
     async with opened(host.port, max_frame=1024, window=1) as client:
         yield client
 

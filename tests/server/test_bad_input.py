@@ -57,7 +57,8 @@ class Undisturbed(InProcess):
 
 @asynccontextmanager
 async def undisturbed(store: Path, **settings: Any) -> AsyncIterator[Undisturbed]:
-    """A server with a publisher and a subscriber, who must notice nothing of what a test does meanwhile.
+    """Yield a server with a publisher and a subscriber, who must notice nothing of what a test does
+    meanwhile.
 
     At the end nothing may be left of the test's connections: no task, no subscription, no memory.
     """
@@ -105,12 +106,14 @@ async def undisturbed(store: Path, **settings: Any) -> AsyncIterator[Undisturbed
 
 
 async def still_good(client: Conversation) -> None:
-    """The connection goes on as if nothing had happened."""
+    """Check that the connection goes on as if nothing had happened."""
     await client.confirm(77)
 
 
 async def only_error(client: Conversation) -> bytes:
-    """The sentence of the Error that is the last thing the server says before it ends the connection."""
+    """Return the sentence of the Error that is the last thing the server says before it ends the
+    connection.
+    """
     (frame,) = await client.rest()
     assert isinstance(frame, Error)
     return frame.text

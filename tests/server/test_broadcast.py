@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 async def declared(host: InProcess, persistence: bytes, topic: bytes = b"t") -> Conversation:
-    """A connection that has declared a broadcast topic."""
+    """Return a connection that has declared a broadcast topic."""
     client = await host.connect()
     await client.ask(b"(Declare %s Broadcast %s)" % (topic, persistence))
     return client
@@ -40,7 +40,7 @@ async def declared(host: InProcess, persistence: bytes, topic: bytes = b"t") -> 
 async def subscribed(
     host: InProcess, replay: bytes = b"From_current", topic: bytes = b"t", receive_octets: int | None = None
 ) -> Conversation:
-    """A connection whose subscription was answered."""
+    """Return a connection whose subscription was answered."""
     client = await host.connect(receive_octets)
     answer = await client.ask(b"(Subscribe %s %s)" % (topic, replay))
     assert isinstance(answer, Subscribed), answer

@@ -43,7 +43,7 @@ HOUR = 3_600_000_000
 
 
 def fill(path: Path, *counts: int, size: int = 10, topic: bytes = b"t", delivery: str = "Broadcast") -> None:
-    """A store with a topic whose blocks have these numbers of messages, each with its id in the body."""
+    """Make a store with a topic whose blocks have these numbers of messages, each with its id in the body."""
     with Store.open(path) as store:
         record = store.catalogue.create(topic, delivery, "Weak", declared=True, reserved=1)
         first = 1
@@ -55,7 +55,7 @@ def fill(path: Path, *counts: int, size: int = 10, topic: bytes = b"t", delivery
 
 
 async def fetched(client: Conversation) -> tuple[list[Block], list[bytes], int]:
-    """The answer to a Fetch: its blocks, the sentences between them, and the id to go on at."""
+    """Return the answer to a Fetch: its blocks, the sentences between them, and the id to go on at."""
     blocks: list[Block] = []
     errors: list[bytes] = []
     while True:

@@ -39,7 +39,7 @@ UNKNOWN = b"Connect: no client has this name and secret"
 
 
 def client(name: str, **settings: Any) -> ClientConfig:
-    """A `[[clients]]` table; where no rights are given, with all of them."""
+    """Return a `[[clients]]` table; where no rights are given, with all of them."""
     rights = {right: ["*"] for right in ("declare", "publish", "subscribe", "delete")}
     if settings.keys() & rights.keys():
         rights = {}
@@ -47,7 +47,7 @@ def client(name: str, **settings: Any) -> ClientConfig:
 
 
 async def open_as(host: Host, name: str, secret: str = SECRET) -> Conversation:
-    """A connection that has said who it is."""
+    """Return a connection that has said who it is."""
     conversation = await host.open()
     await conversation.send(VERSION_ONE + b'(Connect 1 "%s:%s")\n' % (name.encode(), secret.encode()))
     assert await conversation.octets(8) == VERSION_ONE
@@ -55,7 +55,7 @@ async def open_as(host: Host, name: str, secret: str = SECRET) -> Conversation:
 
 
 async def enter(host: Host, name: str, secret: str = SECRET) -> Conversation:
-    """The same, and was let in."""
+    """Return a connection that has said who it is, and was let in."""
     conversation = await open_as(host, name, secret)
     await conversation.confirm()
     return conversation
@@ -185,7 +185,7 @@ Costs = tuple[int, int, int]
 
 @pytest.fixture
 def scrypts(monkeypatch: pytest.MonkeyPatch) -> list[Costs]:
-    """The costs of each scrypt that the server computes."""
+    """Return the costs of each scrypt that the server computes."""
     computed: list[Costs] = []
     scrypt = hashlib.scrypt
 
@@ -499,7 +499,7 @@ async def test_a_silent_newcomer_makes_room(store: Path) -> None:
 
 @asynccontextmanager
 async def passing(clock: MockClock) -> AsyncIterator[None]:
-    """Within the block, much time passes. What is in it must not be in a hurry."""
+    """Let much time pass within the block. What is in it must not be in a hurry."""
 
     async def pass_time() -> None:
         while True:
@@ -513,7 +513,7 @@ async def passing(clock: MockClock) -> AsyncIterator[None]:
 
 
 async def received(conversation: Conversation, end: bytes) -> bytes:
-    """What comes, up to octets that end with these; however long that takes."""
+    """Return what comes, up to octets that end with these; however long that takes."""
     octets = b""
     while not octets.endswith(end):
         data = await conversation.stream.receive_some(65536)

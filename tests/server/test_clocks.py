@@ -32,7 +32,7 @@ class WallClock:
         return trio.current_time() + self._offset
 
     def set(self, seconds: float) -> None:
-        """Forth by so many seconds, or back."""
+        """Set the clock forth by N seconds, or back."""
         self._offset += seconds
 
 
@@ -42,7 +42,7 @@ async def wall(clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> WallClock:
 
 
 async def stored(host: InProcess) -> Conversation:
-    """A client that has published ten messages to t."""
+    """Return a client that has published ten messages to t."""
     client = await host.connect()
     await client.ask(b"(Declare t Broadcast (Persistent Strong))")
     await client.send(publish(b"t", numbered(1, 10)))

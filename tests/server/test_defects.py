@@ -17,7 +17,7 @@ SPENT = (1 << 64) - 3
 
 
 async def with_spent_ids(store: Path, persistence: str) -> None:
-    """A store with a topic `spent` and a topic `fine` of the same level."""
+    """Make a store with a topic `spent` and a topic `fine` of the same level."""
     async with serving(store) as host:
         client = await host.connect()
         for name in (b"spent", b"fine"):

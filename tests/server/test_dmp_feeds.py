@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 async def declared(host: InProcess, types: bytes) -> Conversation:
-    """A connection that has declared the topic."""
+    """Return a connection that has declared the topic."""
     client = await host.connect()
     await client.ask(b"(Declare t %s)" % types)
     return client

@@ -31,7 +31,7 @@ def with_heads(count: int) -> list[Envelope]:
 
 
 def given_out(envelope: Envelope) -> Envelope:
-    """What a feed of topic t makes of it: a message without a head has the topic for its key."""
+    """Return what a feed of topic t makes of it: a message without a head has the topic for its key."""
     return Envelope(envelope.body, Head(routing_key=b"t") if envelope.head == Head() else envelope.head)
 
 
@@ -68,7 +68,7 @@ async def test_heads_are_kept_over_a_restart_beside_messages_without(store: Path
 
 
 def numbered_by(producer: bytes, first: int, last: int) -> bytes:
-    """The messages of a producer, each with its number."""
+    """Return the messages of a producer, each with its number."""
     return b"".join(
         dmp_writer.encode(
             Envelope(

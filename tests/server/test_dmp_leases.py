@@ -36,7 +36,7 @@ ENDS = [b"(Put t)", b"(Get t From_current)"]
 
 
 async def refused(host: InProcess, shown: bytes) -> bytes:
-    """The one answer to a lease after which the connection is closed."""
+    """Return the one answer to a lease after which the connection is closed."""
     connection = await show(host, shown)
     (answer,) = await said(connection)
     return answer

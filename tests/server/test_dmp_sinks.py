@@ -46,7 +46,7 @@ MIB = 1 << 20
 
 
 async def kept(host: Host, count: int, topic: bytes = b"t") -> list[bytes]:
-    """The bodies of all messages of a persistent topic, which must be so many."""
+    """Return the bodies of all messages of a persistent topic, which must be so many."""
     reader = await host.connect()
     await reader.ask(b"(Subscribe %s From_beginning)" % topic)
     bodies = await reader.bodies(count)

@@ -24,7 +24,7 @@ NOON = 1_700_000_000_000_000
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
+    """Yield a small file system of its own."""
     place = tmp_path / "disk"
     place.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", f"size={DISK_OCTETS}", "omq", str(place)]

@@ -14,7 +14,7 @@ from .conversation import InProcess, eventually, serving
 
 
 def stuck_answers(host: InProcess) -> int:
-    """How many octets of answers wait, over all connections."""
+    """Return how many octets of answers wait, over all connections."""
     return sum(terminal.statistics().held.answers for terminal in host.server.terminals())
 
 

@@ -162,7 +162,7 @@ FEW = [
 
 
 def logged_by_server(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines about connections, without their peers."""
+    """Return the lines about connections, without their peers."""
     lines = [record.getMessage() for record in caplog.records if hasattr(record, "peer")]
     return [line.partition(": ")[2] for line in lines]
 

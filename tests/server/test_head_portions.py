@@ -47,7 +47,7 @@ class Steps(trio.abc.Instrument):
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    """What the steps of the test translate. It must be registered as an instrument."""
+    """Yield what the steps of the test translate. It must be registered as an instrument."""
     steps = Steps()
     spend = Portion.spend
 

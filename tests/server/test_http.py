@@ -18,7 +18,7 @@ from .http_conversation import ask, read_answer, request
 
 
 async def ended(client: Conversation) -> None:
-    """The server ends the connection without another octet."""
+    """Wait until the server ends the connection without another octet."""
     with trio.fail_after(PATIENCE):
         assert await client.stream.receive_some(1) == b""
 
@@ -303,7 +303,7 @@ async def test_http_can_have_addresses_of_its_own(store: Path) -> None:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Issues the server's certificate."""
+    """Return the authority that issues the server's certificate."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 

@@ -21,7 +21,9 @@ SETTINGS = "weak_flush_seconds = 60\nasync_flush_seconds = 60\n"
 
 
 async def cut_off(store: Path) -> Path:
-    """A store as a power failure left it: ids 1 to 10 were seen, and are not in the last checkpoint."""
+    """Return a store as a power failure left it: ids 1 to 10 were seen, and are not in the last
+    checkpoint.
+    """
     cut = store.with_name("cut")
     async with serving_process(store, SETTINGS) as host:
         client = await declared(host, b"(Persistent Weak)")
@@ -37,7 +39,7 @@ async def cut_off(store: Path) -> Path:
 
 
 def refused(store: Path, *, port: int = 0, descriptors: int | None = None) -> str:
-    """What a server says that does not start after the power failure."""
+    """Return what a server says that does not start after the power failure."""
     command = [sys.executable, "-m", "omq.cli.server", "--listen", f"127.0.0.1:{port}", "--store", str(store)]
 
     def limit() -> None:

@@ -172,7 +172,7 @@ async def bodies_of(client: Client, count: int) -> list[bytes]:
 
 
 async def swept(store: Path) -> None:
-    """A server that runs for a moment leaves only the fragments of the messages."""
+    """Check that a server that runs for a moment leaves only the fragments of the messages."""
     async with serving(store) as host:
         writer = next(each for level, each in host.server.catalogue.writers.items() if level.value == "weak")
         await eventually(lambda: not writer.environment.sweep())
@@ -231,7 +231,7 @@ async def test_a_large_message_is_copied_once(store: Path) -> None:
 
 @pytest.fixture(params=[True, False], ids=["compiled", "plain"])
 def codecs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test runs with either codec."""
+    """Run the test with either codec."""
     monkeypatch.setattr(codec, "COMPILED", request.param and codec.COMPILED)
 
 

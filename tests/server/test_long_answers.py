@@ -15,7 +15,7 @@ from .test_clients import enter, passing
 
 
 async def asked(host: InProcess, count: int) -> list[Conversation]:
-    """Connections that have asked for the topics and read nothing of the answer."""
+    """Return connections that have asked for the topics and read nothing of the answer."""
     found = []
     for _ in range(count):
         conversation = await host.open(receive_octets=4096)

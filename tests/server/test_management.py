@@ -279,7 +279,7 @@ async def test_a_topic_that_its_use_has_made_can_be_declared_as_a_queue(client: 
 
 
 def dead(queue: bytes) -> bytes:
-    """The head of a dead letter of this queue."""
+    """Return the head of a dead letter of this queue."""
     record = Table(((b"queue", LongString(queue)), (b"reason", LongString(b"rejected"))))
     headers = Table(((b"x-death", Array((record,))), (b"kept", LongString(b"1"))))
     return encode(Head(b"dlx", queue, Properties(headers=headers)))
@@ -398,7 +398,7 @@ def declare_with_alternate(alternate: bytes) -> m.DeclareExchange:
 
 
 def configured(name: str, rights: dict[str, Any]) -> ClientConfig:
-    """A client with these rights to these names."""
+    """Return a client with these rights to these names."""
     return ClientConfig(name=name, secret=str(SECRET), **rights)
 
 

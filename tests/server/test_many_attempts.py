@@ -70,7 +70,7 @@ async def strangers_at(store: Path) -> AsyncIterator[tuple[Host, Strangers]]:
 
 
 async def opened(host: Host, address: str) -> Conversation:
-    """A connection from this address of this machine."""
+    """Return a connection from this address of this machine."""
     stream = await trio.open_tcp_stream("127.0.0.1", host.port, local_address=address)
     return Conversation(stream)
 
@@ -176,7 +176,7 @@ async def test_a_wrong_id_waits_for_its_turn_each_time(
 
 @asynccontextmanager
 async def seconds_pass(clock: MockClock, strangers: Strangers) -> AsyncIterator[None]:
-    """Within the block, a second passes whenever an attempt was refused, and not sooner."""
+    """Let a second pass within the block whenever an attempt was refused, and not sooner."""
 
     async def pass_time() -> None:
         while True:

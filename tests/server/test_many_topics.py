@@ -29,7 +29,7 @@ async def declare_all(host: InProcess) -> Conversation:
 
 
 async def subscribe_all(host: InProcess, **options: int) -> tuple[Conversation, dict[int, int]]:
-    """A subscriber of all topics, and the numbers of the topics by their ids."""
+    """Return a subscriber of all topics, and the numbers of the topics by their ids."""
     client = await host.connect(**options)
     numbers = {}
     for number in range(TOPICS):

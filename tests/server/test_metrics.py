@@ -49,7 +49,7 @@ Samples = dict[str, float]
 
 
 def samples(text: str) -> Samples:
-    """The values by name and labels: `omq_topics` or `omq_connections{protocol="omq"}`."""
+    """Return the values by name and labels: `omq_topics` or `omq_connections{protocol="omq"}`."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -61,7 +61,7 @@ def samples(text: str) -> Samples:
 
 
 async def metrics(host: Host) -> Samples:
-    """What the server says of itself."""
+    """Return what the server says of itself."""
     answered = await ask(host, request("/metrics"))
     assert answered.status == 200
     assert answered.fields["content-type"].startswith("text/plain; version=")
@@ -207,7 +207,7 @@ async def test_promtool_finds_nothing_wrong(store: Path) -> None:
 
 
 async def topic_samples(topics: TopicMetrics) -> Samples:
-    """The samples of the families."""
+    """Return the samples of the families."""
     found: Samples = {}
     for family in await topics.collect(Slices()):
         for sample in family.samples:
@@ -372,7 +372,7 @@ async def test_a_secret_is_not_asked_for_where_others_can_read_it(store: Path) -
 
 
 def own_address() -> str | None:
-    """An address of this machine that is no loopback one."""
+    """Return an address of this machine that is no loopback one."""
     found = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
     addresses = [each for each in found.stdout.split() if ":" not in each]
     return addresses[0] if addresses else None
@@ -413,7 +413,7 @@ async def test_a_client_is_answered_within_its_rate_limit(store: Path, clock: Mo
 
 
 async def wait_for_rate(host: Host, count: int) -> list[Conversation]:
-    """Connections with requests of the client `slow` that wait for its rate limit."""
+    """Return connections with requests of the client `slow` that wait for its rate limit."""
     octets = request("/metrics", Authorization=basic("slow:sesame"))
     assert (await ask(host, octets)).status == 200
     waiting = [await host.open() for _ in range(count)]
@@ -567,7 +567,7 @@ DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "omq.json"
 
 
 def expressions(node: object) -> Iterator[str]:
-    """All queries of a dashboard."""
+    """Yield all queries of a dashboard."""
     match node:
         case {"expr": str(expression)}:
             yield expression

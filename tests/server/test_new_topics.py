@@ -19,7 +19,7 @@ DECLARED_AT_ONCE = 16
 
 
 async def errors_of(client: Conversation, topics: list[bytes]) -> list[bytes]:
-    """The Errors of publishing to each of these topics, of which some are refused."""
+    """Return the Errors of publishing to each of these topics, of which some are refused."""
     await client.send(b"".join(publish(topic, [b"first"]) for topic in topics) + b"(Confirm 1)\n")
     errors = []
     while True:

@@ -21,7 +21,7 @@ ALICE = [ClientConfig(name="alice", secret=SCRYPT, publish=["*"], subscribe=["*"
 
 
 async def only_version(host: Host) -> Conversation:
-    """A connection that says that it speaks omq, and nothing else."""
+    """Return a connection that says that it speaks omq, and nothing else."""
     opened = await host.open()
     await opened.send(VERSION_ONE)
     assert await opened.octets(8) == VERSION_ONE
@@ -29,7 +29,7 @@ async def only_version(host: Host) -> Conversation:
 
 
 async def only_header(host: Host) -> Conversation:
-    """A connection that says that it speaks DMP, and nothing else."""
+    """Return a connection that says that it speaks DMP, and nothing else."""
     opened = await host.open()
     await opened.send(HEADER)
     assert await opened.octets(len(GREETING)) == GREETING
@@ -37,14 +37,14 @@ async def only_header(host: Host) -> Conversation:
 
 
 async def only_a_wrong_lease(host: Host) -> Conversation:
-    """A connection that shows half of a lease."""
+    """Return a connection that shows half of a lease."""
     opened = await only_header(host)
     await opened.send(b"\x20no-lease")
     return opened
 
 
 async def enter(host: Host, clients: list[ClientConfig]) -> Conversation:
-    """A connection whose client is known."""
+    """Return a connection whose client is known."""
     opened = await host.open()
     await opened.send(VERSION_ONE + b"(Connect 1 %s)\n" % (b"alice:sesame" if clients else b"me"))
     assert await opened.octets(8) == VERSION_ONE
@@ -93,5 +93,5 @@ async def test_a_known_client_does_not_give_way(store: Path) -> None:
 
 
 async def eventually_closed(connection: Conversation) -> None:
-    """The server closes it without a word."""
+    """Wait until the server closes it without a word."""
     assert not await connection.receive()

@@ -74,7 +74,7 @@ class Needs:
 
 
 def needs(command: types.Command) -> Needs:
-    """What a command takes."""
+    """Return what a command takes."""
     match command:
         case types.Ack():
             return Needs()
@@ -121,7 +121,7 @@ def needs(command: types.Command) -> Needs:
 
 
 def example(kind: type[types.Command], topic: bytes | None = None) -> tuple[bytes, types.Command]:
-    """A command about a topic, by default one of TOPICS, as a line and as it is parsed."""
+    """Return a command about a topic, by default one of TOPICS, as a line and as it is parsed."""
     if topic is None:
         topic = b"jobs" if kind in (types.Request, types.Manage) else b"kept"
     line = EXAMPLES[kind].replace(b"%s", topic)
@@ -138,13 +138,13 @@ def test_every_command_has_an_example() -> None:
 
 
 def client(name: str, *rights: Right) -> ClientConfig:
-    """A client with these rights to all topics, and no others."""
+    """Return a client with these rights to all topics, and no others."""
     patterns = {right.name.lower(): ["*"] for right in rights}
     return ClientConfig(name=name, secret=str(SECRET), **patterns)  # type: ignore[arg-type]
 
 
 async def enter(host: Host, name: str) -> Conversation:
-    """A connection of a configured client."""
+    """Return a connection of a configured client."""
     opened = await host.open()
     await opened.send(VERSION_ONE + b"(Connect 1 %s:sesame)\n" % name.encode())
     assert await opened.octets(8) == VERSION_ONE
@@ -153,7 +153,9 @@ async def enter(host: Host, name: str) -> Conversation:
 
 
 async def answers(connection: Conversation, line: bytes) -> list[types.Frame]:
-    """All that answers a command, and a Publish that fails later: up to what answers a Confirm behind it."""
+    """Return all that answers a command, and a Publish that fails later: up to what answers a Confirm behind
+    it.
+    """
     await connection.say(line, b"(Confirm 999)")
     found: list[types.Frame] = []
     while True:
@@ -170,7 +172,7 @@ async def answers(connection: Conversation, line: bytes) -> list[types.Frame]:
 
 
 def forbidden(command: types.Command, right: Right) -> list[types.Frame]:
-    """What answers a command that its client has no right to give."""
+    """Return what answers a command that its client has no right to give."""
     line, _ = example(type(command))
     subject = b" ".join(line.strip(b"()").split()[:2])
     what = b"it"
@@ -205,7 +207,7 @@ async def test_a_command_takes_exactly_its_right(store: Path, kind: type[types.C
 
 
 async def enter_and_fetch(host: Host, line: bytes) -> types.Frame:
-    """The first frame that answers a Fetch with nothing behind it."""
+    """Return the first frame that answers a Fetch with nothing behind it."""
     return await (await enter(host, "with")).ask(line)
 
 
@@ -240,7 +242,7 @@ def test_every_kind_of_lease_has_a_test() -> None:
 
 
 async def served(host: Host, principal: Conversation, leased: type[LeasedSink | LeasedFeed]) -> None:
-    """What a lease is for, on a connection of its own: a message goes in or comes out."""
+    """Use a lease on a connection of its own: a message goes in or comes out."""
     if leased is LeasedSink:
         sink = await dmp.sink(host, principal, b"kept")
         await sink.send(dmp.envelopes([b"x"]))
@@ -367,7 +369,7 @@ async def test_dmp_connections_are_counted(
 
 
 async def served_again(host: Host, principal: Conversation, command: bytes) -> None:
-    """There is room for a sink or feed."""
+    """Check that there is room for a sink or feed."""
     connection = await dmp.show(host, await dmp.lease(principal, command))
     assert (await dmp.response(connection)).startswith(b"200 OK")
 

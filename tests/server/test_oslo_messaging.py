@@ -36,7 +36,7 @@ def test_oslo_messaging(tmp_path: Path, addresses: str) -> None:
 
 @contextmanager
 def oslo(port: int, what: str) -> Iterator[subprocess.Popen[str]]:
-    """A process with a server or a client of oslo.messaging."""
+    """Yield a process with a server or a client of oslo.messaging."""
     process = subprocess.Popen(
         [PYTHON, HERE / "oslo_killed_server.py", str(port), what],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -25,7 +25,7 @@ MOST_FILES = 20
 
 @pytest.fixture(autouse=True)
 def stopped() -> MockClock:
-    """No time passes, so no housekeeping is traced."""
+    """Return a clock that stands still, so that no housekeeping is traced."""
     return MockClock()
 
 
@@ -46,7 +46,7 @@ def traced(files: set[str]) -> Iterator[None]:
 
 
 async def files_of(host: InProcess, types: bytes) -> set[str]:
-    """The files that one published message passes.
+    """Return the files that one published message passes.
 
     Of several messages it takes the one with the fewest: the first ones find more to do, and housekeeping may
     run beside others.
@@ -69,7 +69,7 @@ async def files_of(host: InProcess, types: bytes) -> set[str]:
 
 
 def listed(heading: str) -> set[str]:
-    """The files of a list in the document."""
+    """Return the files of a list in the document."""
     found = re.search(rf"^{heading}:\n\n((?:    .*\n)+)", DOCUMENT, re.MULTILINE)
     assert found is not None
     return set(found[1].split())

@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 
 async def declared(host: Host, persistence: bytes, topic: bytes = b"t") -> Conversation:
-    """A connection that has declared a broadcast topic."""
+    """Return a connection that has declared a broadcast topic."""
     client = await host.connect()
     await client.ask(b"(Declare %s Broadcast %s)" % (topic, persistence))
     return client
@@ -41,7 +41,7 @@ async def declared(host: Host, persistence: bytes, topic: bytes = b"t") -> Conve
 async def replayed(
     host: Host, topic: bytes = b"t", replay: bytes = b"From_beginning"
 ) -> list[Message | Error]:
-    """Everything that a replay gives up to what is there now."""
+    """Return everything that a replay gives up to what is there now."""
     client = await host.connect()
     await client.say(b"(Subscribe %s %s)" % (topic, replay))
     await client.done()
@@ -52,7 +52,7 @@ async def replayed(
 
 
 def sequence(first: int, bodies: list[bytes], topic: int = 0) -> list[Message]:
-    """Messages with consecutive ids."""
+    """Return messages with consecutive ids."""
     return [Message(first + index, topic, body) for index, body in enumerate(bodies)]
 
 
@@ -179,7 +179,7 @@ async def checkpoint(host: InProcess, level: Level, clock: MockClock, seconds: f
 
 
 def cut_power(store: Path, name: str) -> Path:
-    """What is on the disk at this moment, as a start after a power failure finds it."""
+    """Return what is on the disk at this moment, as a start after a power failure finds it."""
     copy = store.with_name(name)
     shutil.copytree(store, copy)
     return copy

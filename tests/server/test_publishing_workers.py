@@ -47,7 +47,7 @@ async def hold(client: Conversation, topic: bytes) -> None:
 
 
 def held(host: InProcess) -> int:
-    """The octets that the connections hold."""
+    """Return the octets that the connections hold."""
     return sum(terminal.statistics().held.publishes for terminal in host.server.terminals())
 
 

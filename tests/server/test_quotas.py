@@ -19,14 +19,14 @@ SECRET = (
 
 
 def client(name: str, **keys: int) -> ClientConfig:
-    """A client with every right."""
+    """Return a client with every right."""
     return ClientConfig(
         name=name, secret=SECRET, declare=["*"], publish=["*"], subscribe=["*"], delete=["*"], **keys
     )
 
 
 async def enter(host: Host, name: str) -> Conversation:
-    """A connection of a configured client."""
+    """Return a connection of a configured client."""
     opened = await host.open()
     await opened.send(VERSION_ONE + b"(Connect 1 %s:sesame)\n" % name.encode())
     assert await opened.octets(8) == VERSION_ONE
@@ -35,7 +35,7 @@ async def enter(host: Host, name: str) -> Conversation:
 
 
 async def connect_from(host: Host, address: str) -> Conversation:
-    """A connection from another address of this machine. The caller closes it."""
+    """Return a connection from another address of this machine. The caller closes it."""
     opened = Conversation(await trio.open_tcp_stream("127.0.0.1", host.port, local_address=address))
     await opened.send(VERSION_ONE + CONNECT)
     assert await opened.octets(8) == VERSION_ONE
@@ -43,7 +43,7 @@ async def connect_from(host: Host, address: str) -> Conversation:
 
 
 def spent(command: bytes, whose: bytes, most: int, what: bytes) -> bytes:
-    """The Error of a command that finds a quota spent."""
+    """Return the Error of a command that finds a quota spent."""
     why = b"it is configured for" if whose == b"the server" else b"it may have"
     return b"%s: %s has its %d %s, the most %s" % (command, whose, most, what, why)
 
@@ -67,7 +67,7 @@ KINDS = [
 
 
 def subject(command: bytes) -> bytes:
-    """How the Error that answers a command begins."""
+    """Return how the Error that answers a command begins."""
     return b" ".join(command.strip(b"()").split()[:2])
 
 
@@ -124,7 +124,7 @@ async def test_an_address_is_a_client_where_none_are_configured(
 
 
 async def refused_connection(host: Host, name: str) -> bytes:
-    """The Error that answers the Connect of a client."""
+    """Return the Error that answers the Connect of a client."""
     connection = await host.open()
     await connection.send(VERSION_ONE + b"(Connect 1 %s:sesame)\n" % name.encode())
     assert await connection.octets(8) == VERSION_ONE

@@ -31,14 +31,14 @@ MIB = 1 << 20
 
 
 async def declared(host: Host, persistence: bytes) -> Conversation:
-    """A connection that has declared a round-robin topic."""
+    """Return a connection that has declared a round-robin topic."""
     client = await host.connect()
     await client.ask(b"(Declare t Round_robin %s)" % persistence)
     return client
 
 
 async def worker(host: Host, credit: int | None = None, receive_octets: int | None = None) -> Conversation:
-    """A subscriber, with credit if any."""
+    """Return a subscriber, with credit if any."""
     client = await host.connect(receive_octets)
     if credit is not None:
         await client.say(b"(Request t %d)" % credit)

@@ -33,7 +33,7 @@ TAKE_SLOTS = Path(__file__).parents[2] / "tools" / "torture" / "take_slots.py"
 
 @contextmanager
 def no_new_threads() -> Iterator[None]:
-    """No thread can be started: its stack would be larger than the address space."""
+    """Let no thread start within the block: its stack would be larger than the address space."""
     before = threading.stack_size(1 << 47)
     try:
         yield
@@ -43,7 +43,7 @@ def no_new_threads() -> Iterator[None]:
 
 @contextmanager
 def busy_threads(nursery: trio.Nursery) -> Iterator[None]:
-    """Every thread that Trio keeps for later has something to do."""
+    """Occupy every thread that Trio keeps for later, within the block."""
     release = threading.Event()
     limiter = trio.CapacityLimiter(100)
     started = []

@@ -34,7 +34,7 @@ from .dmp_conversation import envelopes, sink, stored
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Transport, trio.SocketStream]]:
-    """A transport, and the stream at its other end; little fits between them."""
+    """Yield a transport, and the stream at its other end; little fits between them."""
     ours, theirs = trio.socket.socketpair()
     for each in (ours, theirs):
         each.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, 4096)
@@ -93,7 +93,7 @@ class Terminal:
 
 
 async def said(stream: trio.SocketStream, count: int) -> bytes:
-    """The next octets."""
+    """Return the next octets."""
     octets = b""
     with trio.fail_after(PATIENCE):
         while len(octets) < count:
@@ -343,7 +343,7 @@ class CutBegun:
         self._at = 0  # octets that have left
 
     def _wire(self, start: int, octets: Octets) -> bytes:
-        """What stands on the wire up to the octets of the body from `start` on, from where it is."""
+        """Return what stands on the wire up to the octets of the body from `start` on, from where it is."""
         wire, at = b"", 0
         parts = [self._opening]
         for frame in range(0, self._size, FRAME):

@@ -30,14 +30,14 @@ SIZE = 6 * MIB
 
 
 def body_of(number: int, size: int = SIZE) -> bytes:
-    """A body in which every place looks different, and unlike those of other messages."""
+    """Return a body in which every place looks different, and unlike those of other messages."""
     lines = b"".join(b"%03d %07d\n" % (number, place) for place in range(0, size, 12 * 1024))
     return (lines * (size // len(lines) + 1))[:size]
 
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    """How much memory is allocated is told."""
+    """Trace the allocated memory within the block."""
     gc.collect()
     tracemalloc.start()
     yield
@@ -50,7 +50,7 @@ def allocated() -> int:
 
 @asynccontextmanager
 async def small_server(store: Path, **settings: int) -> AsyncIterator[InProcess]:
-    """One that may hold one large message and little more."""
+    """Yield one that may hold one large message and little more."""
     async with serving(
         store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, ping_seconds=1000, **settings
     ) as host:
@@ -68,12 +68,12 @@ def is_stalled(terminal: Terminal) -> bool:
 
 
 def stalled(host: InProcess) -> int:
-    """How many connections are being sent something for longer than a second."""
+    """Return how many connections are being sent something for longer than a second."""
     return sum(map(is_stalled, host.server.terminals()))
 
 
 def sending(host: InProcess) -> int:
-    """How many connections are being sent something."""
+    """Return how many connections are being sent something."""
     return sum(terminal.statistics().is_sending for terminal in host.server.terminals())
 
 
@@ -100,7 +100,7 @@ async def stalled_subscriber(host: InProcess, client: Conversation, clock: MockC
 
 
 def held(host: InProcess) -> list[int]:
-    """How many are in the middle of each message that the server holds for them."""
+    """Return how many are in the middle of each message that the server holds for them."""
     return host.server.memory.stalled.holders()
 
 
@@ -125,12 +125,12 @@ class Reader:
         return self.of.connection if isinstance(self.of, Consumer) else self.of
 
     async def bodies(self, count: int) -> list[bytes]:
-        """The next so many: from now on it reads fast."""
+        """Return the next N (`count`) bodies: from now on it reads fast."""
         self.connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
         return await self.of.bodies(count)
 
     async def next(self) -> object:
-        """What comes next, to a subscription."""
+        """Return what comes next, to a subscription."""
         assert isinstance(self.of, Conversation)
         return await self.of.frame()
 
@@ -195,7 +195,9 @@ async def test_stalled_readers_hold_no_memory_for_stored_messages(
 
 @asynccontextmanager
 async def sending_little(store: Path) -> AsyncIterator[InProcess]:
-    """A server whose sockets take some KiB at a time: connections inherit that from the one that listens."""
+    """Yield a server whose sockets take some KiB at a time: connections inherit that from the one that
+    listens.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
         async with serving(store, PassedSockets((listener.dup(),)), ping_seconds=1000) as host:
@@ -466,7 +468,7 @@ async def test_a_topic_that_is_deleted_while_it_is_being_left_is_left_once(
 
 
 def subscribed_to(host: InProcess, name: bytes) -> bool:
-    """Whether any connection has a subscription to this topic that it has not ended."""
+    """Return whether any connection has a subscription to this topic that it has not ended."""
     return any(
         subscription.topic == name
         for terminal in host.server.terminals()

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def only(host: InProcess, kind: Kind) -> ConnectionStatistics:
-    """The one connection of this kind."""
+    """Return the one connection of this kind."""
     (found,) = [each for terminal in host.server.terminals() if (each := terminal.statistics()).kind is kind]
     return found
 

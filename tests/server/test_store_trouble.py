@@ -36,7 +36,7 @@ def fail(*_: object, **__: object) -> NoReturn:
 
 
 async def stored_messages(store: Path, delivery: bytes) -> None:
-    """A topic t with five messages that a server has stored."""
+    """Make a topic t with five messages that a server has stored."""
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t %s (Persistent Strong))" % delivery)

@@ -14,7 +14,7 @@ ARCHIVES = Path(__file__).parent.parent / "data" / "store"
 
 
 def body(topic: str, message: int) -> bytes:
-    """As `make_store.py` beside the archive has it."""
+    """Return the body that `make_store.py` beside the archive writes."""
     return f"{topic} {message}".encode() + b"." * (6000 if message % 50 == 0 else 0)
 
 
@@ -26,7 +26,7 @@ def unpacked(store: Path, request: pytest.FixtureRequest) -> Path:
 
 
 async def everything(client: Client, info: TopicInfo) -> list[Message]:
-    """What is kept of a topic."""
+    """Return what is kept of a topic."""
     found: list[Message] = []
     if info.messages:
         async with client.subscribe(info.topic, FromBeginning()) as messages:
@@ -38,14 +38,14 @@ async def everything(client: Client, info: TopicInfo) -> list[Message]:
 
 
 def environment(host: InProcess, level: str) -> Environment:
-    """What is stored at a level."""
+    """Return what is stored at a level."""
     return next(
         writer.environment for known, writer in host.server.catalogue.writers.items() if known.value == level
     )
 
 
 async def are_whole(host: InProcess, client: Client, levels: list[str]) -> None:
-    """Every message, head, position and sequence of these levels is as it was written."""
+    """Check that every message, head, position and sequence of these levels is as it was written."""
     topics = {info.topic.decode(): info for info in await client.topics()}
     for level in levels:
         for name, last in ((level, 150), (f"{level}-numbered", 10)):

@@ -60,7 +60,7 @@ class TlsHost(InProcess):
         return self.opened(stream)
 
     async def connect_by_hand(self) -> "ByHand":
-        """A connection whose records the test sends itself."""
+        """Return a connection whose records the test sends itself."""
         with trio.fail_after(PATIENCE):
             by_hand = await ByHand.open(self.tls_port, self.authority)
         by_hand.conversation = self.opened(by_hand.stream)
@@ -97,7 +97,7 @@ class ByHand:
         self.stream.close()
 
     def encrypted(self, octets: bytes) -> bytes:
-        """These octets in one record."""
+        """Return these octets in one record."""
         self.engine.write(octets)
         return self.engine.outgoing()
 

@@ -22,14 +22,14 @@ PERIOD = 100
 
 
 async def watched(connection: Conversation) -> w.Statistics:
-    """The next Statistics frame."""
+    """Return the next Statistics frame."""
     frame = await connection.frame()
     assert isinstance(frame, Watched)
     return frame.statistics
 
 
 async def round_of(connection: Conversation) -> list[w.Statistics]:
-    """The Statistics frames up to the end of a round."""
+    """Return the Statistics frames up to the end of a round."""
     found: list[w.Statistics] = []
     while not found or not isinstance(found[-1], w.Complete):
         found.append(await watched(connection))
@@ -43,12 +43,12 @@ async def begin(connection: Conversation, period: int = PERIOD) -> list[w.Statis
 
 
 def topics(round: list[w.Statistics]) -> dict[bytes, w.TopicWatch]:
-    """The topics of a round, by their names."""
+    """Return the topics of a round, by their names."""
     return {topic.topic: topic for part in round if isinstance(part, w.Topics) for topic in part.list}
 
 
 async def changes(connection: Conversation, name: bytes) -> w.TopicWatch:
-    """What the next round that has this topic says of it."""
+    """Return what the next round that has this topic says of it."""
     while True:
         found = topics(await round_of(connection))
         if name in found:
@@ -141,7 +141,7 @@ async def test_waiting_messages_and_the_lag_of_a_subscriber_are_watched(store: P
 
 
 async def stalled_reader(host: InProcess, client: Conversation, clock: MockClock) -> Conversation:
-    """A subscriber of the topic t, persistent, that does not read what is published."""
+    """Return a subscriber of the topic t, persistent, that does not read what is published."""
     await client.ask(b"(Declare t Broadcast (Persistent Weak))")
     slow = await host.connect(receive_octets=4096)
     await slow.ask(b"(Subscribe t From_current)")

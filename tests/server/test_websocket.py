@@ -44,7 +44,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Issues the server's certificate."""
+    """Return the authority that issues the server's certificate."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
@@ -245,7 +245,7 @@ async def test_many_empty_frames_do_not_hold_the_others_up(store: Path) -> None:
 
 
 def frame_of(octets: int) -> bytes:
-    """A binary message of a client with this many line feeds."""
+    """Return a binary message of a client with this many line feeds."""
     length = bytes([0x80 | octets]) if octets < 126 else b"\xfe" + octets.to_bytes(2, "big")
     return b"\x82" + length + b"\0\0\0\0" + b"\n" * octets
 

@@ -70,7 +70,7 @@ class WebSocketStream:
         await self.stream.send_all(self.engine.send(message))
 
     async def receive_some(self, most: int) -> bytes:
-        """The octets of the stream that are there; none behind Close."""
+        """Return the octets of the stream that are there; none behind Close."""
         while not self._received:
             if self.closed is not None:
                 return b""
@@ -102,7 +102,7 @@ class WebSocketStream:
 async def open_websocket(
     host: Host, origin: str | None = None, receive_octets: int | None = None
 ) -> Conversation:
-    """A WebSocket on which nothing was said."""
+    """Return a WebSocket on which nothing was said."""
     plain = await host.open(receive_octets)
     stream = WebSocketStream(plain.stream, origin)
     with trio.fail_after(PATIENCE):
@@ -111,7 +111,7 @@ async def open_websocket(
 
 
 async def connect_websocket(host: Host, receive_octets: int | None = None) -> Conversation:
-    """A WebSocket after the handshake of omq and Connect."""
+    """Return a WebSocket after the handshake of omq and Connect."""
     conversation = await open_websocket(host, receive_octets=receive_octets)
     await conversation.send(VERSION_ONE + CONNECT)
     assert await conversation.octets(8) == VERSION_ONE
@@ -119,7 +119,7 @@ async def connect_websocket(host: Host, receive_octets: int | None = None) -> Co
 
 
 def stream_of(conversation: Conversation) -> WebSocketStream:
-    """The WebSocket below a conversation."""
+    """Return the WebSocket below a conversation."""
     stream: object = conversation.stream
     assert isinstance(stream, WebSocketStream)
     return stream

@@ -27,7 +27,7 @@ NEEDED = "these tests need Spark (pip install '.[spark]') and Java 17 or later (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without Spark or Java the tests that need them are skipped, with one sentence."""
+    """Skip the tests that need Spark or Java where these are missing, with one sentence."""
     try:
         from omq.spark.session import JavaMissing, check_java
 
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> "Log":
-    """What Spark's processes write to their standard error."""
+    """Return what Spark's processes write to their standard error."""
     from spark_helpers import Log
 
     return Log(tmp_path_factory.mktemp("spark") / "log")
@@ -54,7 +54,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> "Log":
 
 @pytest.fixture(scope="session")
 def spark(log: "Log", tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """A session with two cores, whose filters are pushed down."""
+    """Yield a session with two cores, whose filters are pushed down."""
     from omq.spark import local_session
 
     scratch = tmp_path_factory.mktemp("scratch")

@@ -21,19 +21,19 @@ class Log:
         self._read = self.path.stat().st_size
 
     def text(self) -> str:
-        """What was written since the mark."""
+        """Return what was written since the mark."""
         return self.path.read_bytes()[self._read :].decode("utf-8", "replace")
 
 
 def plan_of(frame: DataFrame, mode: str = "simple") -> str:
-    """How Spark will run a query, as `explain` prints it."""
+    """Return how Spark will run a query, as `explain` prints it."""
     with redirect_stdout(StringIO()) as printed:
         frame.explain(mode)
     return printed.getvalue()
 
 
 def reading(spark: SparkSession, **options: object) -> DataFrame:
-    """A batch read; `omq_servers` and the like stand for `omq.servers`."""
+    """Return a batch read; `omq_servers` and the like stand for `omq.servers`."""
     return spark.read.format("omq").options(**spelled(options)).load()
 
 
@@ -47,7 +47,7 @@ def spelled(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
-    """Some columns of all rows, sorted."""
+    """Return some columns of all rows, sorted."""
     return sorted(tuple(_plain(value) for value in row) for row in frame.select(*names).collect())
 
 

@@ -226,7 +226,7 @@ def test_interrupted_while_spark_starts_it_leaves_nothing_running(source: Servin
 
 
 def below(process: int) -> list[tuple[int, bytes]]:
-    """The processes that a process has started, and their command lines."""
+    """Return the processes that a process has started, and their command lines."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end meanwhile

@@ -59,7 +59,7 @@ TOPICS = {
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A store that its server has open: both ways lead to it."""
+    """Yield a store that its server has open: both ways lead to it."""
     with serving(make_store(tmp_path_factory.mktemp("batch") / "store", **TOPICS)) as server:
         yield server
 
@@ -69,7 +69,7 @@ def place(served: Serving, way: str) -> dict[str, str]:
 
 
 def at(message: int) -> datetime.datetime:
-    """When a message came, as PySpark gives it: in the zone of this machine."""
+    """Return when a message came, as PySpark gives it: in the zone of this machine."""
     return datetime.datetime.fromtimestamp((NOON + message * SECOND) / 1_000_000)
 
 
@@ -197,12 +197,12 @@ def test_bounds(
 
 
 def planned(here: dict[str, str], **options: str) -> list[tuple[str, int, int]]:
-    """The parts that Spark would be given."""
+    """Return the parts that Spark would be given."""
     return [part for task in tasks(here, **options) for part in task]
 
 
 def tasks(here: dict[str, str], **options: str) -> list[list[tuple[str, int, int]]]:
-    """The same by task."""
+    """Return the same by task."""
     given = {"omq.servers": here["servers"]} if "servers" in here else here
     parsed = read_options(given | options, stream=False)
     partitions = BatchReader(parsed, usual_schema(parsed)).partitions()

@@ -23,7 +23,7 @@ SPARK = Path(pyspark.__file__).parent
 
 
 def block(language: str, word: str) -> str:
-    """The one program of the document in this language that has this word."""
+    """Return the one program of the document in this language that has this word."""
     found = re.findall(rf"^ *```{language}\n(.*?)^ *```$", DOCUMENT, re.MULTILINE | re.DOTALL)
     (program,) = (text for text in found if word in text)
     return textwrap.dedent(program)
@@ -31,7 +31,7 @@ def block(language: str, word: str) -> str:
 
 @contextmanager
 def spark_process(role: str, ready: str, *words: str) -> Iterator[re.Match[str]]:
-    """A master or a worker, once it has said so."""
+    """Yield a master or a worker, once it has said so."""
     name = f"org.apache.spark.deploy.{role.lower()}.{role}"
     command = [str(SPARK / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--port", "0", *words]
     environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -54,7 +54,7 @@ def spark_process(role: str, ready: str, *words: str) -> Iterator[re.Match[str]]
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster with one worker, whose Python cannot import omq by itself."""
+    """Yield the address of a cluster with one worker, whose Python cannot import omq by itself."""
     with ExitStack() as stack:
         started = r"Starting Spark master at (spark://\S+)"
         address = stack.enter_context(spark_process("Master", started, "--webui-port", "0"))[1]
@@ -75,7 +75,7 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 def make_environment(directory: Path) -> None:
-    """What stands for a packed environment: its Python is the one of these tests."""
+    """Make a stand-in for a packed environment: its Python is the one of these tests."""
     python = directory / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nOMQ_TEST_SHIPPED=yes exec {sys.executable} "$@"\n')

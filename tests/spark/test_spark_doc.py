@@ -25,7 +25,7 @@ DOCUMENT = (ROOT / "docs" / "SPARK.md").read_text()
 
 
 def examples() -> list[tuple[str, str, str | None]]:
-    """Language, program, and what it prints where that is shown."""
+    """Return language, program, and what it prints where that is shown."""
     found = re.findall(r"^```(\w+)\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
     return [
         (language, text, found[place + 1][1] if found[place + 1 : place + 2][0][0] == "text" else None)
@@ -35,7 +35,7 @@ def examples() -> list[tuple[str, str, str | None]]:
 
 
 def mask(printed: str) -> str:
-    """Without what is not the same each time: times, rates, and octets in the store."""
+    """Mask what is not the same each time: times, rates, and octets in the store."""
     printed = re.sub(r"in [\d.]+ s: [\d,]+ messages/s", "in N s: N messages/s", printed)
     return re.sub(r" +[\d.N]+ (k?B)$", r" N \1", printed, flags=re.MULTILINE)
 

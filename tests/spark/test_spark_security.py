@@ -48,7 +48,7 @@ class Place:
         return file
 
     def known(self, name: str, **more: object) -> dict[str, str]:
-        """The options of a client; those of `more` go before, with `_` for a dot."""
+        """Return the options of a client; those of `more` go before, with `_` for a dot."""
         ours: dict[str, object] = {
             "omq.servers": self.server.url,
             "omq.tls.ca": self.authority.file,
@@ -198,7 +198,7 @@ def failure(work: Any) -> str:
 
 
 def sentence(text: str) -> str:
-    """What was raised last, of all that Spark shows."""
+    """Return what was raised last, of all that Spark shows."""
     lines = [line for line in text.splitlines() if line.startswith("omq.bulk.errors.")]
     return lines[-1].partition(": ")[2]
 
@@ -373,7 +373,7 @@ def test_secrets_show_nowhere(
 
 @pytest.fixture(scope="module")
 def target(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Another server, of another authority, with other clients."""
+    """Yield another server, of another authority, with other clients."""
     directory = tmp_path_factory.mktemp("target")
     authority = Authority(directory / "authority")
     clients = f'[[clients]]\nname = "copier"\nsecret = "{HASH}"\ndeclare = ["*"]\npublish = ["*"]\n'

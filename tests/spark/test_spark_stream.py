@@ -47,7 +47,7 @@ class Query:
         return selected.writeStream.format("parquet").options(**options)
 
     def run(self, frame: DataFrame) -> list[int]:
-        """Everything there is now; the rows of each micro-batch."""
+        """Return everything there is now; the rows of each micro-batch."""
         query = self.writer(frame).trigger(availableNow=True).start()
         query.awaitTermination()
         return [progress["numInputRows"] for progress in query.recentProgress]
@@ -56,11 +56,11 @@ class Query:
         return rows(spark.read.parquet(str(self.output)), "topic", "offset")
 
     def bounds(self, batch: int) -> dict[str, list[int]]:
-        """What Spark has kept of a micro-batch's end."""
+        """Return what Spark has kept of a micro-batch's end."""
         return bounds(json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]))
 
     def forget(self, batch: int) -> None:
-        """As if Spark had ended before it was done."""
+        """Remove the records of a micro-batch, as if Spark had ended before it was done."""
         for kept in ("commits", "sources"):
             for name in (str(batch), f".{batch}.crc"):
                 (self.checkpoint / kept / name).unlink(missing_ok=True)
@@ -215,7 +215,7 @@ def test_retention_that_overtakes_a_stream(spark: SparkSession, log: Log, tmp_pa
 
 
 def add_and_trim(store: Path, first: int, count: int, before: int) -> None:
-    """More messages in blocks of five; and the oldest are deleted."""
+    """Add messages in blocks of five, and delete the oldest."""
     with Store.open(store) as opened:
         environment = opened.level(Level.WEAK)
         (record,) = opened.catalogue.topics()

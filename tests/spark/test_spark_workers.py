@@ -15,7 +15,7 @@ from omq.spark.workers import WrongPython
 
 
 def other_python(place: Path, program: str) -> str:
-    """A Python that is another file than the one of these tests."""
+    """Return a Python that is another file than the one of these tests."""
     python = place / "python"
     python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)

@@ -16,7 +16,9 @@ NOBODY = 65534
 
 
 def killing(process: int, done: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For `mapPartitions`: pass everything on, and kill a process when the first row of all has come."""
+    """Return a function for `mapPartitions` that passes everything on, and kills a process when the first row
+    of all has come.
+    """
 
     def passing(rows: Iterator[Any]) -> Iterator[Any]:
         for row in rows:

@@ -22,7 +22,7 @@ def bodies_of(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
 
 
 def heads_of(blocks: Sequence[Block]) -> list[bytes]:
-    """The heads of all messages."""
+    """Return the heads of all messages."""
     return [head for block in blocks for head in block.heads_from(block.first)]
 
 

@@ -15,7 +15,7 @@ Headed = tuple[Batch, Sequence[bytes], int]
 
 
 def headed_batch(count: int, size: int, headed: bool) -> Headed:
-    """A batch of as many messages, the heads of which tell them apart."""
+    """Return a batch of as many messages, the heads of which tell them apart."""
     batch = Bodies([b"%d" % index * size for index in range(count)])
     if not headed:
         return batch, (), batch.octets

@@ -24,7 +24,7 @@ a_head = st.one_of(st.just(b""), st.binary(max_size=20))
 
 
 def heads_of(messages: list[bytes], data: st.DataObject) -> list[bytes]:
-    """Heads for none or all of the messages."""
+    """Return heads for none or all of the messages."""
     return data.draw(st.one_of(st.just([]), st.lists(a_head, min_size=len(messages), max_size=len(messages))))
 
 

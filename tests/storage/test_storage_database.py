@@ -276,7 +276,7 @@ def test_other_users_may_not_read_the_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def until_it_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[Thread], None]:
-    """A function that returns when a thread waits for a condition, such as that of a lock."""
+    """Return a function that returns when a thread waits for a condition, such as that of a lock."""
     waiting: set[Thread] = set()
     wait = Condition.wait
 

@@ -593,14 +593,14 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
         assert extent.bytes <= size or len(self.environment.blocks(topic, 0)) == 1
 
     def keep(self, topic: int, wanted: object) -> None:
-        """Drops the oldest from the list as long as they are not wanted, block by block as they now lie."""
+        """Drop the oldest from the list as long as they are not wanted, block by block as they now lie."""
         assert callable(wanted)
         while (blocks := self.stored.get(topic)) and not wanted(self.info(topic, blocks[0].first)):
             last = self.info(topic, blocks[0].first).last
             self.stored[topic] = [block for block in blocks if block.first > last]
 
     def info(self, topic: int, first: int) -> BlockRecord:
-        """How the block with this message lay after all merging; it may be deleted already."""
+        """Return how the block with this message lay after all merging; it may be deleted already."""
         for begin, end in self.boundaries.get(topic, []):
             if begin <= first < end:
                 within = [block for block in self.stored[topic] if begin <= block.first < end]

@@ -341,7 +341,7 @@ def checked(path: Path) -> list[str]:
 
 @pytest.fixture
 def filled(path: Path) -> Path:
-    """A store with messages of both kinds, and with a body that was never completed."""
+    """Return a store with messages of both kinds, and with a body that was never completed."""
     with Store.open(path, map_size=1 << 28, boot_id="first") as store:
         environment = store.level(Level.WEAK)
         environment.append([numbered(0, 1, 5)])

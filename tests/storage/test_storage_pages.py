@@ -223,7 +223,7 @@ def test_the_root_of_the_tables_is_found_where_the_recorded_one_is_wrong(path: P
 
 
 def leaf(number: int, *nodes: tuple[bytes, bytes, int], flags: int = LEAF) -> bytes:
-    """A page with these keys, values and flags, and with the nodes at its end, as LMDB writes them."""
+    """Return a page with these keys, values and flags, and with the nodes at its end, as LMDB writes them."""
     page = bytearray(PAGE)
     upper = PAGE
     starts = []

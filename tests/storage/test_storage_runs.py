@@ -16,7 +16,7 @@ COUNTS = st.sampled_from([1, 1, 2, 5, 100, RUN_IDS + 3])
 
 
 def ids_of(runs: tuple[Run, ...] | list[Run]) -> list[int]:
-    """The ids of these runs, in their order."""
+    """Return the ids of these runs, in their order."""
     return [id for run in runs for id in run.ids()]
 
 

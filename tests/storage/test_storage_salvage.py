@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 @st.composite
 def states(draw: st.DrawFn) -> State:
-    """Some blocks in a row, of which some are deleted, some lost, and some not in the index."""
+    """Return some blocks in a row, of which some are deleted, some lost, and some not in the index."""
     blocks: dict[int, int] = {}
     index: dict[int, int] = {}
     at = draw(st.integers(1, 4))

@@ -48,7 +48,7 @@ class Words:
 
 
 def fill(catalogue: StoreCatalogue) -> None:
-    """Two queues, one with options, two exchanges, and bindings of every kind."""
+    """Make two queues, one with options, two exchanges, and bindings of every kind."""
     catalogue.create(b"queue", "work", "strong", True, reserved=1, queue=b"options")
     catalogue.create(b"other", "work", "strong", True, reserved=1)
     catalogue.put_exchange(ORDERS)
@@ -84,7 +84,7 @@ def reopened(catalogue: StoreCatalogue, path: Path) -> StoreCatalogue:
 
 
 def commits(path: Path) -> int:
-    """How many commits there were."""
+    """Return how many commits there were."""
     with Pages(path / "data.mdb") as pages:
         return pages.newest.transaction
 

@@ -145,7 +145,7 @@ def packets(said: Iterable[Said], cut: Cut = whole, first: int = 1000) -> list[P
 
 
 def write(path: Path, captured: Iterable[Packet]) -> Path:
-    """A capture file with these packets, a microsecond apart."""
+    """Return a capture file with these packets, a microsecond apart."""
     with path.open("wb") as file:
         file.write(_FILE_HEADER.pack(_MAGIC, 2, 4, 0, 0, _LONGEST_PACKET, _RAW_IP))
         for number, packet in enumerate(captured):

@@ -8,6 +8,8 @@ from measuring import unmeasured
 
 @pytest.fixture(scope="module", autouse=True)
 def _unmeasured_processes() -> Iterator[None]:
-    """Benches and long runs measure time, and other tests measure the coverage of what they run."""
+    """Measure no coverage of processes: benches and long runs measure time, and other tests measure that
+    code.
+    """
     with unmeasured():
         yield

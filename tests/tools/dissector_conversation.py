@@ -91,7 +91,7 @@ _LETTERS = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\b": r"\b"}
 
 
 def shown(octets: bytes) -> str:
-    """Octets as the dissector writes them: UTF-8, and escapes for the rest."""
+    """Return octets as the dissector writes them: UTF-8, and escapes for the rest."""
 
     def written(character: str) -> str:
         if character in _LETTERS:
@@ -237,7 +237,7 @@ class _Talk:
         await self.stream.send_all(b"".join(line + b"\n" for line in lines))
 
     async def frame(self) -> types.Frame:
-        """The next frame, whatever it is."""
+        """Return the next frame, whatever it is."""
         while not self._frames:
             octets = await self.stream.receive_some(65_536)
             assert octets, "the server closed"
@@ -248,7 +248,7 @@ class _Talk:
         return frame
 
     async def frames(self, *kinds: type[types.Frame]) -> list[types.Frame]:
-        """The next frames of these kinds, in any order; there may be pings between them."""
+        """Return the next frames of these kinds, in any order; there may be pings between them."""
         wanted = list(kinds)
         found = []
         while wanted:
@@ -279,7 +279,7 @@ class _Talk:
         return response
 
     async def publish(self, envelopes: Sequence[Envelope], topic: bytes) -> None:
-        """The envelopes, and null messages around them."""
+        """Send the envelopes, and null messages around them."""
         self.from_client.append({"omq.dmp.null": ""})
         self.from_client += [of_envelope(number, sent, topic) for number, sent in enumerate(envelopes, 1)]
         self.from_client.append({"omq.dmp.null": ""})
@@ -287,7 +287,7 @@ class _Talk:
         await self.stream.send_all(NULL_MESSAGE + octets + NULL_MESSAGE)
 
     async def take(self, count: int, topic: bytes) -> list[Envelope]:
-        """So many envelopes of a feed, and the null messages between them."""
+        """Return N envelopes of a feed, and the null messages between them."""
         reader, taken = EnvelopeReader(), list[Envelope]()
         while len(taken) < count:
             octets = await self.octets(4)
@@ -311,7 +311,7 @@ class _Talk:
 
 @asynccontextmanager
 async def serving(store: Path) -> AsyncIterator[int]:
-    """A server for the conversation; the port it listens on. It sends a ping soon."""
+    """Yield a server for the conversation; the port it listens on. It sends a ping soon."""
     config = Config(listen=["127.0.0.1:0"], store=str(store), ping_seconds=0.2, missed_pings=0)
     async with open_server(config) as server:
         yield server.port
@@ -335,7 +335,7 @@ async def hold(port: int) -> Conversation:
 
 
 async def recorded(store: Path) -> tuple[list[Said], Conversation]:
-    """The conversation, and what a relay between its clients and the server saw."""
+    """Return the conversation, and what a relay between its clients and the server saw."""
     async with serving(store) as port, relaying(port) as relay:
         conversation = await hold(relay.port)
     return relay.said, conversation

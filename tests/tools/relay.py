@@ -19,7 +19,9 @@ class Relay:
 
 @asynccontextmanager
 async def relaying(server_port: int) -> AsyncIterator[Relay]:
-    """A relay to a server on this machine. Connections that are open when the block is left are closed."""
+    """Yield a relay to a server on this machine. Connections that are open when the block is left are
+    closed.
+    """
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     relay = Relay(listener.socket.getsockname()[1])
     connections = 0

@@ -40,7 +40,7 @@ class Unit:
     fields: dict[str, list[str]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> str:
-        """The one value of a field."""
+        """Return the one value of a field."""
         (value,) = self.fields[name]
         return value
 
@@ -69,19 +69,19 @@ def run(path: Path, *options: str, lua: Path = DISSECTOR) -> str:
 
 
 def listed(path: Path, *options: str) -> list[str]:
-    """The protocol and the words of each packet in the list of packets, but for TCP's own."""
+    """Return the protocol and the words of each packet in the list of packets, but for TCP's own."""
     printed = run(path, "-o", 'gui.column.format:"Protocol","%p","Info","%i"', *options)
     return [line for line in printed.splitlines() if not line.startswith("TCP ")]
 
 
 def values(path: Path, name: str, *options: str) -> list[str]:
-    """Every value of a field, in the order of the capture."""
+    """Return every value of a field, in the order of the capture."""
     printed = run(path, "-T", "fields", "-e", name, "-E", "aggregator=/s", *options)
     return printed.split()
 
 
 def units(path: Path, *options: str, port: int = SERVER_PORT) -> list[Unit]:
-    """Everything that the dissector shows."""
+    """Return everything that the dissector shows."""
     shown = run(
         path, "-T", "json", "-J", "frame tcp " + " ".join(_PROTOCOLS), "-Y", " or ".join(_PROTOCOLS),
         "-o", "protocols.display_hidden_proto_items:TRUE", *options,
@@ -116,5 +116,5 @@ _FAILURES = "_ws.lua.error or " + " or ".join(
 
 
 def failures(path: Path, *options: str) -> list[str]:
-    """The packets in which something went wrong in Lua, or in Wireshark on behalf of it."""
+    """Return the packets in which something went wrong in Lua, or in Wireshark on behalf of it."""
     return run(path, "-Y", _FAILURES, "-T", "fields", "-e", "frame.number", *options).split()

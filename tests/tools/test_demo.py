@@ -26,7 +26,7 @@ needs_flights = pytest.mark.skipif(
 
 
 def load_tool() -> ModuleType:
-    """The demo as a module: it is a script, and in no package."""
+    """Return the demo as a module: it is a script, and in no package."""
     spec = importlib.util.spec_from_file_location("omq_demo", TOOL)
     assert spec is not None
     assert spec.loader is not None
@@ -172,7 +172,7 @@ def test_a_server_that_does_not_start_is_reported(tmp_path: Path, capsys: pytest
 
 
 def running_commands() -> str:
-    """The command lines of all processes."""
+    """Return the command lines of all processes."""
     lines = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -230,7 +230,7 @@ def test_counts_that_agree_by_chance_do_not_hide_a_difference() -> None:
 
 
 def tally_of(*runs: tuple[int, Sequence[bytes]]) -> Any:
-    """What a topic with the rows a, b, c makes of runs of messages."""
+    """Return what a topic with the rows a, b, c makes of runs of messages."""
     tally = Tally([b"a", b"b", b"c"])
     for first, bodies in runs:
         tally.take(MessageRun(7, list(range(first, first + len(bodies))), list(bodies)))
@@ -259,7 +259,7 @@ def info(topic: bytes, messages: int, first: int = 1) -> TopicInfo:
 
 
 def publisher() -> Any:
-    """One that has sent 5 rows of the topic u, of which 3 are confirmed, and 1 of a."""
+    """Return one that has sent 5 rows of the topic u, of which 3 are confirmed, and 1 of a."""
     made = Publisher(Flights([], {}, {}, {}))
     made.sent.update({b"u": 5, b"a": 1})
     made.confirmed.update({b"u": 3})

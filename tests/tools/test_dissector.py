@@ -24,13 +24,13 @@ class Recording:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """The recording, made once for all tests."""
+    """Return the recording, made once for all tests."""
     return Recording(*trio.run(recorded, tmp_path_factory.mktemp("conversation") / "store"))
 
 
 @pytest.fixture(scope="module")
 def capture(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recording with as few segments as possible."""
+    """Return the recording with as few segments as possible."""
     return write(tmp_path_factory.mktemp("capture") / "omq.pcap", packets(recording.said))
 
 
@@ -208,7 +208,7 @@ def test_filters(recording: Recording, tmp_path: Path, filter: str, count: int) 
 
 
 def moved(path: Path, port: int) -> Path:
-    """The capture with another port for the server."""
+    """Return the capture with another port for the server."""
     octets = path.read_bytes()
     other = path.with_name(f"{port}.pcap")
     other.write_bytes(octets.replace(SERVER_PORT.to_bytes(2, "big"), port.to_bytes(2, "big")))

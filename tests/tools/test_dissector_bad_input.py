@@ -30,7 +30,7 @@ SINK = [
 
 
 def capture(path: Path, conversations: list[list[Said]], cut: Cut = whole) -> Path:
-    """Each conversation on a connection of its own."""
+    """Return each conversation on a connection of its own."""
     said = [
         Said(number, part.side, part.octets)
         for number, conversation in enumerate(conversations)
@@ -40,7 +40,9 @@ def capture(path: Path, conversations: list[list[Said]], cut: Cut = whole) -> Pa
 
 
 def shown_after(path: Path, beginning: list[Said], more: Said, *options: str) -> list[Unit]:
-    """The units of what is said behind a beginning, in which there are as many units as there are packets."""
+    """Return the units of what is said behind a beginning, in which there are as many units as there are
+    packets.
+    """
     # The other side closes, so that what comes begins a segment.
     found = units(capture(path, [[*beginning, Said(0, more.side.other, b""), more]]), *options)
     return found[len(units(capture(path.with_name("beginning.pcap"), [beginning]))) :]

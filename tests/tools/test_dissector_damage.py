@@ -36,7 +36,9 @@ def damaged(
     copies: int,
     damage: Callable[[int, list[Packet]], Iterable[Packet]],
 ) -> tuple[Path, list[int]]:
-    """Copies of each connection, each damaged in its own way, and of which connection each is a copy."""
+    """Return copies of each connection, each damaged in its own way, and of which connection each is
+    a copy.
+    """
     said, _ = recording
     originals, captured = [], list[Packet]()
     for copy in range(copies):
@@ -53,7 +55,7 @@ def damaged(
 def shown_and_said(
     recording: tuple[list[Said], Conversation], found: list[Unit], originals: list[int]
 ) -> int:
-    """How many units are shown, each of which was said, in this order."""
+    """Return how many units are shown, each of which was said, in this order."""
     count = 0
     for number, original in enumerate(originals):
         for side in Side:

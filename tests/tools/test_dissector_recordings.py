@@ -27,7 +27,7 @@ SIDES = {"C": Side.CLIENT, "S": Side.SERVER}
 
 
 def capture(path: Path, names: list[str], cut: Cut = whole) -> Path:
-    """These recordings as the connections 0, 1 and so on."""
+    """Return a capture with these recordings as the connections 0, 1 and so on."""
     said = [
         Said(number, SIDES[read.side], read.octets)
         for number, name in enumerate(names)
@@ -37,7 +37,7 @@ def capture(path: Path, names: list[str], cut: Cut = whole) -> Path:
 
 
 def after_strings(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
-    """So many short strings, and what follows them."""
+    """Return N short strings, and what follows them."""
     strings, at = [], 0
     for _ in range(count):
         string, at = shortstr.read(octets, at, len(octets), "a string")

@@ -63,7 +63,7 @@ def test_topics_in_frames_are_read(tmp_path: Path) -> None:
 
 
 def changed(lines: list[bytes], count: int) -> list[bytes]:
-    """Recorded lines, each with octets taken out and put in that mean something in a sexp."""
+    """Return recorded lines, each with octets taken out and put in that mean something in a sexp."""
     random = Random(7)
     pieces = [
         b'"',

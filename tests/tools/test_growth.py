@@ -40,7 +40,7 @@ def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_script(script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A Python script that can import the bench's modules."""
+    """Return a Python script that can import the bench's modules."""
     environment = {**os.environ, "PYTHONPATH": str(BENCH.with_suffix(""))}
     command = [sys.executable, "-c", script, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)

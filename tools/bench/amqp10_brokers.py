@@ -65,7 +65,7 @@ def build_clients(directory: Path) -> dict[str, Path] | None:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of all threads of a process so far, in nanoseconds where the kernel counts them."""
+    """Return the processor time of all threads of a process so far, as fine as the kernel counts it."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])

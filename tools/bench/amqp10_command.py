@@ -88,7 +88,7 @@ def _through(running: Running, clients: dict[str, Path], address: str, *, receiv
 
 
 def _settled(running: Running) -> Figures:
-    """Settled messages are sent only for credit. How many of them arrive?"""
+    """Count the settled messages that arrive: they are sent only for credit."""
     receiver, sender = Client(running.port), Client(running.port)
     receiver.attach_receiver(0, ADDRESSES["direct"])
     receiver.grant(0, 0, CREDIT)
@@ -132,7 +132,7 @@ def _send_settled(sender: Client) -> None:
 
 
 def _calls(running: Running) -> Figures:
-    """One request at a time; a server answers each to the address that it tells."""
+    """Send one request at a time; a server answers each to the address that it tells."""
     server, caller = Client(running.port), Client(running.port)
     server.attach_receiver(0, ADDRESSES["direct"])
     server.grant(0, 0, 2 * CALLS)
@@ -177,7 +177,7 @@ def _answer(server: Client) -> None:
 
 
 def parse_amqp10_cases(parser: argparse.ArgumentParser, wanted: Sequence[str]) -> list[str]:
-    """The cases that begin with one of these words."""
+    """Return the cases that begin with one of these words."""
     for word in wanted:
         if not any(case.startswith(word) for case in CASES):
             parser.error(f"no case of --amqp10 begins with {word!r}; there are {', '.join(CASES)}")

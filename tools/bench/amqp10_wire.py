@@ -37,7 +37,7 @@ def frame(code: int, *fields: bytes, payload: bytes = b"") -> bytes:
 
 
 def message(body: bytes, reply_to: str | None = None) -> bytes:
-    """A message of one data section, and perhaps properties that say where to answer."""
+    """Return a message of one data section, and perhaps properties that say where to answer."""
     properties = b""
     if reply_to is not None:
         properties = described(0x73, _NULL, _NULL, _NULL, _NULL, text(reply_to))
@@ -109,14 +109,14 @@ class Client:
         self.send(frame(DISPOSITION, _TRUE, uint(first), uint(last), _TRUE, _ACCEPTED))
 
     def until(self, *codes: int) -> tuple[list[Any], bytes]:
-        """What the server says next with one of these codes; the rest is dropped."""
+        """Return what the server says next with one of these codes; the rest is dropped."""
         while True:
             code, fields, payload = self.next()
             if code in codes:
                 return fields, payload
 
     def next(self) -> tuple[int, list[Any], bytes]:
-        """The code, fields and payload of the next frame."""
+        """Return the code, fields and payload of the next frame."""
         while not self._said:
             if self._frames():
                 continue

@@ -142,7 +142,7 @@ class AmqpBench:
         return row
 
     def table(self) -> str:
-        """The medians, as a table of Markdown."""
+        """Return the medians, as a table of Markdown."""
         lines = ["| case | broker | figures | must |", "|---|---|---|---|"]
         for row in self.rows:
             if row.failure is not None:
@@ -154,12 +154,12 @@ class AmqpBench:
         return "\n".join(lines)
 
     def document(self) -> list[dict[str, Any]]:
-        """The rows for programs."""
+        """Return the rows for programs."""
         return [asdict(row) for row in self.rows]
 
 
 def parse_amqp_cases(parser: argparse.ArgumentParser, wanted: Sequence[str]) -> list[str]:
-    """The cases of `--amqp` that begin with one of these words."""
+    """Return the cases of `--amqp` that begin with one of these words."""
     every = (*CASES, *OTHERS)
     for word in wanted:
         if not any(case.startswith(word) for case in every):

@@ -160,7 +160,7 @@ def _publish(
 
 
 def _passed(load: Load, board: Board) -> int:
-    """How many messages have passed the slowest consumer, or all together."""
+    """Return how many messages have passed the slowest consumer, or all together."""
     received = board.received(load.consumers)
     return min(received) if load.fanout else sum(received)
 
@@ -224,7 +224,7 @@ class _Acks:
         return b"".join([ack(tag, multiple=False) for tag in range(before + 1, received + 1)])
 
     def last(self, received: int) -> bytes:
-        """What is to be sent at the end."""
+        """Return what is to be sent at the end."""
         return ack(received, multiple=True) if received > self._acked else b""
 
 
@@ -291,7 +291,7 @@ class Delays:
 
 
 def measure_delays(broker: Running, rate: int, seconds: float) -> Delays:
-    """From publishing on one connection to receiving on another one, in one process."""
+    """Measure from publishing on one connection to receiving on another one, in one process."""
     publisher, consumer = Connection(broker.port), Connection(broker.port)
     queue = b"bench.delay.%d.%d" % (os.getpid(), next(_numbers))
     publisher.declare_queue(queue, durable=False, kind="classic")
@@ -316,7 +316,7 @@ def measure_delays(broker: Running, rate: int, seconds: float) -> Delays:
 def _delays(
     publisher: Connection, consumer: Connection, one: bytes, size: int, seconds: float, pause: float
 ) -> list[float]:
-    """The sorted delays in microseconds."""
+    """Return the sorted delays in microseconds."""
     found = []
     buffer = bytearray(size)
     turn = time.perf_counter()
@@ -337,7 +337,7 @@ def _delays(
 
 
 def measure_connections(broker: Running, count: int) -> float:
-    """Octets of anonymous memory for each idle connection with one channel."""
+    """Return the octets of anonymous memory for each idle connection with one channel."""
     before = broker.memory()[1]
     connections = [Connection(broker.port) for _ in range(count)]
     time.sleep(1.0)

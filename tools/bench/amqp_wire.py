@@ -31,7 +31,7 @@ def short(octets: bytes) -> bytes:
 
 
 def table(entries: Mapping[str, str | bool | Mapping[str, bool]]) -> bytes:
-    """A field table of texts, flags and tables of flags."""
+    """Return a field table of texts, flags and tables of flags."""
     parts = []
     for name, value in entries.items():
         parts.append(short(name.encode()))
@@ -55,7 +55,7 @@ def method(class_id: int, method_id: int, arguments: bytes = b"", channel: int =
 
 
 def publish(exchange: bytes, key: bytes, body: bytes, properties: bytes) -> bytes:
-    """The frames of one message, whose body fits into one frame."""
+    """Return the frames of one message, whose body fits into one frame."""
     return b"".join(
         (
             method(60, 40, b"\0\0" + short(exchange) + short(key) + b"\0"),
@@ -156,7 +156,7 @@ class Connection:
         self.call(method(40, 20, b"\0\0" + short(name) + b"\0"), 40, 21)
 
     def confirm(self) -> None:
-        """Confirm.Select."""
+        """Send Confirm.Select."""
         self.call(method(85, 10, b"\0"), 85, 11)
 
     def first_delivery(self) -> int:

@@ -15,7 +15,7 @@ CHECKED_ROUNDS = 20
 
 
 def topic_names(count: int) -> tuple[bytes, ...]:
-    """So many names, all of the same length."""
+    """Return N names, all of the same length."""
     return tuple(b"topic-%05d" % number for number in range(count))
 
 
@@ -27,7 +27,8 @@ def rounds(
     octets: int = CHUNK_OCTETS,
     place: int = 0,
 ) -> Chunk:
-    """A buffer of publish commands: whole rounds, with one message to each topic in turn, about `octets`.
+    """Return a buffer of publish commands: whole rounds, with one message to each topic in turn, about
+    `octets`.
 
     `first` and `last` are the bodies of the last topic. `place` is the number of the publisher.
     """
@@ -52,7 +53,7 @@ def first_round(system: System, topics: tuple[bytes, ...]) -> float:
 
 
 def around(system: System, settings: Settings, size: int, count: int, subscribed_to_all: bool) -> Sample:
-    """Published to `count` topics in turn until the server has read and the subscriber has got all.
+    """Publish to `count` topics in turn until the server has read and the subscriber has got all.
 
     Messages published a second. Every topic has had a message before: what the first one costs is in
     `detail`, as the seconds that one to each topic took, beside the server's RssAnon at the end, in octets.
@@ -83,7 +84,9 @@ def around(system: System, settings: Settings, size: int, count: int, subscribed
 
 
 def check_topics(system: System, settings: Settings) -> str:
-    """A subscriber of all topics gets every message, each topic's in order; one of one topic gets its own."""
+    """Check that a subscriber of all topics gets every message, each topic's in order; one of one topic, its
+    own.
+    """
     topics = topic_names(CHECKED_TOPICS)
     count = CHECKED_TOPICS * CHECKED_ROUNDS
     bodies = [make_body(number, 100) for number in range(count)]

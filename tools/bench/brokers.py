@@ -25,7 +25,7 @@ class Broker(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Why this broker cannot be measured here, or None."""
+        """Return why this broker cannot be measured here, or None."""
 
     @abstractmethod
     def version(self) -> str: ...
@@ -43,12 +43,12 @@ class Running:
         self.pid = pid
 
     def cpu_seconds(self) -> float:
-        """Processor time so far, all threads."""
+        """Return the processor time so far, all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> tuple[int, int]:
-        """Resident memory, all and anonymous, in octets."""
+        """Return the resident memory, all and anonymous, in octets."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         return int(found["VmRSS"].split()[0]) * 1024, int(found["RssAnon"].split()[0]) * 1024
@@ -150,7 +150,7 @@ def wait_for(name: str, port: int, server: subprocess.Popen[bytes], log: Path) -
 
 
 def _emulator(script: int) -> int:
-    """The process of the virtual machine, a descendant of the script that started it."""
+    """Return the process of the virtual machine, a descendant of the script that started it."""
     waiting = [script]
     while waiting:
         pid = waiting.pop()

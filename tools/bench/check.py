@@ -46,7 +46,9 @@ def check_contents(system: System, settings: Settings) -> list[str]:
 
 
 def check_delivery(system: System, settings: Settings, kind: Kind, subscribers: int) -> str:
-    """Every subscriber gets every message, in order; round-robin, each message goes to one of them."""
+    """Check that every subscriber gets every message, in order; round-robin, one of them gets each
+    message.
+    """
     with server(system, kind, settings):
         sockets = [system.subscribe(kind, [TOPIC]) for _ in range(subscribers)]
         publisher = system.publisher(kind, TOPIC)
@@ -93,7 +95,7 @@ def check_delivery(system: System, settings: Settings, kind: Kind, subscribers: 
 
 
 def check_replay(system: System, settings: Settings, kind: Kind) -> str:
-    """A stored topic replays what was published, in order, also after a restart."""
+    """Check that a stored topic replays its messages in order, also after a restart."""
     with server(system, kind, settings) as directory:
         chunk = system.chunk(kind, TOPIC, 200)
         publisher = system.publisher(kind, TOPIC)

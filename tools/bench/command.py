@@ -75,12 +75,12 @@ ONCE = ("memory", "connections")
 
 
 def rows_of(case: str) -> tuple[str, ...]:
-    """The names of the rows that a case makes."""
+    """Return the names of the rows that a case makes."""
     return MEMORY_ROWS if case == "memory" else (case,)
 
 
 def unit_of(case: str) -> str:
-    """What a case is measured in."""
+    """Return what a case is measured in."""
     return MANY[case].unit if case in MANY else UNITS.get(case.partition("-")[0], RATE)
 
 
@@ -222,7 +222,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
-    """What the options say about `--amqp` and `--amqp10`."""
+    """Return what the options say about `--amqp` and `--amqp10`."""
     wanted = [word for word in arguments.only.split(",") if word]
     parse, peer = (parse_amqp_cases, "rabbitmq") if arguments.amqp else (parse_amqp10_cases, "qdrouterd")
     arguments.cases = parse(parser, wanted)
@@ -234,7 +234,7 @@ def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Name
 
 
 def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """What the options say about the cases."""
+    """Check what the options say about the cases."""
     for sweep in (Sweep.SUBSCRIBERS, Sweep.TOPICS, Sweep.STORED):
         if getattr(arguments, sweep.value) is not None:
             parser.error(f"--{sweep.value} goes with --growth")
@@ -258,7 +258,9 @@ def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
 
 
 def take(case: str, system: System, settings: Settings, size: int, count: int) -> dict[str, Sample]:
-    """One run of one case; the figures by the name of their row. `count` is the number of connections."""
+    """Run one case once; return the figures by the name of their row. `count` is the number of
+    connections.
+    """
     if case in MANY:
         return {case: MANY[case].take(system, settings, size)}
     match case:
@@ -283,7 +285,7 @@ def take(case: str, system: System, settings: Settings, size: int, count: int) -
 
 
 def say(text: str) -> None:
-    """Progress goes to standard error, so that standard output holds the report alone."""
+    """Print progress to standard error, so that standard output holds the report alone."""
     print(text, file=sys.stderr, flush=True)
 
 

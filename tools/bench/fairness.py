@@ -112,7 +112,7 @@ def working(neighbour: Neighbour, where: Neighbourhood) -> Iterator[Board]:
 
 
 def measure(case: Case, command: Sequence[str], settings: Settings) -> None:
-    """One run: the client alone, then beside the neighbours, with the same server."""
+    """Run once: the client alone, then beside the neighbours, with the same server."""
     neighbour = case.neighbour
     allow_descriptors(1000)
     directory = Path(tempfile.mkdtemp(prefix="omq-bench-", dir=settings.directory))

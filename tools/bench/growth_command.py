@@ -47,7 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def growth_points(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace
 ) -> dict[Sweep, tuple[int, ...]]:
-    """What the options say about --growth, checked; each sweep that is wanted with its points, ascending."""
+    """Return what the options say about --growth, checked; each sweep that is wanted with its points,
+    ascending.
+    """
     points: dict[Sweep, tuple[int, ...]] = {}
     wanted = [word for word in arguments.only.split(",") if word]
     for word in wanted:

@@ -10,7 +10,7 @@ from report import RATE, amount, machine
 
 
 def middle(point: Point) -> float:
-    """The median of a point's runs."""
+    """Return the median of a point's runs."""
     return statistics.median(sample.value for sample in point.samples)
 
 
@@ -30,7 +30,7 @@ def cell(point: Point | None) -> str:
 
 
 def figure_table(points: Sequence[Point], figure: Figure) -> str:
-    """One figure: a line for each place on the axis, a column for each system."""
+    """Return one figure: a line for each place on the axis, a column for each system."""
     found = of_figure(points, figure)
     systems = list(dict.fromkeys(point.system for point in found))
     by_place = {(point.at, point.system): point for point in found}
@@ -51,12 +51,12 @@ def figure_table(points: Sequence[Point], figure: Figure) -> str:
 
 
 def tables(points: Sequence[Point]) -> str:
-    """All figures that were taken."""
+    """Return all figures that were taken."""
     return "\n\n".join(figure_table(points, figure) for figure in FIGURES if of_figure(points, figure))
 
 
 def document(growth: Growth, settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     return {
         "machine": machine(),
         "versions": {system.name: system.version() for system in growth.systems},

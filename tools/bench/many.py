@@ -54,7 +54,7 @@ class Case:
 
 
 def shares(system: System, kind: Kind, connections: int, topics: int, size: int) -> list[Chunk]:
-    """A buffer for each of so many connections: whole rounds of its own `topics` topics."""
+    """Return a buffer for each of so many connections: whole rounds of its own `topics` topics."""
     names = topic_names(connections * topics)
     octets = CHUNK_OCTETS // connections
     return [
@@ -104,7 +104,7 @@ def publish_crowd(
 
 
 def crowd(system: System, settings: Settings, size: int, kind: Kind, connections: int, topics: int) -> Sample:
-    """Published by many connections, each to topics of its own, messages a second.
+    """Publish on many connections, each to topics of its own; measure messages a second.
 
     Transient: until one subscriber of all topics has everything. Stored: until everything is confirmed.
     """
@@ -128,7 +128,7 @@ def crowd(system: System, settings: Settings, size: int, kind: Kind, connections
 
 
 def ingest_round(system: System, settings: Settings, size: int, kind: Kind, count: int) -> Sample:
-    """Published round many stored topics over one connection until confirmed, messages a second."""
+    """Publish round many stored topics over one connection until confirmed; measure messages a second."""
     topics = topic_names(count)
     seconds = settings.weak_seconds if kind is Kind.WEAK else settings.seconds
     with server(system, kind, settings, topics) as directory:
@@ -145,7 +145,9 @@ def ingest_round(system: System, settings: Settings, size: int, kind: Kind, coun
 
 
 def first_messages(system: System, settings: Settings, size: int, count: int) -> Sample:
-    """The first message to each of many declared topics, confirmed 500 at a time, microseconds each."""
+    """Measure the first message to each of many declared topics, confirmed 500 at a time,
+    microseconds each.
+    """
     topics = topic_names(count)
     with server(system, Kind.LIVE, settings, topics):
         seconds = first_round(system, topics)
@@ -156,7 +158,9 @@ def first_messages(system: System, settings: Settings, size: int, count: int) ->
 
 
 def start(system: System, settings: Settings, size: int) -> Sample:
-    """Seconds from the start of the process, on a store that it has made before, to its first answer."""
+    """Measure the seconds from the start of the process, on a store that it has made before, to its first
+    answer.
+    """
     with server(system, Kind.WEAK, settings) as directory:
         system.stop()
         begun = time.perf_counter()
@@ -167,7 +171,7 @@ def start(system: System, settings: Settings, size: int) -> Sample:
 
 
 def latency_beside(system: System, settings: Settings, size: int) -> Sample:
-    """As the case latency, beside many idle connections."""
+    """Measure latency as that case does, beside many idle connections."""
     return latency(system, settings, size, IDLE_CONNECTIONS)
 
 
@@ -268,7 +272,9 @@ def send_some(connected: socket.socket, data: memoryview) -> int:
 def burst(
     system: System, settings: Settings, size: int, count: int, subscribers: int = 1, pause: float = 0.0
 ) -> Sample:
-    """How many percent of a burst did not come to a subscriber that always reads: the worst of several."""
+    """Return how many percent of a burst did not come to a subscriber that always reads: the worst of
+    several.
+    """
     topics = topic_names(count)
     with server(system, Kind.LIVE, settings, topics):
         board = Board()

@@ -83,7 +83,7 @@ class Sample:
 def server(
     system: System, kind: Kind, settings: Settings, topics: Sequence[bytes] = (TOPIC,)
 ) -> Iterator[Path]:
-    """A running server with an empty directory, which is gone afterwards whatever happens."""
+    """Yield a running server with an empty directory, which is gone afterwards whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="omq-bench-", dir=settings.directory))
     try:
         system.start(directory, kind)
@@ -279,7 +279,7 @@ def cores(seconds_used: float, span_seconds: float) -> float:
 
 
 def live(system: System, settings: Settings, size: int, kind: Kind, subscribers: int) -> Sample:
-    """Published and received by every subscriber (or by one, round-robin), messages a second."""
+    """Publish until every subscriber (or one, round-robin) has received; measure messages a second."""
     with server(system, kind, settings):
         chunk = system.chunk(kind, TOPIC, size)
         board = Board()
@@ -302,7 +302,7 @@ def live(system: System, settings: Settings, size: int, kind: Kind, subscribers:
 
 
 def ingest(system: System, settings: Settings, size: int, kind: Kind) -> Sample:
-    """Published until all of it is confirmed, messages a second."""
+    """Publish until all of it is confirmed; measure messages a second."""
     seconds = settings.weak_seconds if kind is Kind.WEAK else settings.seconds
     with server(system, kind, settings) as directory:
         free = shutil.disk_usage(directory).free // 4
@@ -421,7 +421,7 @@ def latency_task(system: System, size: int, rate: int, seconds: float, begin: Be
 
 
 def latency(system: System, settings: Settings, size: int, idle: int = 0) -> Sample:
-    """From one moment before the publishing system call to one after the receiving one, microseconds.
+    """Measure from before the publishing system call to after the receiving one, microseconds.
 
     So many idle connections stand beside.
     """
@@ -452,7 +452,8 @@ def allow_descriptors(connections: int) -> None:
 
 
 def connections(system: System, count: int, settings: Settings) -> Sample:
-    """What each of many connections costs the server that have introduced themselves and do nothing more.
+    """Measure what each of many connections costs the server that have introduced themselves and do nothing
+    more.
 
     The first ones, for which the server also imports and allocates what all connections share, do not count.
     """
@@ -473,7 +474,9 @@ def connections(system: System, count: int, settings: Settings) -> Sample:
 
 
 def memory(system: System, settings: Settings, size: int) -> dict[str, Sample]:
-    """Memory idle, with stored messages, with four times as many, with a subscriber that does not read."""
+    """Measure memory idle, with stored messages, with four times as many, with a subscriber that does not
+    read.
+    """
     found: dict[str, Sample] = {}
     highest = 0
 

@@ -30,7 +30,7 @@ CHUNKS_IN_FLIGHT = 4
 
 
 def digits_up_to(count: int) -> int:
-    """How many digits it takes to write all the numbers from 1 to count."""
+    """Return how many digits it takes to write all the numbers from 1 to count."""
     total, power = 0, 1
     while power <= count:
         total += count - power + 1
@@ -129,7 +129,7 @@ class NatsSystem(System):
         return connected
 
     def request(self, subject: bytes, body: dict[str, Any]) -> dict[str, Any]:
-        """One request to the JetStream API, on a connection of its own."""
+        """Return one request to the JetStream API, on a connection of its own."""
         with self.connect() as connected:
             payload = json.dumps(body).encode()
             connected.sendall(b"SUB bench.reply 1\r\n")
@@ -141,7 +141,7 @@ class NatsSystem(System):
         return reply
 
     def stored(self) -> int:
-        """How many messages the stream holds."""
+        """Return how many messages the stream holds."""
         return int(self.request(b"$JS.API.STREAM.INFO." + _STREAM, {})["state"]["messages"])
 
     def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
@@ -163,7 +163,8 @@ class NatsSystem(System):
         return b"PUB %s %d\r\n%s\r\n" % (topic, len(body), body)
 
     def encode_all(self, kind: Kind, messages: Sequence[tuple[bytes, bytes]], place: int = 0) -> bytes:
-        """Stored: the last message of each chunk asks for the acknowledgement, which confirms all before it.
+        """Encode a chunk. If it is stored, its last message asks for the acknowledgement, which confirms all
+        before it.
 
         That is cheaper for JetStream than one acknowledgement per message, and confirms as much as the one
         confirmation per batch that the others give.
@@ -201,7 +202,7 @@ class NatsSystem(System):
         return b"MSG %s %s %d\r\n%s\r\n" % (topic, self._numbers[topic], len(body), body)
 
     def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
-        """A push consumer without acknowledgements, made for this replay."""
+        """Return a push consumer without acknowledgements, made for this replay."""
         with self.connect() as connected:
             connected.sendall(b"SUB " + _DELIVER + b" 1\r\nPING\r\n")
             receive_until(connected, b"PONG\r\n")

@@ -200,7 +200,7 @@ def read_all(readers: Sequence[socket.socket]) -> int:
 
 
 def serve_readers(where: Neighbourhood, place: int) -> Iterator[int]:
-    """One process publishes as fast as it can, the others read as subscribers of the topic."""
+    """Publish as fast as possible in one process, and read as subscribers of the topic in the others."""
     if place == 0:
         line = b"(Publish crowd %s)\n" % (b"x" * 1000)
         chunk = line * (CHUNK_OCTETS // len(line))
@@ -255,7 +255,7 @@ def replay(where: Neighbourhood, place: int) -> Iterator[int]:
 
 
 def at_a_rate(act: Callable[[], None], each_second: float) -> Iterator[int]:
-    """Act so often; where that is impossible, as often as possible."""
+    """Act at this rate; where that is impossible, as often as possible."""
     due = time.monotonic()
     while True:
         due = max(due + 1 / each_second, time.monotonic() - 0.1)

@@ -27,7 +27,7 @@ _READY = re.compile(r"omq-server listening on (\S+):(\d+)\n")
 
 
 def read_frame(connected: socket.socket) -> tuple[int, bytes]:
-    """The next frame's type and payload; pings are left out, an Error is a failure."""
+    """Return the next frame's type and payload; pings are left out, an Error is a failure."""
     while True:
         (length,) = struct.unpack(">I", receive_exactly(connected, 4))
         frame = receive_exactly(connected, length)
@@ -45,7 +45,7 @@ def expect_frame(connected: socket.socket, kind: int) -> bytes:
 
 
 def ask_held(connected: socket.socket) -> int:
-    """How many messages all topics hold."""
+    """Return how many messages all topics hold."""
     connected.sendall(b"Topics\n")
     listed = expect_frame(connected, _TOPICS)
     return sum(int(count) for count in re.findall(rb"\(messages (\d+)\)", listed))
@@ -59,7 +59,7 @@ def check_held(connected: socket.socket, held: int) -> None:
 
 
 def read_response(connected: socket.socket) -> bytes:
-    """The next response of a DMP connection, which must be a good one."""
+    """Return the next response of a DMP connection, which must be a good one."""
     response = receive_exactly(connected, receive_exactly(connected, 1)[0])
     if not response.startswith(b"200 OK "):
         raise BenchFailure(f"omq-server answered: {response.decode(errors='replace')}")
@@ -112,8 +112,8 @@ class OmqSystem(System):
         self._topic_ids: dict[bytes, int] = {}
 
     def environment(self) -> dict[str, str]:
-        """The server comes from the checkout that the bench stands in, installed or not. Its modules are
-        compiled once, as pip compiles those that it installs.
+        """Return an environment in which the server comes from the checkout of the bench, installed or not.
+        Its modules are compiled once, as pip compiles those that it installs.
         """
         places = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -26,7 +26,7 @@ STYLES = {
 
 
 def short(value: float) -> str:
-    """A number in few characters: 1,500,000 as 1.5 M."""
+    """Return a number in few characters: 1,500,000 as 1.5 M."""
     for unit, power in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= power:
             return f"{value / power:g} {unit}"
@@ -34,14 +34,14 @@ def short(value: float) -> str:
 
 
 def place_label(sweep: Sweep, at: float) -> str:
-    """A place on the horizontal axis; sizes from 1 KiB on as what they are, powers of two."""
+    """Return a place on the horizontal axis; sizes from 1 KiB on as what they are, powers of two."""
     if sweep is Sweep.SIZE and at >= 1024 and at % 1024 == 0:
         return f"{at / 1024:g} KiB"
     return short(at)
 
 
 def vertical(figure: Figure, volume: bool) -> tuple[str, float]:
-    """What stands on the vertical axis, and by how much figures are divided for it."""
+    """Return what stands on the vertical axis, and by how much figures are divided for it."""
     if volume:
         return "MB/s of bodies", 1e6
     match figure.unit:
@@ -56,7 +56,7 @@ def vertical(figure: Figure, volume: bool) -> tuple[str, float]:
 
 
 def draw_lines(axes: Axes, points: Sequence[Point], scale: float, volume: bool) -> None:
-    """A line through the medians of each system, in a band from its lowest to its highest run."""
+    """Draw a line through the medians of each system, in a band from its lowest to its highest run."""
     for system, (label, colour, line, mark) in STYLES.items():
         own = sorted((point for point in points if point.system == system), key=lambda p: p.at)
         if not own:
@@ -72,7 +72,7 @@ def draw_lines(axes: Axes, points: Sequence[Point], scale: float, volume: bool) 
 
 
 def write_above(axes: Axes, points: float, text: str, **style: Any) -> None:
-    """Text so far above the axes, flush with their left edge."""
+    """Write text at this distance above the axes, flush with their left edge."""
     axes.annotate(
         text, (0, 1), (0, points), xycoords="axes fraction", textcoords="offset points", va="bottom", **style
     )
@@ -105,7 +105,7 @@ def draw(figure: Figure, points: Sequence[Point], remark: str, path: Path, volum
 
 
 def draw_all(points: Sequence[Point], remark: str, directory: Path) -> list[Path]:
-    """A PNG for each figure, without the points that failed; where they were written."""
+    """Return a PNG for each figure, without the points that failed; where they were written."""
     written = []
     for figure in FIGURES:
         found = [point for point in of_figure(points, figure) if point.samples and point.failure is None]

@@ -29,7 +29,7 @@ POP_COUNT = 512
 
 
 def command(*words: bytes) -> bytes:
-    """A command in Redis' own encoding."""
+    """Return a command in Redis' own encoding."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%s\r\n" % (len(word), word) for word in words])
 
 
@@ -41,7 +41,7 @@ class Incomplete(Exception):
 
 
 def parse_reply(data: bytes, at: int) -> tuple[Reply, int]:
-    """One reply, and where it ends."""
+    """Return one reply, and where it ends."""
     end = data.find(b"\r\n", at)
     if end < 0:
         raise Incomplete
@@ -207,7 +207,7 @@ class RedisSystem(System):
     def pull_loop(
         self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: Board
     ) -> tuple[int, list[int]] | None:
-        """Each subscriber always has one BLMPOP waiting; `subscribe` has sent the first."""
+        """Keep one BLMPOP of each subscriber waiting; `subscribe` has sent the first."""
         request = self.ask(Kind.ROUND_ROBIN, topic)
         element = len(self.delivered(Kind.ROUND_ROBIN, topic, b"x" * size, 1))
         before = b"*2\r\n$%d\r\n%s\r\n*" % (len(topic), topic)
@@ -256,7 +256,7 @@ class RedisSystem(System):
         return end, received
 
     def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
-        """XRANGE with a cursor. A PING after each one marks the end of its reply."""
+        """Send XRANGE with a cursor. A PING after each one marks the end of its reply."""
         view = memoryview(bytearray(RECEIVE_OCTETS))
         mark = b"+PONG\r\n"
         asked = b"%d" % REPLAY_COUNT

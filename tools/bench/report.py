@@ -56,7 +56,7 @@ def machine() -> dict[str, str]:
 
 
 def filesystem(directory: Path) -> str:
-    """The type of the file system that the stores are on: what an fsync costs depends on it."""
+    """Return the type of the file system that the stores are on: what an fsync costs depends on it."""
     best, kind = -1, "unknown"
     resolved = directory.resolve()
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -68,7 +68,7 @@ def filesystem(directory: Path) -> str:
 
 
 def ratio(rows: Sequence[Row], row: Row) -> tuple[float, str] | None:
-    """How many times better than the better peer, above 1 for omq's favour whatever the unit."""
+    """Return how many times better than the better peer, above 1 for omq's favour whatever the unit."""
     if not row.system.startswith("omq") or not row.usable:
         return None
     peers = [
@@ -109,7 +109,7 @@ _HEADS = (
 
 
 def cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one line of the table."""
     start = (row.case, str(row.size), row.system)
     if row.failure is not None:
         return (*start, "FAILED", "", "", "", "", "", row.failure)
@@ -144,7 +144,7 @@ def cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """All figures, case by case."""
+    """Return all figures, case by case."""
     lines: list[tuple[str, ...]] = [_HEADS]
     lines += [cells(rows, row) for row in rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADS) - 1)]
@@ -166,7 +166,7 @@ def table(rows: Sequence[Row]) -> str:
 def document(
     rows: Sequence[Row], systems: Sequence[System], settings: dict[str, Any], checks: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     return {
         "machine": machine(),
         "versions": {system.name: system.version() for system in systems},

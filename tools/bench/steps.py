@@ -94,7 +94,7 @@ class Figure:
 
 
 def figures() -> Iterator[Figure]:
-    """Each kind of input, with the codec that is in use."""
+    """Yield each kind of input, with the codec that is in use."""
     for kind, line in LINES.items():
         yield _measured(kind, len(line) + 1, lambda line=line: _read_lines(line + b"\n"))  # type: ignore[misc]
     for kind, line in MANY_LINES.items():
@@ -106,7 +106,7 @@ def figures() -> Iterator[Figure]:
 
 
 def _read_lines(octets: bytes) -> Iterator[Any]:
-    """In reads as a connection has them: the last one completes the line."""
+    """Read in pieces as a connection has them: the last one completes the line."""
     reader = LineReader(2 * MIB)
     for start in range(0, len(octets), READ_OCTETS):
         yield from reader.reads(octets[start : start + READ_OCTETS])

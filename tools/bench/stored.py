@@ -16,7 +16,7 @@ START, START_KILLED, MEMORY, REPLAY = "stored-start", "stored-start-killed", "st
 
 
 def start_again(system: System, directory: Path, held: int) -> Sample:
-    """Seconds from the start of the server's process until it says how many messages it has."""
+    """Measure the seconds from the start of the server's process until it says how many messages it has."""
     begun = time.perf_counter()
     system.start(directory, Kind.WEAK)
     found = system.held(TOPIC)

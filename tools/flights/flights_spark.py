@@ -43,7 +43,7 @@ Daily = dict[str, dict[datetime.date, int]]
 
 
 def delays_from_csv(text: str, most: int) -> dict[str, Delays]:
-    """The first `most` flights of the file by carrier, read without omq and without Spark."""
+    """Return the first `most` flights of the file by carrier, read without omq and without Spark."""
     flights: Counter[str] = Counter()
     cancelled: Counter[str] = Counter()
     minutes: Counter[str] = Counter()
@@ -60,7 +60,7 @@ def delays_from_csv(text: str, most: int) -> dict[str, Delays]:
 
 
 def delays_from_store(spark: SparkSession, store: Path) -> tuple[dict[str, Delays], Daily]:
-    """All flights of a store by carrier, and how many there were on each day."""
+    """Return all flights of a store by carrier, and how many there were on each day."""
     messages = (
         spark.read.format("omq")
         .option("path", str(store))
@@ -105,7 +105,7 @@ def differences(from_store: Mapping[str, Delays], from_csv: Mapping[str, Delays]
 
 
 def table(from_store: Mapping[str, Delays], from_csv: Mapping[str, Delays], names: Mapping[str, str]) -> str:
-    """Both side by side."""
+    """Return both side by side."""
     carriers = sorted({*from_store, *from_csv})
     width = max(len(names.get(carrier, "")) for carrier in carriers)
     sides = f"{'from the store, with Spark':^36}   {'from the file':^36}"
@@ -127,7 +127,7 @@ def _cells(delays: Delays | None) -> str:
 
 
 def draw(daily: Daily, names: Mapping[str, str], picture: Path) -> None:
-    """Flights of each carrier on each day, a small chart each, as a PNG picture."""
+    """Draw the flights of each carrier on each day, a small chart each, as a PNG picture."""
     carriers = sorted(daily, key=lambda carrier: -sum(daily[carrier].values()))
     columns = 4
     rows = -(-len(carriers) // columns)
@@ -167,13 +167,13 @@ def draw(daily: Daily, names: Mapping[str, str], picture: Path) -> None:
 
 
 def _days(daily: Daily) -> list[datetime.date]:
-    """Every day from the first to the last."""
+    """Return every day from the first to the last."""
     found = [day for days in daily.values() for day in days]
     first, last = min(found), max(found)
     return [first + datetime.timedelta(days=number) for number in range((last - first).days + 1)]
 
 
 def _smoothed(counts: Sequence[int]) -> list[float]:
-    """Means of the seven days around each day, of fewer at the two ends."""
+    """Return the means of the seven days around each day, of fewer at the two ends."""
     around = [counts[max(0, at - 3) : at + 4] for at in range(len(counts))]
     return [sum(each) / len(each) for each in around]

@@ -42,7 +42,7 @@ def compare(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(flights: Flights, published: Counter[bytes], live: Reception, replay: Reception) -> list[Line]:
-    """The table. A topic that stands on one side only gets its line too."""
+    """Return the table. A topic that stands on one side only gets its line too."""
     return [
         Line(
             topic=topic.decode(),
@@ -58,7 +58,7 @@ def lines_of(flights: Flights, published: Counter[bytes], live: Reception, repla
 
 
 def table(lines: Sequence[Line]) -> str:
-    """The lines for people, with totals."""
+    """Return the lines for people, with totals."""
     width = max(len(line.carrier) for line in lines)
     topics = max(len(line.topic) for line in lines)
 

@@ -12,14 +12,14 @@ def tell(text: str) -> None:
 
 
 def step(text: str, seconds: float, count: int | None = None) -> None:
-    """One line of the story, with its time and, for messages, their rate."""
+    """Print one line of the story, with its time and, for messages, their rate."""
     rate = "" if count is None else f"  {count / seconds:>9,.0f} messages/s"
     tell(f"  {text:<60} {seconds:>6.2f} s{rate}")
 
 
 @contextmanager
 def progress(what: str, total: int, start: int = 0) -> Iterator["tqdm[None]"]:
-    """A bar on a terminal, nothing anywhere else."""
+    """Yield a bar on a terminal, nothing anywhere else."""
     bar = tqdm(total=total, initial=start, desc=f"  {what}", unit=" rows", leave=False, disable=None)
     with bar:
         yield bar

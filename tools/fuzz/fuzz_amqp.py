@@ -59,12 +59,12 @@ class _Message:
 
 
 def check_amqp(data: bytes) -> None:
-    """In pieces and at once, compiled and plain, a client's octets have the same events."""
+    """Check that a client's octets have the same events in pieces and at once, compiled and plain."""
     check_events(data, _events)
 
 
 def _events(pieces: list[bytes], choice: int) -> list[object]:
-    """The events, with runs and long bodies taken apart."""
+    """Return the events, with runs and long bodies taken apart."""
     connection = ServerConnection(_LONGEST_BODY, _WHOLE_BODY)
     if choice & 1:
         for octets in _opening(b"OpenAMQ" if choice & 2 else b"other"):
@@ -150,7 +150,9 @@ _OPEN = b"".join(
 
 
 def check_methods(data: bytes) -> None:
-    """A method that was read is written so that it is read as the same, in both dialects of tables."""
+    """Check that a method that was read is written so that it is read as the same, in both dialects of
+    tables.
+    """
     for translate in (None, openamq.widened_table):
         try:
             method = methods.decode(data, translate)
@@ -162,7 +164,7 @@ def check_methods(data: bytes) -> None:
 
 
 def check_openamq(data: bytes) -> None:
-    """OpenAMQ's tables are translated and back, and nothing else of the properties changes."""
+    """Check that OpenAMQ's tables are translated and back, and nothing else of the properties changes."""
     try:
         wide = openamq.widened_properties(data)
     except FieldError as error:

@@ -51,12 +51,12 @@ _LONGEST = 400
 
 
 def check_amqp_1_0(data: bytes) -> None:
-    """In pieces and at once, compiled and plain, a client's octets have the same events."""
+    """Check that a client's octets have the same events in pieces and at once, compiled and plain."""
     check_events(data, _events)
 
 
 def _events(pieces: list[bytes], choice: int) -> list[object]:
-    """The events, with runs and parts taken apart."""
+    """Return the events, with runs and parts taken apart."""
     connection = AmqpConnection(Offer("omq", needs_sasl=False))
     found: list[object] = []
     if choice & 1:
@@ -138,7 +138,7 @@ def _stored(octets: bytes) -> stored.Stored | str:
 
 
 def _check_output(octets: bytes) -> None:
-    """What the server sends is frames that a client can read."""
+    """Check that a client can read the frames that the server sends."""
     reader = frames.FrameReader()
     reader.max_frame = 1 << 20
     reader.add(octets)
@@ -157,7 +157,9 @@ def _check_output(octets: bytes) -> None:
 
 
 def check_types(data: bytes) -> None:
-    """A value that was read is written so that it is read as the same, and ends where it is skipped to."""
+    """Check that a value that was read is written so that it is read as the same, and ends where skipping
+    ends.
+    """
     try:
         value, end = types.read(data)
     except DecodeError as problem:
@@ -176,7 +178,7 @@ def check_types(data: bytes) -> None:
 
 
 def check_messages(data: bytes) -> None:
-    """A message comes out as it came in, and its transfers are the same compiled and plain."""
+    """Check that a message comes out as it came in, with the same transfers compiled and plain."""
     made = _stored(data)
     if isinstance(made, str):
         return
@@ -194,7 +196,7 @@ def check_messages(data: bytes) -> None:
 
 
 def check_heads(data: bytes) -> None:
-    """Whatever octets are stored as a head, a message comes out, the same compiled and plain."""
+    """Check that a message comes out whatever octets are stored as its head, the same compiled and plain."""
     size = data[0] if data else 0
     head, body = data[1 : 1 + size], data[1 + size :]
     block = Bodies([body]).encode(1, 9, 0, (head,) if head else ())

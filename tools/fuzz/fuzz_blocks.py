@@ -18,7 +18,7 @@ _HEADER = 48
 
 
 def sealed(value: bytes) -> bytes:
-    """The value with the checksum that belongs to it."""
+    """Return the value with the checksum that belongs to it."""
     if len(value) < _COVERED_FROM:
         return value
     checksum = crc32c(value[_COVERED_FROM:], crc32c(value[:_CHECKSUM_AT]))
@@ -26,7 +26,7 @@ def sealed(value: bytes) -> bytes:
 
 
 def check_block(data: bytes) -> None:
-    """A value is refused, or every part of its block can be read."""
+    """Check that a value is refused, or every part of its block can be read."""
     topic, first = unpack_from(">IQ", data, _KEY_AT) if len(data) >= _HEADER else (1, 1)
     for value in (data, sealed(data)):
         try:

@@ -40,7 +40,7 @@ class Target:
 
 @contextmanager
 def twin(compiled: bool) -> Iterator[None]:
-    """Within this the codec is the compiled one, or the plain one."""
+    """Use the compiled codec, or the plain one, within the block."""
     before = codec.COMPILED
     if compiled:
         codec.native = importlib.import_module("omq_storage._codec")
@@ -52,7 +52,7 @@ def twin(compiled: bool) -> Iterator[None]:
 
 
 def in_pieces(data: bytes) -> tuple[int, list[bytes]]:
-    """An input's first octet, and the others in up to four pieces.
+    """Return an input's first octet, and the others in up to four pieces.
 
     Two bits of the first octet say how many cuts there are, and an octet each where they are. The other bits
     are for the target.
@@ -68,8 +68,8 @@ def in_pieces(data: bytes) -> tuple[int, list[bytes]]:
 
 
 def check_events(data: bytes, events: Callable[[list[bytes], int], list[object]]) -> None:
-    """In pieces and at once, compiled and plain, an input has the same events. `events` takes the pieces, and
-    the bits of the first octet that are for the target.
+    """Check that an input has the same events in pieces and at once, compiled and plain. `events` takes the
+    pieces, and the bits of the first octet that are for the target.
     """
     choice, pieces = in_pieces(data)
     expected = events([b"".join(pieces)], choice)
@@ -80,7 +80,7 @@ def check_events(data: bytes, events: Callable[[list[bytes], int], list[object]]
 
 
 def check_sentence(text: bytes | str) -> None:
-    """One line of printable ASCII, and not without bounds."""
+    """Check that a sentence is one line of printable ASCII, of bounded length."""
     words = text.decode("ascii") if isinstance(text, bytes) else text
     assert words, "an error without words"
     assert words.isascii(), f"not ASCII: {words!r}"

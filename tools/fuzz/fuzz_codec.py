@@ -22,7 +22,7 @@ BETWEEN_THREADS = 1000
 
 
 def load(extension: str) -> ModuleType:
-    """The codec from this file, in the place of the one that was installed."""
+    """Return the codec from this file, in the place of the one that was installed."""
     spec = importlib.util.spec_from_file_location("omq_storage._codec", extension)
     assert spec is not None
     assert spec.loader is not None
@@ -77,7 +77,7 @@ def run_cases(cases: int, first: int, seed: str, status: Path, native: Any) -> N
 
 
 def resident() -> int:
-    """KiB of anonymous memory."""
+    """Return the KiB of anonymous memory."""
     (line,) = (
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:")
     )

@@ -77,7 +77,7 @@ BROKEN = (SystemError, AssertionError)
 
 
 def try_case(kind: Callable[[Random, Any], None], random: Random, native: Any) -> None:
-    """Raises what is a finding."""
+    """Try a case. Raise what is a finding."""
     try:
         kind(random, native)
     except BROKEN:
@@ -90,7 +90,7 @@ def try_case(kind: Callable[[Random, Any], None], random: Random, native: Any) -
 
 
 def number(random: Random, below: int = 20) -> Any:
-    """Mostly one that may fit."""
+    """Return a number, mostly one that may fit."""
     chance = random.random()
     if chance < 0.75:
         return random.randint(-1, below)
@@ -127,7 +127,7 @@ def mutated(random: Random, good: bytes) -> bytes:
 
 
 def held(random: Random, data: bytes) -> Any:
-    """The same octets in a buffer of one kind or another, of exactly their size."""
+    """Return the same octets in a buffer of one kind or another, of exactly their size."""
     match random.randrange(5):
         case 0:
             return bytearray(data)
@@ -142,7 +142,7 @@ def held(random: Random, data: bytes) -> Any:
 
 
 def block(random: Random) -> tuple[bytes, bytes]:
-    """Frames and offsets, which may lead anywhere."""
+    """Return frames and offsets, which may lead anywhere."""
     bodies = bodies_of(random) or [b"a"]
     made, offsets = plain.frames_of(3, 5, bodies)
     chance = random.random()
@@ -157,7 +157,7 @@ def block(random: Random) -> tuple[bytes, bytes]:
 
 
 def same(found: Any, expected: Callable[[], Any]) -> None:
-    """What was done must be what the twin does; None leaves it to the twin."""
+    """Check that the result is what the twin gives; None leaves it to the twin."""
     if found is not None:
         made = expected()
         assert found == made, (found, made)
@@ -167,7 +167,7 @@ def same(found: Any, expected: Callable[[], Any]) -> None:
 
 
 def frames_made(random: Random, native: Any) -> None:
-    """Lists of bodies to frames; parts of them, several joined, stamped more than once."""
+    """Make frames of lists of bodies; parts of them, several joined, stamped more than once."""
     bodies: Any = bodies_of(random)
     if random.random() < 0.1:
         bodies = random.choice(STRANGERS)()
@@ -194,7 +194,7 @@ def frames_made(random: Random, native: Any) -> None:
 
 
 def cut_blocks(random: Random, native: Any) -> None:
-    """Gathering, slicing and writing envelopes from frames whose offsets lie."""
+    """Gather, slice and write envelopes from frames whose offsets lie."""
     made, offsets = block(random)
     frames_held, offsets_held = held(random, made), held(random, offsets)
     strange = random.random() < 0.1
@@ -238,7 +238,9 @@ def wire_of_envelopes(random: Random) -> bytes:
 
 
 def read_envelopes(random: Random, native: Any) -> None:
-    """Envelopes whose sizes lie, from any position, with any limits; and all that spans can be asked."""
+    """Read envelopes whose sizes lie, from any position, with any limits; and ask all that spans can be
+    asked.
+    """
     data = mutated(random, wire_of_envelopes(random))
     spans = native.Spans(data if random.random() < 0.98 else random.choice(STRANGERS)())
     for _ in range(random.randint(1, 4)):
@@ -266,7 +268,7 @@ def read_envelopes(random: Random, native: Any) -> None:
 
 
 def scan_envelopes(random: Random, native: Any) -> None:
-    """The whole way from octets to envelopes, held against the plain one."""
+    """Compare the whole way from octets to envelopes with the plain one."""
     del native  # it is the codec's by now
     data = mutated(random, wire_of_envelopes(random))
     limit = random.choice((0, 5, 100, 1 << 26, 1 << 34))
@@ -282,7 +284,7 @@ def scan_envelopes(random: Random, native: Any) -> None:
 
 
 def write_envelopes(random: Random, native: Any) -> None:
-    """Envelopes from bodies and heads that may be anything."""
+    """Write envelopes from bodies and heads that may be anything."""
     bodies: Any = bodies_of(random) or [b""]
     heads: Any = [random.choice(HEADS) for _ in bodies] if random.random() < 0.6 else ()
     if random.random() < 0.15:
@@ -294,7 +296,9 @@ def write_envelopes(random: Random, native: Any) -> None:
 
 
 def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes) -> list[Any]:
-    """What a reader makes of all lines, in one list: publishes that are read in turns are one run again."""
+    """Return what a reader makes of all lines, in one list: publishes that are read in turns are one run
+    again.
+    """
     found: list[Any] = []
     runs: dict[bytes, list[Any]] = {}
     position = 0
@@ -326,7 +330,7 @@ def read_lines(random: Random, native: Any) -> None:
 
 
 def read_sexps(random: Random, native: Any) -> None:
-    """Sexps in steps of any size, held against the plain reader; and strings whose places lie."""
+    """Read sexps in steps of any size, compared with the plain reader; and strings whose places lie."""
     data = b"".join(random.choice(SEXP_PIECES) for _ in range(random.randint(0, 30)))
     data = mutated(random, data)
     depth, tokens = random.choice((2, 100, number(random, 9))), random.choice((3, 100, number(random, 99)))
@@ -349,7 +353,7 @@ def read_sexps(random: Random, native: Any) -> None:
 
 
 def read_messages(random: Random, native: Any) -> None:
-    """Message frames whose lengths lie, and receivers that misbehave."""
+    """Read Message frames whose lengths lie, with receivers that misbehave."""
     made, _ = plain.frames_of(
         random.randint(0, 3), random.choice((5, (1 << 64) - 40)), bodies_of(random) or [b"a"]
     )
@@ -378,7 +382,7 @@ def read_messages(random: Random, native: Any) -> None:
 
 
 def several_threads(random: Random, native: Any) -> None:
-    """Large frames, made and stamped by two threads at once, without Python's lock."""
+    """Make and stamp large frames in two threads at once, without Python's lock."""
     body = octets(random, 999)
     size = LARGE // (len(body) + 17) + 1
     data = (pack(">I", 8 + len(body)) + bytes(4) + pack(">I", len(body)) + body) * size
@@ -404,7 +408,7 @@ def several_threads(random: Random, native: Any) -> None:
 
 
 def batches(random: Random, native: Any) -> None:
-    """Frames as batches: what they say of themselves is true."""
+    """Check what frames as batches say of themselves."""
     bodies = bodies_of(random)
     made = native.prepare(tuple(bodies))
     listed = Bodies(bodies)
@@ -415,7 +419,7 @@ def batches(random: Random, native: Any) -> None:
 
 
 def wire_of_amqp(random: Random) -> bytes:
-    """Contents and acknowledgements of AMQP 0-9-1 on channels 1 and 2, with sizes that may lie."""
+    """Return contents and acknowledgements of AMQP 0-9-1 on channels 1 and 2, with sizes that may lie."""
     parts = []
     for _ in range(random.randint(0, 8)):
         channel = random.choice((1, 1, 1, 2))
@@ -435,7 +439,9 @@ def wire_of_amqp(random: Random) -> bytes:
 
 
 def read_amqp(random: Random, native: Any) -> None:
-    """Contents and acknowledgements from any position, with any limits, held against the plain twins."""
+    """Read contents and acknowledgements from any position, with any limits, compared with the plain
+    twins.
+    """
     data = mutated(random, wire_of_amqp(random))
     position, channel, most = number(random, len(data)), number(random, 3), number(random, 9)
     native.take_acks(data, position, channel, most)
@@ -453,7 +459,7 @@ def read_amqp(random: Random, native: Any) -> None:
 
 
 def write_deliveries(random: Random, native: Any) -> None:
-    """Blocks whose offsets lead anywhere as deliveries, and templates that are none."""
+    """Write blocks whose offsets lead anywhere as deliveries, and templates that are none."""
     made, offsets = block(random)
     heads, head_offsets = block(random)
     opening = octets(random)
@@ -496,7 +502,7 @@ def wire_of_transfers(random: Random) -> bytes:
 
 
 def read_transfers(random: Random, native: Any) -> None:
-    """Transfers from any position, with any limits, held against the plain twin."""
+    """Read transfers from any position, with any limits, compared with the plain twin."""
     data = mutated(random, wire_of_transfers(random))
     position = number(random, len(data))
     taken = native.take_transfers(data, position, number(random, 999), number(random, 9))
@@ -510,7 +516,7 @@ def read_transfers(random: Random, native: Any) -> None:
 
 
 def write_transfers(random: Random, native: Any) -> None:
-    """Blocks whose offsets lead anywhere as transfers, and surroundings that are none."""
+    """Write blocks whose offsets lead anywhere as transfers, and surroundings that are none."""
     made, offsets = block(random)
     heads, head_offsets = block(random)
 

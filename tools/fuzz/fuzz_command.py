@@ -33,7 +33,7 @@ _FOUND = re.compile(r"Test unit written to (\S+)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when nothing was found, 1 when something was, 2 when it could not be tried."""
+    """Return 0 when nothing was found, 1 when something was, 2 when it could not be tried."""
     parser = argparse.ArgumentParser(prog="tools/fuzz.py", description=__doc__)
     parser.add_argument(
         "target",
@@ -140,7 +140,7 @@ def _fuzz(target: Target, options: argparse.Namespace) -> int:
 
 
 def _dictionary_line(word: bytes) -> str:
-    """As libFuzzer reads it."""
+    """Return a line of a dictionary as libFuzzer reads it."""
     return '"' + "".join(f"\\x{octet:02x}" for octet in word) + '"\n'
 
 

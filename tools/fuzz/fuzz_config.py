@@ -12,7 +12,7 @@ from omq.config import Config, ConfigError, load, parse_address
 
 @cache
 def _file() -> Path:
-    """A file of this process: in memory where there is such a directory."""
+    """Return a file of this process: in memory where there is such a directory."""
     memory = Path("/dev/shm")
     directory = tempfile.TemporaryDirectory(prefix="omq-fuzz-", dir=memory if memory.is_dir() else None)
     _kept.append(directory)
@@ -23,7 +23,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def check_config(data: bytes) -> None:
-    """A file is refused in one line that names it, or gives a configuration that can be used."""
+    """Check that a file is refused in one line that names it, or gives a configuration that can be used."""
     file = _file()
     file.write_bytes(data)
     try:
@@ -53,7 +53,7 @@ def _check_line(words: str) -> None:
 
 
 def check_address(data: bytes) -> None:
-    """What a command line may hold after --server, and after --listen."""
+    """Check what a command line may hold after --server, and after --listen."""
     text = data.decode("utf-8", "surrogateescape")
     try:
         host, port, _ = parse_url(text)

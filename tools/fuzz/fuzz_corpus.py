@@ -12,25 +12,25 @@ KEPT = ROOT / "tests" / "data" / "fuzz"
 
 
 def kept(target: Target) -> list[bytes]:
-    """The inputs that the repository has."""
+    """Return the inputs that the repository has."""
     file = KEPT / f"{target.name}.hex"
     return [bytes.fromhex(line) for line in file.read_text().split("\n")[:-1]] if file.is_file() else []
 
 
 def known(target: Target) -> list[bytes]:
-    """The seeds and the inputs that the repository has."""
+    """Return the seeds and the inputs that the repository has."""
     return [*target.seeds, *kept(target)]
 
 
 def write(directory: Path, inputs: list[bytes]) -> None:
-    """One file for each input, named after what is in it."""
+    """Write one file for each input, named after what is in it."""
     directory.mkdir(parents=True, exist_ok=True)
     for data in inputs:
         (directory / sha256(data).hexdigest()[:40]).write_bytes(data)
 
 
 def read(directory: Path) -> list[bytes]:
-    """The inputs of a directory, in the order of their length."""
+    """Return the inputs of a directory, in the order of their length."""
     files = sorted(directory.iterdir()) if directory.is_dir() else []
     return sorted((file.read_bytes() for file in files), key=lambda data: (len(data), data))
 

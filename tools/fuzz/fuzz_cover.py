@@ -15,7 +15,7 @@ _OURS = (f"{ROOT}/omq/", f"{ROOT}/storage/")
 
 
 def steps(target: Target, data: bytes) -> set[Step]:
-    """The steps that the check of an input takes through our code."""
+    """Return the steps that the check of an input takes through our code."""
     found: set[Step] = set()
 
     def enter(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
@@ -44,7 +44,7 @@ def steps(target: Target, data: bytes) -> set[Step]:
 
 
 def covering(target: Target, inputs: list[bytes]) -> list[bytes]:
-    """Of these inputs, the shortest first, each that takes a step that none before it took."""
+    """Return of these inputs, the shortest first, each that takes a step that none before it took."""
     taken: set[Step] = set()
     kept = []
     for data in inputs:

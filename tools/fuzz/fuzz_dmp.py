@@ -43,7 +43,7 @@ from omq.protocol.dmp.server import (
 
 
 def check_dialogue(data: bytes) -> None:
-    """Both sides hear the same whether it comes in pieces or at once."""
+    """Check that both sides hear the same whether it comes in pieces or at once."""
     choice, pieces = in_pieces(data)
     whole = b"".join(pieces)
     outcome: Outcome
@@ -60,7 +60,9 @@ def check_dialogue(data: bytes) -> None:
 
 
 def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], bytes, bool]:
-    """What a server sends, the leases it was shown, the octets it takes for envelopes, whether it closes."""
+    """Return what a server sends, the leases it was shown, the octets it takes for envelopes, whether it
+    closes.
+    """
     dialogue = ServerDialogue()
     sent, leases, messages, closed = b"", [], b"", False
     waiting: list[ServerEvent] = []
@@ -85,7 +87,7 @@ def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], b
 
 
 def _hear(pieces: list[bytes], purpose: Purpose) -> tuple[list[object], bytes, str | None]:
-    """What a client hears, the octets it takes for envelopes, and the error that ends it."""
+    """Return what a client hears, the octets it takes for envelopes, and the error that ends it."""
     dialogue = ClientDialogue(b"lease", purpose)
     heard: list[object] = []
     messages, problem = b"", None
@@ -111,7 +113,7 @@ _LIMITS = (100, 0, 1 << 26, 1 << 34)
 
 
 def check_envelopes(data: bytes) -> None:
-    """Runs and batches, compiled and plain, in pieces and at once: all the same."""
+    """Check that runs and batches are the same, compiled and plain, in pieces and at once."""
     choice, pieces = in_pieces(data)
     whole = b"".join(pieces)
     limit = _LIMITS[choice % len(_LIMITS)]
@@ -137,7 +139,7 @@ def check_envelopes(data: bytes) -> None:
 def _read_envelopes(
     pieces: list[bytes], limit: int, batches: bool
 ) -> tuple[list[bytes], list[bytes], list[int], str | None]:
-    """Bodies, and for each its head and its options; and the error at the end."""
+    """Return bodies, and for each its head and its options; and the error at the end."""
     reader = EnvelopeReader(limit)
     bodies: list[bytes] = []
     heads: list[bytes] = []
@@ -170,7 +172,7 @@ def _read_envelopes(
 
 
 def check_tables(data: bytes) -> None:
-    """Skipping and reading agree; what was read is written so that it is read as the same."""
+    """Check that skipping and reading agree; what was read is written so that it is read as the same."""
     end = len(data)
     try:
         head = stored_head.decode(data)
@@ -210,7 +212,7 @@ _TABLE = Table(
 
 
 def _nested(depth: int) -> bytes:
-    """A head with tables in tables, of which the innermost is cut."""
+    """Return a head with tables in tables, of which the innermost is cut."""
     contents = b"\x01k"
     for _ in range(depth):
         contents = b"\x28" + b"\xff" * 40 + b"F" + len(contents).to_bytes(4, "big") + contents

@@ -13,7 +13,9 @@ _SITES = Sites.of(["omq.example"], ["https://friend.example"])
 
 
 def check_requests(data: bytes) -> None:
-    """The answers are the same with the input in pieces or whole; a head that is kept has a bound."""
+    """Check that the answers are the same with the input in pieces or whole; a head that is kept has
+    a bound.
+    """
     _, pieces = in_pieces(data)
     expected = _answers([b"".join(pieces)])
     found = _answers(pieces)
@@ -50,8 +52,8 @@ def _check_request(request: Request) -> None:
 
 
 def check_websocket(data: bytes) -> None:
-    """The octets of the stream, and the code of Close, are the same in pieces or whole. Text that is not
-    UTF-8 may be read up to where that is known.
+    """Check that the octets of the stream, and the code of Close, are the same in pieces or whole. Text that
+    is not UTF-8 may be read up to where that is known.
     """
     _, pieces = in_pieces(data)
     octets, *end = _stream([b"".join(pieces)])

@@ -59,7 +59,7 @@ def check_handshake(data: bytes) -> None:
 
 
 def check_lines(data: bytes) -> None:
-    """The twins agree, and lines cut anywhere are what they are together."""
+    """Check that the twins agree, and lines cut anywhere are what they are together."""
     _, pieces = in_pieces(data)
     whole = b"".join(pieces)
     expected = _read_lines([whole])
@@ -70,8 +70,8 @@ def check_lines(data: bytes) -> None:
 
 
 def _read_lines(pieces: list[bytes]) -> tuple[list[object], int]:
-    """What the lines say, with messages between other commands by topic; and how many octets are held at the
-    end.
+    """Return what the lines say, with messages between other commands by topic; and how many octets are held
+    at the end.
     """
     reader = LineReader(MAX_LINE)
     said: list[object] = []
@@ -104,7 +104,7 @@ def _judge(event: Parsed | BadLine | TooLong) -> None:
 
 
 def _check_command(command: Command) -> None:
-    """What is written of a command is read as the same command; times are floating-point numbers."""
+    """Check that a written command is read as the same command; times are floating-point numbers."""
     try:
         written = sexp_of_command(command)
     except OverflowError:
@@ -118,7 +118,7 @@ def _check_command(command: Command) -> None:
 
 
 def check_sexp(data: bytes) -> None:
-    """Anything is read or refused, by every reader of sexps that a socket reaches."""
+    """Check that anything is read or refused, by every reader of sexps that a socket reaches."""
     try:
         command = parse(data)
     except CommandError as error:
@@ -140,7 +140,7 @@ def check_sexp(data: bytes) -> None:
 
 
 def check_times(data: bytes) -> None:
-    """A time as one atom, and, cut at octets 0, as a list of atoms."""
+    """Read a time as one atom, and, cut at octets 0, as a list of atoms."""
     forms: list[Sexp] = [data, list(data.split(b"\0"))]
     for form in forms:
         try:
@@ -155,7 +155,7 @@ def check_times(data: bytes) -> None:
 
 
 def check_frames(data: bytes) -> None:
-    """The twins agree, and so does the reading of pieces and the whole."""
+    """Check that the twins agree, and so does the reading of pieces and the whole."""
     _, pieces = in_pieces(data)
     whole = b"".join(pieces)
     expected = _read_frames([whole])

@@ -49,7 +49,7 @@ class CannotBuildError(Exception):
 
 
 def run_sanitized(cases: int, seed: int, first: int) -> int:
-    """So many cases from number `first` on, and with the very first the tests of the twins. Prints counts.
+    """Run N cases from number `first` on, and with the very first the tests of the twins. Print counts.
 
     0 when nothing was found, 1 when something was, 2 when the codec cannot be built so.
     """
@@ -64,7 +64,9 @@ def run_sanitized(cases: int, seed: int, first: int) -> int:
 
 
 def build(directory: Path, sources: Path = ROOT / "storage" / "omq_storage") -> Path:
-    """The codec of these sources, made with the sanitizers in this directory. Raises CannotBuildError."""
+    """Return the codec of these sources, made with the sanitizers in this directory. Raises
+    CannotBuildError.
+    """
     compiler = os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:
         raise CannotBuildError(f"there is no C compiler {compiler} here; CC names another")
@@ -83,7 +85,9 @@ def build(directory: Path, sources: Path = ROOT / "storage" / "omq_storage") -> 
 
 
 def _environment() -> dict[str, str]:
-    """Of a process that may load the codec: the sanitizers first, and each object in memory of its own."""
+    """Return the environment of a process that may load the codec: the sanitizers first, and each object in
+    memory of its own.
+    """
     compiler = os.environ.get("CC", "gcc")
     libraries = [
         subprocess.run(
@@ -125,7 +129,7 @@ def run_tests(extension: Path, examples: int, seed: int) -> int:
 
 
 def run_cases(extension: Path, cases: int, seed: int, first: int = 0) -> int:
-    """So many cases of `fuzz_codec_cases`; prints how many of each kind. 1 for a finding, else 0."""
+    """Run N cases of `fuzz_codec_cases`; print how many of each kind. Return 1 for a finding, else 0."""
     started = time.monotonic()
     status = extension.with_name("status")
     done = _run("cases", str(extension), str(cases), str(first), str(seed), str(status))

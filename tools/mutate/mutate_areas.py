@@ -19,27 +19,27 @@ class Area:
     """The modules whose work the compiled codec does where there is one; it is off for them."""
 
     def modules(self, root: Path) -> list[str]:
-        """Its modules, as paths from the root of the project."""
+        """Return its modules, as paths from the root of the project."""
         found = (root / self.folder).rglob("*.py")
         return sorted(str(path.relative_to(root)) for path in found if path.name != "__init__.py")
 
     def has(self, module: str) -> bool:
-        """Whether a module, given by its path, is one of this area."""
+        """Return whether a module, given by its path, is one of this area."""
         return Path(module).is_relative_to(self.folder)
 
     def _name(self, module: str) -> str:
         return str(Path(module).relative_to(self.folder))
 
     def is_twin(self, module: str) -> bool:
-        """Whether the compiled codec does the work of this module."""
+        """Return whether the compiled codec does the work of this module."""
         return self._name(module) in self.twins
 
     def nearest_to(self, module: str) -> tuple[str, ...]:
-        """The tests nearest to this module; all of the area where none are named."""
+        """Return the tests nearest to this module; all of the area where none are named."""
         return self.nearest.get(self._name(module), self.tests)
 
     def tests_of(self, module: str) -> tuple[str, ...]:
-        """All its tests, the nearest to this module first."""
+        """Return all its tests, the nearest to this module first."""
         first = self.nearest.get(self._name(module), ())
         return (*first, *(test for test in self.tests if test not in first))
 

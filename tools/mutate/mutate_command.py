@@ -37,7 +37,7 @@ class Equivalent:
     reason: str
 
     def is_there(self, root: Path) -> bool:
-        """Whether the line is still there that it is about."""
+        """Return whether the line is still there that it is about."""
         path = root / self.module
         return path.exists() and self.before in map(str.strip, path.read_text().splitlines())
 
@@ -55,7 +55,7 @@ class Task:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when all mutants were killed, 1 when some survived, 2 when the tests fail without a mutant."""
+    """Return 0 when all mutants were killed, 1 when some survived, 2 when the tests fail without a mutant."""
     parser = argparse.ArgumentParser(prog="tools/mutate.py", description=__doc__)
     parser.add_argument(
         "--area", action="append", choices=[*AREAS], help="mutate this area; may be repeated (default: all)"
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _chosen(options: argparse.Namespace) -> list[tuple[str, Area]]:
-    """The areas, or one of our own where tests are named."""
+    """Return the areas, or one of our own where tests are named."""
     if options.tests:
         return [("these", Area("", tuple(options.tests)))]
     if options.module:
@@ -153,7 +153,7 @@ def _try_area(name: str, area: Area, options: argparse.Namespace, equivalents: l
 def _outcomes(
     area: Area, mutants: list[Mutant], options: argparse.Namespace
 ) -> Iterator[tuple[Mutant, Trial]]:
-    """Each mutant with what the tests said, in the order in which they end."""
+    """Yield each mutant with what the tests said, in the order in which they end."""
     if not mutants:
         return
     with tempfile.TemporaryDirectory(prefix="omq-mutate-") as made, ThreadPoolExecutor() as threads:

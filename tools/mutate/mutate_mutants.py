@@ -62,7 +62,7 @@ class _Candidate:
 
 
 def sample(root: Path, modules: list[str], count: int | None, seed: int) -> Iterator[Mutant]:
-    """Mutants of these modules, one for each of `count` places chosen at random, or for every place.
+    """Yield mutants of these modules, one for each of `count` places chosen at random, or for every place.
 
     An operator of arithmetic can be replaced by ten others, and a number only by two: were mutants chosen and
     not places, most would be of the kind that every test kills.
@@ -104,7 +104,7 @@ def _candidates(module: str, source: str) -> Iterator[tuple[Position, Position, 
 
 
 def _made(candidate: _Candidate, source: str) -> Mutant | None:
-    """The mutant; None where its code does not compile, or is the same program."""
+    """Return the mutant; None where its code does not compile, or is the same program."""
     operator: Any = get_operator(candidate.operator)()
     code = mutate_code(source, operator, candidate.occurrence)
     if code is None:
@@ -120,7 +120,7 @@ def _made(candidate: _Candidate, source: str) -> Mutant | None:
 
 
 def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
-    """The parts of a module that only the type checker reads."""
+    """Yield the parts of a module that only the type checker reads."""
     for node in ast.walk(tree):
         match node:
             case ast.arg(annotation=ast.expr() as annotation):

@@ -58,12 +58,12 @@ class Survey:
 
 
 def _is_in(name: str, test: str) -> bool:
-    """Whether a test is in this file or folder."""
+    """Return whether a test is in this file or folder."""
     return Path(name.partition("::")[0]).is_relative_to(test)
 
 
 def _statement(mutant: Mutant) -> range:
-    """The lines of the innermost statement with the change; of a compound one those before its body.
+    """Return the lines of the innermost statement with the change; of a compound one those before its body.
 
     The first lines of a function or a class run when the module is imported: their tests are those that run
     anything of it.

@@ -155,7 +155,7 @@ async def amqp(port: int) -> AsyncIterator[AmqpClient]:
 
 
 def arguments(**values: bytes) -> Table:
-    """The arguments of a declaration: `x_message_ttl` for x-message-ttl."""
+    """Return the arguments of a declaration: `x_message_ttl` for x-message-ttl."""
     entries: tuple[tuple[bytes, Value], ...] = tuple(
         (name.replace("_", "-").encode(), LongString(value)) for name, value in values.items()
     )

@@ -84,7 +84,7 @@ class Control:
 
 
 def in_words(seconds: Sequence[float]) -> str:
-    """Median and 99th percentile, in milliseconds."""
+    """Return median and 99th percentile, in milliseconds."""
     if len(seconds) < 2:
         return "- / -"
     return f"{median(seconds) * 1e3:.2f} / {quantiles(seconds, n=100)[-1] * 1e3:.1f}"

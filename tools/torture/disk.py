@@ -68,7 +68,7 @@ class Disk:
     """Feed it the entries of a recording; `image` may be called between any two."""
 
     def __init__(self, start: Path | None = None) -> None:
-        """`start`: the content of the directory before the recording; all of it is durable."""
+        """Create a disk. `start`: the content of the directory before the recording; all of it is durable."""
         self._files: dict[int, File] = {}
         self._names: dict[str, File] = {}
         self._durable_names: dict[str, File] = {}
@@ -182,7 +182,7 @@ def _apply(content: bytearray, change: Change) -> None:
 
 
 def _pages(changes: list[Change]) -> Iterator[Change]:
-    """The same changes, each within a page."""
+    """Yield the same changes, each within a page."""
     for change in changes:
         if isinstance(change, Resize):
             yield change
@@ -225,7 +225,7 @@ def _after_failure(file: File, shape: Shape, chance: random.Random) -> bytes:
 
 
 def _chosen(versions: dict[int, list[Write]], shape: Shape, chance: random.Random) -> dict[int, int]:
-    """For each page how many of its writes are on the disk."""
+    """Return for each page how many of its writes are on the disk."""
     pages = sorted(versions)
     newest = {page: len(versions[page]) for page in pages}
     if not pages:

@@ -68,7 +68,7 @@ class Examiner:
     """The process that examines stores. The end of the block ends it."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: variables of the process besides those of this one."""
+        """Create an examiner. `environment`: variables of the process besides those of this one."""
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 

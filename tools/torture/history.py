@@ -101,7 +101,7 @@ class Told:
     """Promises that were broken while the server ran."""
 
     def see(self, id: int, body: bytes, when: int) -> None:
-        """A subscriber got a message."""
+        """Note that a subscriber got a message."""
         known, _ = self.seen.setdefault(id, (body, when))
         if known != body:
             self.wrong.append(f"message {id} was {known!r} and is {body!r}")

@@ -95,7 +95,7 @@ class Client:
 
 
 async def send(to: trio.socket.SocketType, octets: bytes) -> None:
-    """All of it. Raises OSError."""
+    """Send all of it. Raise OSError."""
     rest = memoryview(octets)
     while rest:
         rest = rest[await to.send(rest) :]
@@ -173,7 +173,7 @@ async def breaks_off_a_command(client: Client) -> None:
 
 
 async def breaks_off_an_envelope(client: Client) -> None:
-    """Together with its principal, so that nobody receives the Error."""
+    """Break an envelope off together with its principal, so that no connection receives the Error."""
     lease, _ = await _lease(client, f"(Put {DRAIN})\n".encode())
     whole = envelope(b"y" * 1000) * client.chance.randint(1, 5)
     await client.open(DMP + lease + whole[: client.chance.randrange(len(whole))])
@@ -284,7 +284,7 @@ FLOODS = (
 
 
 async def floods(client: Client) -> None:
-    """Small commands, without ever reading an answer."""
+    """Send small commands, without ever reading an answer."""
     commands = client.chance.choice(FLOODS) * 1000
     other = await client.open(CONNECTED, LITTLE)
     with trio.move_on_after(client.chance.uniform(5, 60)):

@@ -18,7 +18,7 @@ LIVES = 10
 
 
 async def kills(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
-    """So many kills. `done` is called after each."""
+    """Kill the server N (`count`) times. `done` is called after each."""
     outcome = Outcome()
     for first in range(0, count, LIVES):
         store = directory / f"kills-{first}"

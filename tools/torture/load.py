@@ -174,7 +174,7 @@ async def _listen(kind: Kind, told: Told, client: Client) -> None:
 
 
 async def _work(client: Client, kind: Kind, told: Told, finished: set[int], chance: random.Random) -> None:
-    """`finished` are the ids of the messages that are done, for one run of the server."""
+    """Work at a topic. `finished` are the ids of the messages that are done, for one run of the server."""
     patience = chance.randint(1, 200)
     acted: list[int] = []
     async with client.subscribe(kind.name, credit=CREDIT) as messages:

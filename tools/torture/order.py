@@ -170,7 +170,7 @@ def too_early(log: Iterable[Entry], said: Said) -> list[str]:
 
 
 def _tokens(data: bytes, tokens: set[bytes]) -> set[bytes]:
-    """Those of the tokens that are in the data."""
+    """Return those of the tokens that are in the data."""
     found: set[bytes] = set()
     for run in _HEXADECIMAL.findall(data):
         found.update(run[at : at + TOKEN_OCTETS] for at in range(len(run) - TOKEN_OCTETS + 1))

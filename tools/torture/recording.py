@@ -58,7 +58,7 @@ def build(directory: Path) -> Path:
 
 
 def recorded(library: Path, root: Path, log: Path) -> dict[str, str]:
-    """The environment of a process that is recorded."""
+    """Return the environment of a process that is recorded."""
     root.mkdir(parents=True, exist_ok=True)
     return {**os.environ, "LD_PRELOAD": str(library), "RECORD_ROOT": str(root), "RECORD_LOG": str(log)}
 

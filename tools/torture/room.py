@@ -86,7 +86,7 @@ async def room(directory: Path, count: int, chance: random.Random, done: Callabl
 
 
 async def file_limit(directory: Path) -> int:
-    """A limit of the file size, as with a disk quota."""
+    """Reach a limit of the file size, as with a disk quota."""
     server = Server(directory / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
     try:
         port = await server.ready()
@@ -106,7 +106,7 @@ async def file_limit(directory: Path) -> int:
 
 
 async def full_disk(directory: Path) -> int:
-    """A small file system that another program fills. Requires permission to mount."""
+    """Fill a small file system with another program. This requires permission to mount."""
     disk = directory / "disk"
     disk.mkdir()
     if not _mount(disk):
@@ -140,7 +140,7 @@ async def full_disk(directory: Path) -> int:
 
 
 async def full_map(directory: Path) -> int:
-    """The store has reached its configured map size."""
+    """Let the store reach its configured map size."""
     server = Server(directory / "store", "disk_reserve_bytes = 0\nmap_bytes = 3_000_000\n", "this-boot", {})
     try:
         port = await server.ready()
@@ -151,7 +151,7 @@ async def full_map(directory: Path) -> int:
 
 
 async def no_descriptors(directory: Path) -> int:
-    """Connections have taken all file descriptors of the server."""
+    """Take all file descriptors of the server with connections."""
     server = Server(
         directory / "store", "weak_flush_seconds = 0.1\nhandshake_seconds = 600\n", "this-boot", {}
     )
@@ -195,8 +195,8 @@ async def no_descriptors(directory: Path) -> int:
 
 
 async def own_disk(directory: Path) -> int:
-    """A disk that the store itself fills; topics are deleted to make room, each after a kill and a restart.
-    Only where a file system may be mounted.
+    """Fill a disk with the store itself; delete topics to make room, each after a kill and a restart. This
+    requires permission to mount.
     """
     disk = directory / "disk"
     disk.mkdir()
@@ -229,7 +229,7 @@ async def own_disk(directory: Path) -> int:
 
 
 async def no_places(directory: Path) -> int:
-    """Another process holds all reader slots of LMDB that it can get."""
+    """Hold all reader slots of LMDB in another process."""
     server = Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {})
     try:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
@@ -252,7 +252,7 @@ async def no_places(directory: Path) -> int:
 
 
 async def no_threads(directory: Path) -> int:
-    """No thread can be started for some seconds. Requires permission to create a control group."""
+    """Let no thread start for some seconds. This requires permission to create a control group."""
     group = PIDS / f"omq-torture-{os.getpid()}"
     try:
         group.mkdir()
@@ -289,7 +289,7 @@ async def _publish_steadily(client: Client) -> None:
 
 
 async def little_memory(directory: Path) -> int:
-    """Publishers send many times as much as fits into the memory, and a subscriber reads nothing."""
+    """Publish many times as much as fits into the memory, while a subscriber reads nothing."""
     settings = "disk_reserve_bytes = 0\nmemory_bytes = 4_194_304\nmax_message_bytes = 4_194_304\n"
     server = Server(directory / "store", settings, "this-boot", {})
     try:
@@ -388,7 +388,7 @@ async def _without_room(
 
 
 async def _publish_until_refused(client: Client, level: str, word: bytes) -> int:
-    """How many messages were confirmed."""
+    """Return how many messages were confirmed."""
     confirmed = 0
     for _ in range(500):
         await client.publish_many(level, [BODY] * GROUP)
@@ -428,7 +428,7 @@ async def _read_back(client: Client, level: str, count: int, at_least: bool = Fa
 
 
 async def _delete_in_need(client: Client, topic: str) -> None:
-    """Deleting makes room, so it must work without room."""
+    """Delete a topic while there is no room: deleting makes room, so it must work then."""
     try:
         await client.delete(topic)
     except ServerError as refusal:

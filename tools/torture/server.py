@@ -33,7 +33,9 @@ class Server:
         environment: Mapping[str, str],
         descriptors: int | None = None,
     ) -> None:
-        """`descriptors`: limit of open descriptors; None for the limit of the operating system."""
+        """Start a server. `descriptors`: limit of open descriptors; None for the limit of the operating
+        system.
+        """
         self._log = store.with_name(store.name + ".log")
         settings = store.with_name(store.name + ".toml")
         settings.write_text(configuration)

@@ -294,12 +294,12 @@ def _judged(server: Server, seconds: int, connections: int, record: Record) -> l
 
 
 def _most_memory(record: Record, begin: float, end: float) -> int:
-    """In these seconds of the soak."""
+    """Return the greatest memory in these seconds of the soak."""
     return max(seen.memory for seen in record.during if begin <= seen.when - record.began <= end)
 
 
 def _cut(control: Control, first: dict[str, int]) -> dict[str, list[float]]:
-    """What was measured from there on, of each topic."""
+    """Return what was measured from there on, of each topic."""
     return {topic: found.seconds[first[topic] :] for topic, found in control.latencies.items()}
 
 
@@ -312,7 +312,7 @@ def _log_lines(server: Server) -> int:
 
 
 def _tell(*cells: object) -> None:
-    """A line of the table; tqdm keeps it clear of the progress bar."""
+    """Print a line of the table; tqdm keeps it clear of the progress bar."""
     tqdm.write("  " + " ".join(f"{cell!s:>12}" for cell in cells), file=sys.stdout)
     sys.stdout.flush()
 

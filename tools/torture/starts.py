@@ -82,7 +82,7 @@ class _Case:
         self._start_seconds = 0.5
 
     async def run(self) -> list[str]:
-        """The promises that were broken."""
+        """Return the promises that were broken."""
         await self._load()
         older = self._store.with_name(self._store.name + "-older")
         if self._trouble in (Trouble.OLDER, Trouble.OLDER_CATALOGUE):
