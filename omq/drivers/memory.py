@@ -31,6 +31,7 @@ class MemoryStatistics:
     reading: int
     replayed: int
     fetched: int
+    listed: int
     stalled: int
     unconfirmed: int
     unfinished: int
@@ -85,6 +86,7 @@ class Memory:
             reading=self.reading.used,
             replayed=self.replayed.used,
             fetched=self.fetched.used,
+            listed=self.listed.used,
             stalled=self.stalled.used,
             unconfirmed=self.unconfirmed.used,
             unfinished=self.unfinished.used,

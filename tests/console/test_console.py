@@ -546,6 +546,9 @@ def test_the_server_shows_its_numbers(page: Page, client: blocking.Client, serve
     page.open(origin(server), "#/server")
     page.sees(".figures", "Connections")
     assert len(page.texts(".share meter")) > 5
+    described = page.texts(".share small")
+    assert len(described) == len(page.texts(".share meter"))
+    assert all(described), described
     assert [each.partition(" ")[0] for each in page.texts("tbody th")] == ["strong", "weak", "async"]
     page.sees("[aria-label=Disk]", "GiB")
 

@@ -43,6 +43,8 @@ CLIENTS = [
     ClientConfig(name="slow", secret=str(SECRET), watch=["*"], max_bytes_per_second=1000),
 ]
 
+HTTP_DOCUMENT = Path(__file__).parents[2] / "docs" / "HTTP.md"
+
 WAYS = "received", "sent"
 
 Samples = dict[str, float]
@@ -104,6 +106,9 @@ async def test_the_metrics_tell_what_happens(store: Path) -> None:
         free = shutil.disk_usage(store).free  # others write to this disk, too
         assert free / 2 < found["omq_disk_free_bytes"] < free * 2
         assert found['omq_memory_share_bytes{share="tails"}'] > 0
+        shares = re.findall(r'omq_memory_share_bytes\{share="(\w+)"', " ".join(found))
+        table = HTTP_DOCUMENT.read_text().partition("| share | what it holds |")[2].partition("\n\n")[0]
+        assert sorted(shares) == sorted(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
         connections = [each.statistics() for each in host.server.terminals()]
         received = sum(each.octets_in for each in connections if each.kind is Kind.OMQ)
         assert found['omq_protocol_received_bytes_total{protocol="omq"}'] == received

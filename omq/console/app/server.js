@@ -147,5 +147,12 @@ function share(name, used, limit) {
   const part = limit ? Math.min(1, used / limit) : 0;
   const bar = h("meter", { min: 0, max: 1, high: 0.9, "aria-label": name });
   bar.value = part;
-  return h("div", { class: "share", title: SHARES[name] }, h("span", {}, name.replaceAll("_", " ")), bar, h("span", { class: "number" }, `${size(used)} of ${size(limit)}`));
+  return h(
+    "div",
+    { class: "share" },
+    h("span", {}, name),
+    bar,
+    h("span", { class: "number" }, `${size(used)} of ${size(limit)}`),
+    h("small", { class: "muted" }, SHARES[name] ?? ""), // a later server may have more shares
+  );
 }
