@@ -14,49 +14,49 @@ from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, Returned, Run
 
-_WINDOW_IDS = 1024
+_CHUNK_IDS = 1024
 """The number of neighbouring ids whose priorities are kept together."""
 
 
 class _Priorities:
-    """The priorities of messages but 0: one octet for each id of a window that has any."""
+    """The priorities of messages but 0: one octet for each id of a chunk that has any."""
 
     def __init__(self) -> None:
-        self._windows: dict[int, bytearray] = {}
-        self._left: dict[int, int] = {}  # for each window, how many priorities it has
+        self._chunks: dict[int, bytearray] = {}
+        self._left: dict[int, int] = {}  # for each chunk, how many priorities it has
 
     def learn(self, ids: range, level: int) -> None:
         """Record the priority of these messages."""
-        for window, places, count in _within_windows(ids):
-            self._windows.setdefault(window, bytearray(_WINDOW_IDS))[places] = bytes([level]) * count
-            self._left[window] = self._left.get(window, 0) + count
+        for chunk, places, count in _within_chunks(ids):
+            self._chunks.setdefault(chunk, bytearray(_CHUNK_IDS))[places] = bytes([level]) * count
+            self._left[chunk] = self._left.get(chunk, 0) + count
 
     def forget(self, ids: range) -> None:
         """Forget the priorities of messages that need them no longer."""
-        for window, places, count in _within_windows(ids) if self._windows else ():
-            levels = self._windows.get(window)
+        for chunk, places, count in _within_chunks(ids) if self._chunks else ():
+            levels = self._chunks.get(chunk)
             if levels is None:
                 continue
-            self._left[window] -= count - levels[places].count(0)
+            self._left[chunk] -= count - levels[places].count(0)
             levels[places] = bytes(count)
-            if not self._left[window]:
-                del self._windows[window], self._left[window]
+            if not self._left[chunk]:
+                del self._chunks[chunk], self._left[chunk]
 
     def of(self, ids: range) -> bytes:
         """Return the priorities of these messages, an octet each."""
         parts = []
-        for window, places, count in _within_windows(ids):
-            levels = self._windows.get(window)
+        for chunk, places, count in _within_chunks(ids):
+            levels = self._chunks.get(chunk)
             parts.append(bytes(count) if levels is None else levels[places])
         return b"".join(parts)
 
 
-def _within_windows(ids: range) -> Iterator[tuple[int, slice, int]]:
-    """Yield each window with any of these ids, their places there, and how many they are."""
+def _within_chunks(ids: range) -> Iterator[tuple[int, slice, int]]:
+    """Yield each chunk with any of these ids, their places there, and how many they are."""
     while ids:
-        window, place = divmod(ids.start, _WINDOW_IDS)
-        here = ids[: -((place - _WINDOW_IDS) // ids.step)]
-        yield window, slice(place, place + here[-1] - here[0] + 1, ids.step), len(here)
+        chunk, place = divmod(ids.start, _CHUNK_IDS)
+        here = ids[: -((place - _CHUNK_IDS) // ids.step)]
+        yield chunk, slice(place, place + here[-1] - here[0] + 1, ids.step), len(here)
         ids = ids[len(here) :]
 
 

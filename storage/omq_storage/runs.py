@@ -20,7 +20,7 @@ _SPARE_BITS = 8 * RUN_OCTETS
 """The number of unused bits that cost as much memory as a further run."""
 
 
-_WINDOW_BITS = (1 << RUN_IDS) - 1
+_CHUNK_BITS = (1 << RUN_IDS) - 1
 
 
 class Run(NamedTuple):
@@ -297,19 +297,19 @@ def united(runs: Iterable[Run]) -> list[Run]:
     """Return the ids of these runs, which have no id in common, as fewer runs if possible. Their numbers of
     deliveries are lost.
     """
-    windows: dict[int, int] = {}
+    chunks: dict[int, int] = {}
     united = []
     for run in runs:
         if run.step != 1:
             united.append(run)
             continue
-        window, place = divmod(run.first, RUN_IDS)
+        chunk, place = divmod(run.first, RUN_IDS)
         bits = run.bits << place
         while bits:
-            windows[window] = windows.get(window, 0) | bits & _WINDOW_BITS
+            chunks[chunk] = chunks.get(chunk, 0) | bits & _CHUNK_BITS
             bits >>= RUN_IDS
-            window += 1
-    united += [Run(window * RUN_IDS, 1, bits) for window, bits in sorted(windows.items()) if bits]
+            chunk += 1
+    united += [Run(chunk * RUN_IDS, 1, bits) for chunk, bits in sorted(chunks.items()) if bits]
     return united
 
 

@@ -271,7 +271,7 @@ def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | No
     """Return what a sexp is, or what is wrong with it, when a step has at most N `octets`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
-        for name in ("_STEP", "_WINDOW", "_TOKENS_WINDOW"):
+        for name in ("_STEP", "_CHUNK", "_TOKENS_CHUNK"):
             patch.setattr(sexp, name, octets)
         return outcome(lambda: sexp.read(text, max_depth, max_tokens))
 

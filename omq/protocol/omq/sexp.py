@@ -58,10 +58,10 @@ _PAIRS = (b"#|", b"|#")
 
 _CARRIAGE, _LINE_FEED, _SEMICOLON, _QUOTE, _OPEN, _CLOSE, _NUMBER_SIGN = b'\r\n;"()#'
 
-_WINDOW = 4 << 10
+_CHUNK = 4 << 10
 """How many octets of a string, an atom or a comment are read in one step in plain Python."""
 
-_TOKENS_WINDOW = 1 << 8
+_TOKENS_CHUNK = 1 << 8
 """How many octets are, where each may be a token."""
 
 _STEP = 32 << 10
@@ -89,14 +89,14 @@ _FAULTS = (
 def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
     """Yield begin and end of each token of `text`, without blanks and comments except `#;`. None is a pause.
 
-    A window is read by one expression. A token that ends where the window ends may go on: it is read again
-    from its beginning, or, when it fills the window, by what knows its kind. Raises SexpError at a bad token.
+    A chunk is read by one expression. A token that ends where the chunk ends may go on: it is read again
+    from its beginning, or, when it fills the chunk, by what knows its kind. Raises SexpError at a bad token.
     """
     size = len(text)
     at = paused = 0
     while at < size:
         before = at
-        bound = min(size, at + _TOKENS_WINDOW)
+        bound = min(size, at + _TOKENS_CHUNK)
         for match in _TOKEN.finditer(text, at, bound):
             begin, end = match.span(1)
             if end == bound < size:
@@ -114,7 +114,7 @@ def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
             at = _blanks_end(text, at, bound)
         if at == before:
             at = yield from _long(text, at)
-        if at - paused >= _TOKENS_WINDOW:
+        if at - paused >= _TOKENS_CHUNK:
             paused = at
             yield None
 
@@ -127,7 +127,7 @@ def _blanks_end(text: bytes, at: int, bound: int) -> int:
 
 
 def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
-    """Parse the token or comment at `at`, which may be longer than a window, and return its end."""
+    """Parse the token or comment at `at`, which may be longer than a chunk, and return its end."""
     octet = text[at]
     if octet == _CARRIAGE:
         if at + 1 < len(text) and text[at + 1] != _LINE_FEED:
@@ -152,7 +152,7 @@ def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
 def _run(pattern: re.Pattern[bytes], text: bytes, at: int) -> Generator[None, None, int]:
     """Return the end of a match. Every part of a match must match the pattern, too."""
     while True:
-        bound = min(len(text), at + _WINDOW)
+        bound = min(len(text), at + _CHUNK)
         found = pattern.match(text, at, bound)
         assert found is not None
         at = found.end()
@@ -165,8 +165,8 @@ def _quoted_end(text: bytes, at: int) -> Generator[None, None, int | None]:
     """Return the end of the string whose quote is at `at`; None if it has no end or a bad escape."""
     at += 1
     while True:
-        # An escape that the end of the window splits is left to the next window.
-        found = _CONTENT.match(text, at, min(len(text), at + _WINDOW))
+        # An escape that the end of the chunk splits is left to the next chunk.
+        found = _CONTENT.match(text, at, min(len(text), at + _CHUNK))
         assert found is not None
         end = found.end()
         if end < len(text) and text[end] == _QUOTE:
@@ -181,11 +181,11 @@ def _bare_end(text: bytes, begin: int) -> Generator[None, None, int]:
     """Return the end of the bare atom at `begin`."""
     at = begin
     while True:
-        bound = min(len(text), at + _WINDOW)
+        bound = min(len(text), at + _CHUNK)
         found = _IN_ATOM.match(text, at, bound)
         assert found is not None
         end = found.end()
-        # The end of the window may split a pair, which the expression cannot see then.
+        # The end of the chunk may split a pair, which the expression cannot see then.
         if text[end : end + 1] in (b"#", b"|") if end < bound else text[end - 1 : end + 1] in _PAIRS:
             _refuse(text, begin)
         if end < bound or end == len(text):
@@ -199,7 +199,7 @@ def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
     depth = 1
     paused = at
     while True:
-        bound = min(len(text), at + _TOKENS_WINDOW)
+        bound = min(len(text), at + _TOKENS_CHUNK)
         for match in _WITHIN_COMMENT.finditer(text, at, bound):
             at = match.end()
             match match[0]:
@@ -220,9 +220,9 @@ def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
         else:
             if bound == len(text):
                 raise SexpError(_ENDLESS_COMMENT)
-            # The first octet of a pair may be the last of the window.
+            # The first octet of a pair may be the last of the chunk.
             at = max(at, bound - 1)
-        if at - paused >= _TOKENS_WINDOW - 1:
+        if at - paused >= _TOKENS_CHUNK - 1:
             paused = at
             yield
 
@@ -463,19 +463,19 @@ def unquoting_compiled(atom: bytes) -> Steps[bytes]:
         yield
 
 
-# Complete escapes only: one that the end of a window splits is left to the next window.
+# Complete escapes only: one that the end of a chunk splits is left to the next chunk.
 _WHOLE = re.compile(rb"[^\\]*+(?:" + _ESCAPE + rb"[^\\]*+)*+")
 
 
 def unquoting_plain(atom: bytes) -> Steps[bytes]:
     """Resolve escapes as `unquoting` does, in plain Python."""
     at, end = 1, len(atom) - 1
-    if end - at <= _WINDOW or b"\n" in atom:
+    if end - at <= _CHUNK or b"\n" in atom:
         # An escape with a line feed also skips the blanks after it; it does not occur in lines.
         return unescape(atom[1:-1])
     pieces: list[bytes] = []
     while at < end:
-        found = _WHOLE.match(atom, at, min(end, at + _WINDOW))
+        found = _WHOLE.match(atom, at, min(end, at + _CHUNK))
         assert found is not None
         pieces.append(unescape(found[0]))
         at = found.end()
