@@ -218,7 +218,7 @@ class Clients:
         known = self._known.get(name) if colon and len(id) <= MOST_ID_OCTETS else None
         if known is not None and (shown := self._was_shown(known, secret)) is not None:
             return shown.identity
-        hashes = self._hashes_of_nobody(name) if known is None else [each.hash for each in known.secrets]
+        hashes = self._decoy_hashes(name) if known is None else [each.hash for each in known.secrets]
         fitting: list[SecretHash] = []
         is_right = await self._attempts.check(
             host,
@@ -287,7 +287,7 @@ class Clients:
     def _digest(self, secret: bytes) -> bytes:
         return hmac.digest(self._key, secret, "sha256")
 
-    def _hashes_of_nobody(self, name: bytes) -> Sequence[SecretHash]:
+    def _decoy_hashes(self, name: bytes) -> Sequence[SecretHash]:
         """Return hashes that no secret matches, as many and with the costs of a configured client's: always
         of the same client for the same name. So the response time does not reveal which names exist, not even
         at the first attempt.

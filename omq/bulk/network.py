@@ -85,11 +85,11 @@ class PlainWire:
         self.send_all(octets)
 
     def receive(self, room: memoryview) -> int:
-        return self._patiently(partial(self.socket.recv_into, room))
+        return self._retry_timeouts(partial(self.socket.recv_into, room))
 
     def receive_some(self, octets: int) -> bytes:
         """Receive at most `octets` octets from the socket."""
-        return self._patiently(partial(self.socket.recv, octets))
+        return self._retry_timeouts(partial(self.socket.recv, octets))
 
     def send_all(self, octets: bytes) -> None:
         """Send everything. `socket.sendall` is not suitable: its timeout applies to the whole call, but a
@@ -98,9 +98,9 @@ class PlainWire:
         with memoryview(octets) as left:
             rest = left
             while rest:
-                rest = rest[self._patiently(partial(self.socket.send, rest)) :]
+                rest = rest[self._retry_timeouts(partial(self.socket.send, rest)) :]
 
-    def _patiently(self, step: Callable[[], T]) -> T:
+    def _retry_timeouts(self, step: Callable[[], T]) -> T:
         """Retry a socket call after each TimeoutError, until the server was silent for too long."""
         begun = time.monotonic()
         while True:

@@ -72,5 +72,5 @@ class DriverFactory:
         with trio.CancelScope() as scope:
             self._dealers[driver] = scope
             await driver.run()
-        while driver.crumble():
+        while driver.free_some():
             await trio.lowlevel.checkpoint()

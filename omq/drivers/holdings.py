@@ -219,7 +219,7 @@ class Holdings:
             del self._chunks[number], self._firsts[number]
 
     def clear(self) -> int:
-        """Remove all blocks, which `crumble` frees. Return their octets."""
+        """Remove all blocks, which `free_some` frees. Return their octets."""
         freed, self.octets, self.messages = self.octets, 0, 0
         self._cleared, self._chunks = self._chunks, []
         self._firsts.clear()
@@ -227,7 +227,7 @@ class Holdings:
         self._settled.clear()
         return freed
 
-    def crumble(self) -> bool:
+    def free_some(self) -> bool:
         """Free some of the blocks that `clear` removed. Return whether there are more."""
         del self._cleared[-1:]
         return bool(self._cleared)

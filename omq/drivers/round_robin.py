@@ -637,7 +637,7 @@ class RoundRobinDriver(Driver):
         self.resources.memory.unconfirmed.forget(self._signal)
         self.free(self._holdings.clear())
 
-    def crumble(self) -> bool:
+    def free_some(self) -> bool:
         """Free some of the messages that the topic had at its end. Return whether there are more."""
         self._settling.drop()
-        return self._holdings.crumble() or bool(self._settling)
+        return self._holdings.free_some() or bool(self._settling)

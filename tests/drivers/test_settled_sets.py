@@ -136,7 +136,7 @@ def test_many_blocks_are_removed_in_portions() -> None:
     assert holdings.clear() == octets
     assert (holdings.messages, holdings.octets, holdings.first) == (0, 0, None)
     freed = []
-    while holdings.crumble():
+    while holdings.free_some():
         now = sys.getallocatedblocks()
         freed.append(before - now)
         before = now

@@ -60,7 +60,7 @@ class LongAnswer:
         self._since = self._moved = trio.current_time()
         self._sent = 0
 
-    def hinders(self, now: float, sent: int) -> bool:
+    def delays_others(self, now: float, sent: int) -> bool:
         """Return whether its client reads too slowly while other answers wait for memory.
 
         Called about every second while it is sent. `sent` is the number of octets sent on the connection.

@@ -223,12 +223,12 @@ class OmqTerminal:
     def sweep(self, now: float) -> None:
         """Check whether a ping is due, and whether the client is gone. Called about every second."""
         self._sender.forwarder.look(now)
-        if self._long is not None and self._long.hinders(now, self._transport.sent):
+        if self._long is not None and self._long.delays_others(now, self._transport.sent):
             # Part of its frame is sent, so no Error can be sent on this connection.
             self._tell_gave_way("to read an answer")
             self._scope.cancel()
             return
-        if isinstance(self._state, Serving | Answering) and self._fetches.hinders(now):
+        if isinstance(self._state, Serving | Answering) and self._fetches.delays_others(now):
             self._tell_gave_way("to read a stored block")
             self.fail(self._fetches.complaint())
             return
