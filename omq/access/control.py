@@ -98,7 +98,7 @@ class AccessControl:
         if identity.withdrawn is not None:  # meanwhile
             client.connections.give()
             raise Refused(Reason.FORBIDDEN, identity.withdrawn)
-        return Session(self._shared, identity, name, lambda: client.connections.give())
+        return Session(self._shared, identity, name, client.connections.give)
 
     def reload(self, config: Config) -> None:
         """Apply the clients and the quotas of another configuration. `Session.withdrawn` says of sessions

@@ -146,7 +146,7 @@ class Session:
         self.owner: Ownership | None = None
         """Whose exclusive queues the connection may use; None for a connection that cannot have any."""
         self._closed: Callable[[], None] | None = closed
-        self._may_publish: set[bytes] = set()
+        self._may_publish: dict[bytes, None] = {}  # an empty set would take three times as much
         """Topics to which the client may publish: one look at a set instead of its rights for each post."""
 
     # Most connections of omq never need these two sets.
@@ -379,7 +379,7 @@ class Session:
         self.check(Right.PUBLISH, name)
         if len(self._may_publish) >= MOST_REMEMBERED:
             self._may_publish.clear()
-        self._may_publish.add(name)
+        self._may_publish[name] = None
 
     async def _find_leased(self, topic: Topic) -> Driver:
         name = topic.topic

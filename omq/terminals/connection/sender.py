@@ -112,7 +112,6 @@ class Sender:
         "forwarder",
         "signal",
         "stalled_at",
-        "still_at",
     )
 
     def __init__(
