@@ -1,7 +1,9 @@
 """A queue with priorities: its messages with the highest priority are dealt first, each level in order."""
 
 from bisect import insort
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import trio
 
@@ -10,12 +12,22 @@ from omq.drivers.perishing import PRIORITY, priority
 from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Gone
+from omq.drivers.unsettled import number_of
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, Returned, Run
 
 _CHUNK_IDS = 1024
 """The number of neighbouring ids whose priorities are kept together."""
+
+SORTED_IDS = 1024
+"""How many ids of a run are sorted at a time, at most."""
+
+SORTED_LEVELS = 32
+"""How many priorities of runs are sorted at a time, about: this takes some tenths of a millisecond."""
+
+FEW_LEVELS = 16
+"""With more priorities than these it is faster to look at each message."""
 
 
 class _Priorities:
@@ -60,6 +72,17 @@ def _within_chunks(ids: range) -> Iterator[tuple[int, slice, int]]:
         ids = ids[len(here) :]
 
 
+def _bitmaps(levels: bytes) -> dict[int, int]:
+    """Return for each level a bitmap with a bit set for each place where it is."""
+    found = set(levels)
+    if len(found) <= FEW_LEVELS:
+        return {level: _places(levels, level) for level in found}
+    bitmaps = dict.fromkeys(found, 0)
+    for place, level in enumerate(levels):
+        bitmaps[level] |= 1 << place
+    return bitmaps
+
+
 def _places(levels: bytes, level: int) -> int:
     """Return a bitmap with a bit set for each place where this level is."""
     digits = bytearray(b"0" * 256)
@@ -78,19 +101,28 @@ class Levels(Returned):
         self._ready: dict[int, Returned] = {}
         self._order: list[int] = []  # the priorities of `_ready`, the highest last
         self._known = _Priorities()
+        self._unsorted: deque[Run] = deque()
+        """Ids that are not in `_ready` yet: a client may give back a hundred thousand of them at once."""
+        self._unsorted_count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._ready.values()))
+        return sum(map(len, self._ready.values())) + self._unsorted_count
 
     @property
     def lowest(self) -> int:
         """The id that leaves next. There must be one."""
-        return self._ready[self._order[-1]].lowest
+        return self._next().lowest
 
     @property
     def deliveries(self) -> int:
         """How often that message was delivered before."""
-        return self._ready[self._order[-1]].deliveries
+        return self._next().deliveries
+
+    def _next(self) -> Returned:
+        """Return the ids with the highest priority."""
+        while self._unsorted:
+            self.sort()
+        return self._ready[self._order[-1]]
 
     def learn(self, ids: range, level: int) -> None:
         """Record the priority of messages that arrive."""
@@ -102,13 +134,39 @@ class Levels(Returned):
         self._known.forget(ids)
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Add ids that are not in the queue."""
-        for run in runs:
-            levels = self._known.of(range(run.first, run.last + 1, run.step))
-            for level in set(levels):
-                if bits := run.bits & _places(levels, level):
-                    self._add(level, [run._replace(bits=bits)])
+        """Add ids that are not in the queue. If they are many, `sort` must follow before one leaves, or else
+        all of them are sorted then.
+        """
+        before = len(self._unsorted)
+        self._unsorted += runs
+        self._unsorted_count += number_of(islice(self._unsorted, before, None))
+        self.sort()
+
+    @property
+    def is_sorting(self) -> bool:
+        """Whether `sort` has something to do."""
+        return bool(self._unsorted)
+
+    def sort(self) -> None:
+        """Sort some of the ids that were added."""
+        left = SORTED_LEVELS
+        while self._unsorted and left > 0:
+            left -= self._sort(self._unsorted.popleft())
         self._measure()
+
+    def _sort(self, run: Run) -> int:
+        """Sort the first ids of a run. Return the number of their priorities."""
+        if run.bits.bit_length() > SORTED_IDS:
+            rest = run._replace(first=run.first + SORTED_IDS * run.step, bits=run.bits >> SORTED_IDS)
+            self._unsorted.appendleft(rest)
+            run = run._replace(bits=run.bits & ((1 << SORTED_IDS) - 1))
+        self._unsorted_count -= run.bits.bit_count()
+        levels = self._known.of(range(run.first, run.last + 1, run.step)) if run.bits else b""
+        bitmaps = _bitmaps(levels)
+        for level, places in bitmaps.items():
+            if bits := run.bits & places:
+                self._add(level, [run._replace(bits=bits)])
+        return max(1, len(bitmaps))
 
     def _add(self, level: int, runs: Iterable[Run]) -> None:
         ready = self._ready.get(level)
@@ -119,8 +177,8 @@ class Levels(Returned):
 
     def pop(self) -> int:
         """Remove and return the id that leaves next. There must be one."""
+        ready = self._next()
         level = self._order[-1]
-        ready = self._ready[level]
         id = ready.pop()
         if not ready:
             del self._ready[level]
@@ -130,16 +188,19 @@ class Levels(Returned):
 
     def runs(self) -> Sequence[Run]:
         """Return all ids as runs, in no particular order."""
-        return [run for ready in self._ready.values() for run in ready.runs()]
+        return [*(run for ready in self._ready.values() for run in ready.runs()), *self._unsorted]
 
     def clear(self) -> None:
         """Remove all ids."""
         self._ready.clear()
         self._order.clear()
+        self._unsorted.clear()
+        self._unsorted_count = 0
         self._measure()
 
     def _measure(self) -> None:
         self.octets = sum(ready.octets for ready in self._ready.values())
+        self.octets += sum(run.octets for run in self._unsorted)
 
 
 class PriorityQueueDriver(QueueDriver):
@@ -191,6 +252,26 @@ class PriorityQueueDriver(QueueDriver):
 
     def _excess(self) -> int:
         return super()._excess() if self._is_loaded.is_set() else 0
+
+    def _shorten(self) -> None:
+        if self._levels.is_sorting:
+            self.is_perishable = True  # `_watch_head` is called, and does it
+            self._signal.set()
+        else:
+            super()._shorten()
+
+    async def _deal_returned(self, taker: RoundRobinChannel | None = None) -> bool:
+        if self._levels.is_sorting:
+            self._levels.sort()
+            await trio.lowlevel.checkpoint()
+            return False
+        return await super()._deal_returned(taker)
+
+    async def _watch_head(self) -> None:
+        while self._levels.is_sorting:
+            self._levels.sort()
+            await trio.lowlevel.checkpoint()
+        await super()._watch_head()
 
     def _pop_returned(self) -> int:
         message = super()._pop_returned()

@@ -84,7 +84,7 @@ class QueueDriver(LimitedDriver):
             if self._aside:
                 self._take_from_aside()
             if self._returned:
-                is_dealt = await self._deal_returned(self._returned.lowest, getter)
+                is_dealt = await self._deal_returned(getter)
             else:
                 is_dealt = await self._deal_next(getter)
             if is_dealt:

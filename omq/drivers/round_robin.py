@@ -342,7 +342,7 @@ class RoundRobinDriver(Driver):
                     if not is_dealing:
                         pass
                     elif self._returned:
-                        await self._deal_returned(self._returned.lowest)
+                        await self._deal_returned()
                     else:
                         await self._deal_next()
                 except StoreError:
@@ -399,10 +399,11 @@ class RoundRobinDriver(Driver):
         self._aside.add([Run(message, 1, 1, deliveries)])
         self._count()
 
-    async def _deal_returned(self, message: int, taker: RoundRobinChannel | None = None) -> bool:
+    async def _deal_returned(self, taker: RoundRobinChannel | None = None) -> bool:
         """Assign the lowest returned message: to `taker` if there is one, else to a subscriber with room.
         Return whether it was assigned.
         """
+        message = self._returned.lowest
         if taker is None and self._selective and not self._takers(message):
             self._set_aside()
             return False

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from served_drivers import Client, Drivers, Listener, messages_of, opened, post, quiet
 
-from omq.drivers.priority_queue import Levels
+from omq.drivers import priority_queue
+from omq.drivers.priority_queue import SORTED_IDS, SORTED_LEVELS, Levels
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.seam import Accepted, CreditKind, Messages, Modified
@@ -192,9 +194,119 @@ async def test_a_queue_that_is_deleted_while_it_settles(drivers: Drivers) -> Non
     await quiet()
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
-def test_levels_are_a_priority_queue(priorities: list[int], data: st.DataObject) -> None:
-    levels = Levels()
+@pytest.fixture
+def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sort one message at a time."""
+    monkeypatch.setattr(priority_queue, "SORTED_IDS", 1)
+    monkeypatch.setattr(priority_queue, "SORTED_LEVELS", 1)
+
+
+class Portions(trio.abc.Instrument):
+    """Counts how often messages are sorted in each step of a task."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts = [0]
+        sort = Levels.sort
+
+        def counted(levels: Levels) -> None:
+            self.counts[-1] += levels.is_sorting
+            sort(levels)
+
+        monkeypatch.setattr(Levels, "sort", counted)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.counts.append(0)
+
+
+@pytest.mark.usefixtures("little_at_once")
+@EITHER
+@pytest.mark.parametrize("consumes", [False, True])
+async def test_messages_that_come_back_together_are_sorted_in_steps(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch, durable: bool, consumes: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    await publish(queue, *[1, 2, 3] * 30)
+    client = Client(queue)
+    client.request(90)
+    await client.read()
+    portions = Portions(monkeypatch)
+    trio.lowlevel.add_instrument(portions)
+    client.close()
+    assert (queue.ready, queue.info().messages) == (90, 90)
+    await publish(queue, 2)
+    expected = ["3"] * 30 + ["2"] * 31 + ["1"] * 30
+    if consumes:
+        other = Client(queue)
+        other.request(91)
+        assert [body.decode() for body in (await other.read()).bodies] == expected
+        other.close()
+        assert queue.purge() == 91
+    else:
+        assert await everything(queue) == expected
+    trio.lowlevel.remove_instrument(portions)
+    assert sum(portions.counts) >= 90
+    assert max(portions.counts) <= 2  # the consumer ends and a message comes in the same step
+
+
+@pytest.mark.usefixtures("little_at_once")
+@pytest.mark.parametrize("limit", [{"max_length": 5}, {"max_octets": 5}, {"ttl_ms": 60_000}])
+async def test_limits_hold_for_messages_that_come_back_together(
+    drivers: Drivers, mock_clock: trio.testing.MockClock, limit: dict[str, int]
+) -> None:
+    queue = await queue_of(drivers, durable=False, **limit)
+    client = Client(queue)
+    client.request(90)
+    for level in [1, 2, 3] * 30:
+        await publish(queue, level)
+        await client.read()
+    client.close()
+    await quiet()
+    assert queue.ready == (90 if "ttl_ms" in limit else 5)
+    assert set(await everything(queue)) == ({"1", "2", "3"} if "ttl_ms" in limit else {"1"})
+
+
+def test_many_messages_are_sorted_in_portions() -> None:
+    levels, count = Levels(), 4 * SORTED_IDS * SORTED_LEVELS
+    levels.learn(range(0, count, 2), 5)
+    levels.learn(range(1, count, 2), 9)
+    runs = Ids()
+    runs.add(range(count))
+    levels.add(runs.runs())
+    portions = 1
+    while levels.is_sorting:
+        levels.sort()
+        portions += 1
+        assert len(levels) == count
+    assert portions == 2 * 4  # every second message has another priority
+    assert [levels.pop() for _ in range(count // 2)] == list(range(1, count, 2))
+    assert levels.lowest == 0
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 255), min_size=1, max_size=300))
+def test_many_priorities(few: int, priorities: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(priority_queue, "FEW_LEVELS", few)
+        levels = Levels()
+        for id, level in enumerate(priorities):
+            levels.learn(range(id, id + 1), level)
+        levels.add(Ids(range(len(priorities))).runs())
+    popped = [levels.pop() for _ in priorities]
+    assert popped == sorted(range(len(priorities)), key=lambda id: -priorities[id])
+
+
+@pytest.mark.parametrize(("ids", "at_once"), [(SORTED_IDS, SORTED_LEVELS), (3, 2)])
+@given(priorities=st.lists(st.integers(0, 3), min_size=1, max_size=60), data=st.data())
+def test_levels_are_a_priority_queue(
+    priorities: list[int], data: st.DataObject, ids: int, at_once: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(priority_queue, "SORTED_IDS", ids)
+        patch.setattr(priority_queue, "SORTED_LEVELS", at_once)
+        use(Levels(), priorities, data)
+
+
+def use(levels: Levels, priorities: list[int], data: st.DataObject) -> None:
+    """Use levels as a queue does."""
     for id, level in enumerate(priorities):
         levels.learn(range(id, id + 1), level)
     undone = set(range(len(priorities)))
