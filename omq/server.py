@@ -259,7 +259,7 @@ async def _open_store(
     try:
         for recovery in store.recoveries:
             level = logging.WARNING if recovery.rolled_back else logging.INFO
-            log.log(level, "%s: %s", recovery.level.value, recovery.what)
+            log.log(level, "the store of level %s: %s", recovery.level.value, recovery.what)
         async with trio.open_nursery() as background:
             memory = Memory(config.memory_bytes)
             catalogue = Catalogue(config, store, memory, background)

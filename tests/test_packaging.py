@@ -188,3 +188,15 @@ def test_no_document_names_a_foreign_package_to_install() -> None:
     this = Path(__file__)
     found = [str(path.relative_to(ROOT)) for path in texts if path != this and bare.search(path.read_text())]
     assert found == []
+
+
+def test_no_program_says_to_install_omq_from_an_index() -> None:
+    # It is on none: anybody could publish a package of that name. The documents say so.
+    texts = tracked(".py", ".sh")
+    assert len(texts) > 100
+    advised = re.compile(r"pip install [^\n]*omq-server")
+    this = Path(__file__)
+    found = [
+        str(path.relative_to(ROOT)) for path in texts if path != this and advised.search(path.read_text())
+    ]
+    assert found == []

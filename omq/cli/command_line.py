@@ -241,8 +241,9 @@ the published octets.""",
     topics.add_argument(
         "--lag",
         action="store_true",
-        help="show how far subscribers are behind instead: messages that are ready and unconfirmed, and how "
-        "many messages the slowest subscriber is behind; takes the right to watch the topics",
+        help="show how far subscribers are behind instead: messages that are ready and unconfirmed, how "
+        "many messages the slowest subscriber is behind, and how many publishers wait for room; takes the "
+        "right to watch the topics",
     )
     watching.add_commands(command, _add_topic, _positive, _seconds)
 

@@ -124,7 +124,7 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
     if options.format == "json":
         text = "".join(_json(topic) for topic in found)
     else:
-        head = ("NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "WAITING")
+        head = ("NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "PUBLISHERS WAITING")
         rows = [head] + [
             (
                 shown(topic.topic),
@@ -195,14 +195,16 @@ def _head(server: watching.Server) -> list[str]:
     limit = sum(share.limit for share in server.memory)
     full = [f"{shown(s.name)} {_percent(s)}" for s in server.memory if s.used * 2 > s.limit]
     commits = ", ".join(
-        f"{shown(writer.level)} {writer.last_commit_us / 1000:.1f} ms" for writer in server.writers
+        f"{shown(writer.level)} {writer.last_commit_us / 1000:.1f} ms"
+        for writer in server.writers
+        if writer.commits
     )
     found = [
         f"omq {shown(server.version)}, up {_duration(server.uptime)}",
         f"connections: {server.connections} of {server.max_connections} ({spoken or 'none'}),"
         f" {server.subscriptions} subscriptions",
         f"memory: {_octets(held)} of {_octets(limit)}" + (f"; {', '.join(full)}" if full else ""),
-        f"last commits: {commits}",
+        f"last commits: {commits or 'none'}",
         f"disk: {_octets(server.disk_free)} free, the store has {_octets(server.store_octets)}",
     ]
     found += [f"{shown(w.level)}: {shown(w.refusal)}" for w in server.writers if w.refusal is not None]

@@ -16,7 +16,8 @@ EXAMPLES = """examples:
   omq replay prices --to parquet:prices --dry-run
 
 Without --where, a replay to a server copies stored blocks, without Spark. Any other replay uses Spark, and
-needs omq-server[spark] and Java 17 or later. A replay excludes messages published after its start."""
+needs the extra spark of omq-server and Java 17 or later. A replay excludes messages published after its
+start."""
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:

@@ -54,7 +54,7 @@ def check_workers(context: SparkContext) -> None:
         raise WrongPython(
             f"Spark's Python workers run {python!r} (from {whence}), which cannot import omq: {problem}. "
             f"Before the session starts, set {SETTING}={sys.executable}, the Python of this driver, or "
-            "install omq-server[spark] where the workers run."
+            "install omq-server with its extra spark where the workers run."
         )
 
 

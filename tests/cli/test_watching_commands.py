@@ -3,11 +3,14 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import termios
+from pathlib import Path
 
 import pytest
 from cli_helpers import OMQ, Shell
+from server_command import running_server
 
 
 def records(shell: Shell, *command: str) -> list[dict[str, object]]:
@@ -26,7 +29,9 @@ def test_waiting_messages_are_shown_and_purged(shell: Shell) -> None:
     assert (found["ready"], found["unconfirmed"], found["messages_in"]) == (2, 0, 2)
     assert (found["delivery"], found["persistence"]) == ("round-robin", "strong")
     head, *rows = shell.ok("topics", "--lag").decode().splitlines()
-    assert head.split() == ["NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "WAITING"]
+    assert re.split("  +", head) == [
+        "NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "PUBLISHERS WAITING",
+    ]  # fmt: skip
     assert ["watched-jobs", "2", "2", "0", "0", "0", "0"] in [row.split() for row in rows]
     assert shell.ok("purge", "watched-jobs") == b"2\n"
     assert lag(shell, "watched-jobs")["ready"] == 0
@@ -99,6 +104,16 @@ def test_top_shows_the_server_and_its_topics(shell: Shell) -> None:
     assert {"time", "server", "warnings", "topics"} == record.keys()
     assert isinstance(record["server"], dict)
     assert [each["protocol"] for each in record["server"]["protocols"]] == ["omq"]
+
+
+def test_top_shows_only_commits_that_there_were(tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        shell = Shell(server.address, tmp_path)
+        once = ("top", "--once", "--interval", "0.1")
+        assert b"\nlast commits: none\n" in shell.ok(*once)
+        shell.ok("pub", "readings", "1", "--confirm")
+        assert re.search(rb"\nlast commits: weak \d+\.\d ms\n", shell.ok(*once))
+        assert server.stop()[0] == 0
 
 
 @pytest.mark.parametrize("interval", ["0.05", "3601", "nan", "often"])

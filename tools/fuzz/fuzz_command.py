@@ -96,7 +96,7 @@ def _try_one(targets: list[Target], data: bytes) -> int:
 def _fuzz(target: Target, options: argparse.Namespace) -> int:
     if importlib.util.find_spec("atheris") is None:
         print(
-            "atheris is not installed: pip install 'omq-server[fuzz]', or -e '.[fuzz]' in a checkout",
+            "atheris is not installed: pip install -e '.[fuzz]' in the checkout",
             file=sys.stderr,
         )
         return 2
