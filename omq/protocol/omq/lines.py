@@ -228,6 +228,8 @@ def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]
 class _Events:
     """Collects events: messages of one topic become one run, up to the next event other than a Publish."""
 
+    __slots__ = ("_events", "_runs")
+
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._runs: dict[bytes, list[Batch]] = {}
@@ -247,8 +249,9 @@ class _Events:
                 self._events.append(event)
 
     def _close(self) -> None:
-        self._events += [PublishRun(topic, joined(parts)) for topic, parts in self._runs.items()]
-        self._runs.clear()
+        if self._runs:
+            self._events += [PublishRun(topic, joined(parts)) for topic, parts in self._runs.items()]
+            self._runs.clear()
 
     def all(self) -> list[Event]:
         self._close()

@@ -185,7 +185,7 @@ class Sender:
         return self._may_push()
 
     def has_room(self) -> bool:
-        return not self.backlog.is_full() and self._may_push()
+        return not (self.backlog.entries and self.backlog.is_full()) and self._may_push()
 
     def is_filled(self) -> bool:
         return self.backlog.is_full() and self.stalled_at != self.sent and self._may_push()
