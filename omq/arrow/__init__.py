@@ -8,9 +8,7 @@ source converts blocks with the same code.
 try:
     import pyarrow  # noqa: F401 - only whether it is there
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "omq.arrow needs PyArrow: pip install '.[arrow]' in a checkout of omq"
-    ) from error
+    raise ModuleNotFoundError("omq.arrow needs PyArrow: pip install '.[arrow]' in the checkout") from error
 
 from omq.arrow.tables import open_reader, read_table
 from omq.bulk.errors import BadOptions, DataLoss, OmqError, ServerRefused, UnknownTopic, Unreachable

@@ -197,8 +197,7 @@ def _spark(plan: Plan) -> "Meter":
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
             raise
         raise OmqError(
-            f"This needs Spark, and {error.name} is not installed: "
-            "pip install '.[spark]' in a checkout of omq."
+            f"This needs Spark, and {error.name} is not installed: pip install '.[spark]' in the checkout."
         ) from error
     with tempfile.TemporaryDirectory(prefix="omq-replay-") as directory:
         log = Path(directory, "spark.log")

@@ -280,7 +280,7 @@ def test_tls_and_clients(guarded: Serving) -> None:
 def test_without_pyarrow_the_import_says_what_to_install() -> None:
     program = "import sys\nsys.modules['pyarrow'] = None\nimport omq.arrow"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "omq.arrow needs PyArrow: pip install '.[arrow]' in a checkout of omq" in done.stderr
+    assert "omq.arrow needs PyArrow: pip install '.[arrow]' in the checkout" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("polars") is None, reason="polars is not installed")
