@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from omq.config import Config
 from omq.drivers.round_robin import RETRY_SECONDS
 from omq.listening import ListenError
-from omq.protocol.omq.types import Subscribed
+from omq.protocol.omq.types import Done, Subscribed
 from omq.server import open_server
 from omq.terminals.connection.accepting import PAUSE_SECONDS
 from omq_storage.blocks import encode
@@ -104,6 +104,18 @@ async def test_a_topic_that_the_catalogue_cannot_store_is_refused(
             refusal = await client.refusal(b"(Declare t Broadcast (Persistent Strong))")
             assert refusal == b"Declare t: " + FAILED
         await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+
+
+async def test_messages_that_the_store_cannot_delete_are_not_purged(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored_messages(store, b"Broadcast")
+    async with serving(store) as host:
+        client = await host.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(Environment, "retain", fail)
+            assert await client.refusal(b"(Purge t)") == b"Purge t: " + FAILED
+        assert await client.ask(b"(Purge t)") == Done(5)
 
 
 async def test_a_server_that_cannot_store_positions_and_ids_says_so_and_ends(
