@@ -129,7 +129,7 @@ async def test_a_held_consumer_leaves_its_messages_to_others(scene: Scene) -> No
     one.release()
     assert await taken(one) == [b"b"]
     assert one.statistics().unsettled == 1
-    two.grant(3, Credit.COUNT)
+    two.grant(3, CreditKind.COUNT)
     assert scene.room() == 4 + 2
     one.hold()
     assert scene.room() == 2

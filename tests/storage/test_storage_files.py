@@ -19,13 +19,17 @@ from pathlib import Path
 from omq_storage.files import has_room
 from omq_storage.spare import SpareRoom
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
 folder = Path(sys.argv[1])
 room = SpareRoom(folder)
 print((folder / "spare").stat().st_size)
 with room.released():
     print((folder / "spare").stat().st_size)
 print((folder / "spare").stat().st_size, has_room(folder / "file"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+room.restore()
+print((folder / "spare").stat().st_blocks * 512)
 room.close()
 """
 
@@ -124,8 +128,9 @@ def test_room_ends_at_the_limit_of_a_file(tmp_path: Path, limit: int, octets: in
     said = subprocess.run(
         [sys.executable, "-c", LIMITED, tmp_path, str(limit)], check=True, capture_output=True, text=True
     ).stdout.split()
-    first, released, again, room = said
+    first, released, again, room, restored = said
     assert (released, room) == ("0", str(has_more))
+    assert int(restored) >= SPARE_OCTETS
     assert first == again
     # The last step may be a part of one, which does not count but is there.
     assert octets <= int(first) <= min(limit, SPARE_OCTETS)

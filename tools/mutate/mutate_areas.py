@@ -79,7 +79,7 @@ DRIVERS = Area(
         "broadcast_channel.py": _server("broadcast", "topics", "stalled", "many_topics"),
         "budget.py": _server("stalled", "round_robin"),
         "consumers.py": QUEUES,
-        "dead_lettering.py": QUEUES,
+        "dead_lettering.py": (*QUEUES, *_drivers("spilling")),
         "dead_letters.py": QUEUES,
         "direct.py": (
             *_drivers("direct_nodes"),
@@ -113,7 +113,7 @@ DRIVERS = Area(
         "reservations.py": _server("reservations"),
         "round_robin.py": (
             *_drivers("dealing", "contract_of_round_robin"),
-            *_server("round_robin", "stalled", "backlog"),
+            *_server("sender", "round_robin", "stalled", "backlog"),
         ),
         "round_robin_channel.py": (
             *_drivers("dealing", "contract_of_round_robin"),
@@ -174,7 +174,7 @@ ACCESS = Area(
         "management.py": (*_server("management"), *_amqp("amqp_tools")),
         "marks.py": ("tests/access/test_marks.py",),
         "quotas.py": ("tests/access/test_quotas.py", *_server("quotas")),
-        "rights.py": _server("reloading", "clients"),
+        "rights.py": _server("reloading", "clients", "watching"),
         "session.py": (
             "tests/access/test_session.py",
             *_server("new_topics", "reservations", "path_of_a_publish"),
@@ -257,15 +257,18 @@ STORAGE = Area(
     "storage/omq_storage",
     ("tests/storage",),
     {
-        "backup.py": _storage("store", "identity"),
+        "backup.py": _storage("repair"),
         "batches.py": ("tests/storage/test_codec_twins.py", *_storage("batches", "blocks")),
-        "blocks.py": _storage("blocks"),
-        "catalogue.py": (*_storage("catalogue"), *_server("damaged_keys", "reservations", "store_trouble")),
+        "blocks.py": (*_storage("blocks"), *_server("large_messages")),
+        "catalogue.py": (
+            *_storage("catalogue", "topology"),
+            *_server("damaged_keys", "reservations", "store_trouble"),
+        ),
         "checkpoint.py": (*_storage("checkpoint"), *_server("persistence", "interrupted_starts")),
         "codec.py": ("tests/storage/test_codec_twins.py",),
         "database.py": (*_storage("environment"), *_server("store_trouble", "scarcity")),
         "environment.py": (*_storage("environment"), *_server("trouble", "store_trouble")),
-        "identity.py": _storage("identity"),
+        "identity.py": _storage("identity", "inspection"),
         "files.py": _storage("files"),
         "fragments.py": _storage("fragments", "pieces"),
         "heads.py": _storage("blocks"),
@@ -287,7 +290,7 @@ STORAGE = Area(
         "runs.py": (*_storage("runs"), *_server("stores_of_older_formats")),
         "routes.py": _storage("topology"),
         "salvage.py": _storage("salvage", "repair"),
-        "spare.py": _server("full_disk"),
+        "spare.py": (*_storage("files"), *_server("full_disk")),
         "store.py": (*_storage("store"), *_server("stores_of_older_formats")),
         "topology.py": _storage("topology"),
     },
