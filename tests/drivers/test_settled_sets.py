@@ -63,6 +63,16 @@ def test_messages_are_taken_out_with_how_often_they_were_delivered(
     assert share.used == 0
 
 
+def test_the_memory_of_a_set_is_that_of_its_parts() -> None:
+    share = Unconfirmed(1 << 20)
+    whole, first, again = Unsettled(share), Unsettled(share), Unsettled(share)
+    for ids, deliveries, part in ((range(1, 100, 3), 0, first), (range(200, 300), 1, again)):
+        for messages in (whole, part):
+            messages.add(ids, deliveries)
+    assert whole.octets == first.octets + again.octets
+    assert share.used == 2 * whole.octets
+
+
 def released(holdings: Holdings) -> int:
     """Free all blocks of messages that are done. Return how many octets became free."""
     freed = 0
@@ -106,6 +116,8 @@ def settle_all(holdings: Holdings, counts: list[int], data: st.DataObject) -> No
         assert holdings.messages == sum(map(len, held.values()))
         assert holdings.octets == sum(block.held for block, undone in held.items() if undone)
         assert holdings.first == min((block.first for block, undone in held.items() if undone), default=None)
+        behind = [block for block, undone in held.items() if undone and block.next > start]
+        assert holdings.blocks_from(start, 5) == behind[:5]
         for block, undone in held.items():
             assert all(holdings.find(message) is block for message in undone)
 

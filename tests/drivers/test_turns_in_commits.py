@@ -54,6 +54,17 @@ async def settled(confirmation: Confirmation) -> None:
 
 
 @pytest.mark.parametrize("sync", Sync)
+async def test_a_writer_has_drained_when_everything_is_settled(tmp_path: Path, sync: Sync) -> None:
+    async with two_topics(tmp_path, sync) as (busy, _):
+        assert busy.writer is not None
+        for number in range(1, 4):
+            confirmation = await busy.post(Bodies([b"x"]))
+            await busy.writer.drain()
+            assert busy.info().messages == number
+            assert confirmation.settled
+
+
+@pytest.mark.parametrize("sync", Sync)
 async def test_another_topic_waits_for_few_commits(tmp_path: Path, sync: Sync) -> None:
     async with two_topics(tmp_path, sync) as (busy, other):
         posts = []

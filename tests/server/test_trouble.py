@@ -106,6 +106,27 @@ async def test_one_damaged_block_costs_nobody_another(store: Path) -> None:
         assert news.text.startswith(b"Subscribe t: messages 2 to 2 are gone: the store is damaged there")
 
 
+async def test_a_damaged_message_that_a_worker_returned_costs_nobody_another(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        for body in (b"first", b"second", b"third"):
+            await client.send(publish(b"t", [body]))
+            await client.confirm()
+        await client.say(b"(Request t 10)")
+        await client.ask(b"(Subscribe t From_current)")
+        assert await client.bodies(3) == [b"first", b"second", b"third"]
+    file = store / "strong" / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Subscribe t From_current)")
+        assert await client.bodies(1) == [b"first"]
+        why = b"Subscribe t: messages 2 to 2 are gone: the store is damaged"
+        assert (await client.error()).startswith(why)
+        assert await client.bodies(1) == [b"third"]
+
+
 async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
     store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
