@@ -15,7 +15,18 @@ from test_dmp_fields import nested, values
 from test_frames import frames as any_frames
 
 from omq.protocol.amqp import head as stored_head
-from omq.protocol.amqp.fields import Boolean, Table, checking, read_table, table_octets
+from omq.protocol.amqp import openamq
+from omq.protocol.amqp.fields import (
+    Array,
+    Boolean,
+    Number,
+    NumberType,
+    Table,
+    Value,
+    checking,
+    read_table,
+    table_octets,
+)
 from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import reader as dmp_reader
@@ -100,6 +111,40 @@ def test_envelopes_with_tables(octets: bytes) -> None:
     assert spans.count == (needed == 4)
     found = codec.native.properties_end(b"\x20\0" + octets, 0)
     assert found == (expected + 2 if isinstance(expected, int) else -1)
+
+
+TIMES = [0, 5, 2**32 - 1, 2**32, 2**64 - 1]
+
+
+@given(tables(), st.lists(st.sampled_from(TIMES), max_size=3))
+@example(nested(32), TIMES)
+@example(nested(33), [])
+@example(table_octets(Table(((b"", Array((Table(), Array(())))),))), TIMES)
+def test_tables_for_openamq(octets: bytes, times: list[int]) -> None:
+    some = b"".join(b"\x01t" + b"T" + time.to_bytes(8, "big") for time in times)
+    array = b"A" + len(octets + some).to_bytes(4, "big") + b"F" + octets
+    for table in (octets, (len(some) + len(array) + 1).to_bytes(4, "big") + some + b"\0" + array):
+        head = b"\0\0\x20\0" + table
+        written = outcome(lambda head=head: openamq.narrowed_head(head))  # type: ignore[misc]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "COMPILED", False)
+            assert written == outcome(lambda head=head: openamq.narrowed_head(head))  # type: ignore[misc]
+
+
+@given(values, st.sampled_from(TIMES))
+def test_the_compiled_codec_writes_times_for_openamq(value: Value, time: int) -> None:
+    moment = Number(NumberType.TIMESTAMP, time)
+    table = table_octets(
+        Table(((b"a", moment), (b"b", value), (b"c", Array((value, Table(((b"", moment),)))))))
+    )
+    found = codec.native.narrowed_table(b"x" + table + b"y", 1)
+    assert found is not None
+    narrowed, end = found
+    assert end == len(table) + 1
+    assert openamq.widened_table(narrowed, 0, len(narrowed))[1] == len(narrowed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", False)
+        assert openamq.narrowed_head(b"\0\0\x20\0" + table) == b"\0\0\x20\0" + narrowed
 
 
 def test_the_compiled_codec_takes_every_property() -> None:

@@ -291,6 +291,8 @@ cdef enum:
     VALUES = 254  # an array
     NO_TYPE = 255
     MAX_NESTING = 32  # as in omq/protocol/amqp/fields.py
+
+cdef uint64_t LATEST = 0xFFFFFFFF  # the last time of four octets
 for _octet in range(256):
     SIZE[_octet] = NO_TYPE
 for _octet in b"bBt":
@@ -343,6 +345,56 @@ cdef int64_t after_values(
                 return -1
             at += size
     return at
+
+
+def narrowed_table(bytes data not None, Py_ssize_t at):
+    """Translate the table at `data[at]` to the form of OpenAMQ, in which times have four octets. Return it and the
+    end of the old one; None for octets that are no table.
+    """
+    cdef int64_t size = 0, end = PyBytes_GET_SIZE(data)
+    cdef bytes table
+    if not 0 <= at <= end or after_values(octets_of(data), at, end, MAX_NESTING, True, 8) < 0:
+        return None
+    table = PyBytes_FromStringAndSize(NULL, end - at)  # it does not become longer
+    end = narrow_values(octets_of(data), at, True, octets_of(table), &size)
+    return table[:size], end
+
+
+cdef int64_t narrow_values(
+    const uint8_t* octets, int64_t at, bint named, uint8_t* out, int64_t* written
+) noexcept nogil:
+    """Write the table or array whose length is at `at`, which `after_values` has checked; return its end."""
+    cdef int64_t begin = at + NUMBER, stop = begin + get_u32(octets + at), length_at = written[0]
+    cdef uint64_t time
+    cdef uint8_t kind
+    at = begin
+    written[0] += NUMBER
+    while at < stop:
+        if named:
+            at += 1 + octets[at]
+        kind = octets[at]
+        at += 1
+        if kind == c'T' or SIZE[kind] == FIELDS or SIZE[kind] == VALUES:
+            memcpy(out + written[0], octets + begin, at - begin)
+            written[0] += at - begin
+            if kind == c'T':
+                time = get_u64(octets + at)
+                if time > LATEST:
+                    time = LATEST
+                put_u32(out + written[0], <uint32_t>time)
+                written[0] += 4
+                at += 8
+            else:
+                at = narrow_values(octets, at, SIZE[kind] == FIELDS, out, written)
+            begin = at
+        elif SIZE[kind] == STRING:
+            at += NUMBER + get_u32(octets + at)
+        else:
+            at += SIZE[kind]
+    memcpy(out + written[0], octets + begin, stop - begin)
+    written[0] += stop - begin
+    put_u32(out + length_at, <uint32_t>(written[0] - length_at - NUMBER))
+    return stop
 
 
 cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end, uint8_t time) noexcept nogil:
