@@ -39,3 +39,12 @@ def test_many_times_are_thinned_and_never_too_late() -> None:
         assert since <= 2.0 * message
     last = times.since(count - 1)
     assert last == 2.0 * (count - 1)
+
+
+def test_of_two_times_that_become_one_the_earlier_is_kept() -> None:
+    times = DealtTimes()
+    for number in range(MOST_MARKS + 1):
+        times.note(number + 1, 2.0 * number)
+    for message in range(MOST_MARKS):
+        assert times.since(message) == 2.0 * (message - message % 2)
+    assert times.since(MOST_MARKS) == 2.0 * MOST_MARKS
