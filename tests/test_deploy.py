@@ -98,7 +98,8 @@ def test_the_backup_script_is_clean() -> None:
 def test_backups_are_whole_and_the_last_ones_stay(tmp_path: Path) -> None:
     backups, store = tmp_path / "backups", tmp_path / "store"
     script = DEPLOY / "systemd" / "omq-backup"
-    for name in ("2020-01-01T03-15-00Z", "2020-01-02T03-15-00Z", "2020-01-03T03-15-00Z.part", "mine"):
+    whole = ("2020-01-01T03-15-00Z", "2020-01-02T03-15-00Z", "mine")
+    for name in (*whole, "2020-01-03T03-15-00Z.part", "2020-01-04T03-15-00Z.part.part"):
         (backups / name).mkdir(parents=True)
     with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
         run("omq", "pub", "news", "kept", "--confirm", OMQ_SERVER=f"omq://{server.address}")

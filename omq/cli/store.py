@@ -141,4 +141,9 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
         "The copy is a store. To restore it, stop the server, move its store away, and copy the backup to "
         "its place.",
     )
-    to.add_argument("to", type=Path, metavar="DIR", help="a directory that does not exist, or is empty")
+    to.add_argument(
+        "to",
+        type=Path,
+        metavar="DIR",
+        help="a directory that does not exist, or is empty, outside of the store",
+    )

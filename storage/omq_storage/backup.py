@@ -1,9 +1,10 @@
 """Copying a store while a server uses it."""
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import lmdb
@@ -46,10 +47,47 @@ def backup(path: Path, to: Path, boot_id: str, progress: Callable[[str], None]) 
     if form is None:
         raise StoreError(f"There is no store in {path}.")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise StoreError(f"{to} exists and is not an empty directory.")
+        raise _taken(to)
+    if to.resolve().is_relative_to(path.resolve()):
+        raise StoreError(f"{to} is inside of the store {path}: who loses the store would lose its backup.")
     part = to.with_name(to.name + _PART)
-    shutil.rmtree(part, ignore_errors=True)
+    with _empty_directory(part, to):
+        return _fill(path, part, to, form, boot_id, progress)
+
+
+def _taken(to: Path) -> StoreError:
+    return StoreError(f"{to} exists and is not an empty directory.")
+
+
+@contextmanager
+def _empty_directory(part: Path, to: Path) -> Iterator[None]:
+    """Make a directory for the copy, or empty that of an interrupted backup.  Lock it, since another backup
+    to ``to`` would empty it meanwhile.
+    """
     make_directory(part)
+    descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"Another backup to {to} is running.") from error
+        # The other backup may have ended since the directory was opened, and with it the name.
+        if not part.is_dir() or not os.path.samestat(os.fstat(descriptor), part.stat()):
+            raise _taken(to)
+        for entry in part.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _fill(
+    path: Path, part: Path, to: Path, form: Format, boot_id: str, progress: Callable[[str], None]
+) -> int:
+    """Copy a store into the empty directory ``part`` and give it the name ``to``."""
     try:
         with ExitStack() as held:
             try:
@@ -66,9 +104,12 @@ def backup(path: Path, to: Path, boot_id: str, progress: Callable[[str], None]) 
         _give_new_identity(part, boot_id)
         write_format(part, StoreState.BACKUP)
         size = sum(file.stat().st_size for file in part.rglob(DATA))
-        if to.exists():
-            to.rmdir()
-        part.rename(to)
+        try:
+            part.rename(to)
+        except OSError as error:
+            if to.exists():
+                raise _taken(to) from error
+            raise
         sync_directory(to.parent)
     except BaseException:  # Ctrl-C, too
         shutil.rmtree(part, ignore_errors=True)

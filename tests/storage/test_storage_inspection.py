@@ -13,6 +13,7 @@ from omq_storage import integrity
 from omq_storage.backup import backup
 from omq_storage.catalogue import COUNTER, MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, TOPICS, TopicRecord
 from omq_storage.environment import Position
+from omq_storage.errors import StoreError
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LINEAGE_KEY
 from omq_storage.inspection import MAX_REPORTED, inspect
 from omq_storage.levels import Level
@@ -338,3 +339,36 @@ def test_a_backup_replaces_the_rest_of_an_interrupted_one(path: Path) -> None:
     backup(path, path.with_name("backup"), "first", lambda _: None)
     assert problems(path.with_name("backup")) == []
     assert not (path.with_name("backup") / "rest").exists()
+
+
+def test_two_backups_at_once_do_not_mix(path: Path) -> None:
+    to = path.with_name("backup")
+    refused: list[str] = []
+
+    def start_another(_: str) -> None:
+        with pytest.raises(StoreError) as raised:
+            backup(path, to, "first", lambda _: None)
+        refused.append(str(raised.value))
+
+    backup(path, to, "first", start_another)
+    assert set(refused) == {f"Another backup to {to} is running."}
+    assert problems(to) == []
+
+
+def test_a_backup_that_is_overtaken_is_refused(path: Path) -> None:
+    to = path.with_name("backup")
+
+    def make_it(_: str) -> None:
+        to.mkdir(exist_ok=True)
+        (to / "other").touch()
+
+    with pytest.raises(StoreError, match="exists and is not an empty directory"):
+        backup(path, to, "first", make_it)
+    assert [entry.name for entry in to.iterdir()] == ["other"]
+    assert not to.with_name("backup.part").exists()
+
+
+def test_a_backup_inside_of_its_store_is_refused(path: Path) -> None:
+    with pytest.raises(StoreError, match="is inside of the store"):
+        backup(path, path / "kept" / "backup", "first", lambda _: None)
+    assert not (path / "kept").exists()
