@@ -4,7 +4,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from systems import Kind, Publisher, Sink, System
+from systems import Kind, Publisher, Sink, System, Taken
 from workers import BenchFailure
 
 
@@ -53,6 +53,12 @@ class NoServer(System):
 
     def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
         return Publisher(self.connect_socket())
+
+    def acknowledge(self, connected: socket.socket, topic: bytes, data: bytes) -> Taken:
+        raise BenchFailure("there is no server to acknowledge messages to")
+
+    def unacknowledged(self, topic: bytes) -> int:
+        raise BenchFailure("there is no server to ask")
 
     def idle(self) -> socket.socket:
         raise BenchFailure("there is no server to connect to")

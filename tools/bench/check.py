@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from alone import NoServer
 from measure import TOPIC, Settings, server
 from systems import SOCKET_SECONDS, Kind, System, make_body
+from work import wait_until_done
 from workers import BenchFailure
 
 _SIZES = (20, 100, 1024, 5000)
@@ -40,6 +41,7 @@ def check_contents(system: System, settings: Settings) -> list[str]:
         check_delivery(system, settings, Kind.LIVE, 2),
         check_delivery(system, settings, Kind.ROUND_ROBIN, 4),
         check_delivery(system, settings, Kind.ROUND_ROBIN_WEAK, 4),
+        check_delivery(system, settings, Kind.WORK_QUEUE, 4),
         check_replay(system, settings, Kind.WEAK),
         check_replay(system, settings, Kind.STRONG),
     ]
@@ -64,7 +66,7 @@ def check_delivery(system: System, settings: Settings, kind: Kind, subscribers: 
             numbers = range(batch * _BATCH, (batch + 1) * _BATCH)
             bodies = [make_body(number, _SIZES[number % len(_SIZES)]) for number in numbers]
             published += bodies
-            publisher.send(b"".join([system.encode(kind, TOPIC, body) for body in bodies]), len(bodies))
+            publisher.send(system.encode_all(kind, [(TOPIC, body) for body in bodies]), len(bodies))
             expected = len(published) * (1 if kind.shared else subscribers)
             while sum(map(len, received)) < expected:
                 if time.monotonic() > deadline:
@@ -76,11 +78,19 @@ def check_delivery(system: System, settings: Settings, kind: Kind, subscribers: 
                     part = sockets[place].recv(65536)
                     if not part:
                         raise BenchFailure(f"{kind.name}: a subscriber was cut off")
-                    got, used = system.decode(kind, rests[place] + part)
-                    rests[place] = (rests[place] + part)[used:]
+                    whole = rests[place] + part
+                    if kind is Kind.WORK_QUEUE:
+                        taken = system.acknowledge(sockets[place], TOPIC, whole)
+                        got, used = system.decode(kind, whole[: taken.octets])
+                        sockets[place].sendall(taken.answer)
+                    else:
+                        got, used = system.decode(kind, whole)
+                        if got:
+                            sockets[place].sendall(system.ask(kind, TOPIC))
+                    rests[place] = whole[used:]
                     received[place] += got
-                    if got:
-                        sockets[place].sendall(system.ask(kind, TOPIC))
+        if kind is Kind.WORK_QUEUE:
+            wait_until_done(system, TOPIC)
         if kind.shared:
             # Numbers lead the bodies, so sorted bodies are the order of publication, whatever their size.
             if sorted(body for share in received for body in share) != published:

@@ -49,6 +49,7 @@ KINDS = {
     "live-1-8": Kind.LIVE,
     "round-robin-1-4": Kind.ROUND_ROBIN,
     "round-robin-weak-1-4": Kind.ROUND_ROBIN_WEAK,
+    "work-queue-1-4": Kind.WORK_QUEUE,
     "ingest-weak": Kind.WEAK,
     "ingest-strong": Kind.STRONG,
     "replay-warm": Kind.WEAK,
@@ -89,6 +90,8 @@ cases:
   live-1-1, live-1-8   one publisher; until each of 1 or 8 subscribers has every message
   round-robin-1-4      one publisher, four subscribers, every message to one of them
   round-robin-weak-1-4 the same with messages stored until they are done (of the peers, as above)
+  work-queue-1-4       one publisher, four workers, every message stored until its worker acknowledges it
+                       (JetStream: a work queue; Redis: a consumer group)
   ingest-weak          published until confirmed, over at least five flush intervals
   ingest-strong        published until confirmed, every confirmation after an fsync
   replay-warm          a stored topic from its beginning, files in the page cache
@@ -272,6 +275,8 @@ def take(case: str, system: System, settings: Settings, size: int, count: int) -
             return {case: live(system, settings, size, Kind.ROUND_ROBIN, 4)}
         case "round-robin-weak-1-4":
             return {case: live(system, settings, size, Kind.ROUND_ROBIN_WEAK, 4)}
+        case "work-queue-1-4":
+            return {case: live(system, settings, size, Kind.WORK_QUEUE, 4)}
         case "ingest-weak" | "ingest-strong":
             return {case: ingest(system, settings, size, KINDS[case])}
         case "replay-warm" | "replay-cold":
@@ -368,8 +373,9 @@ All systems get the same load: one connection that sends prepared messages, 256 
 DMP sink for omq; for omq-lines, NATS and Redis one command each), and receivers that read and count octets.
 In live and round-robin cases the publisher stays within {window} MiB of bodies of the slowest subscriber
 (round-robin: of all together), for all systems alike, so that none has a reason to drop; a missing message,
-a cut connection or a message too many fails the figure. Of the peers, messages to one of several workers are
-never stored: their figures stand beside both of omq's.
+a cut connection or a message too many fails the figure. In the round-robin cases the peers never store: their
+figures stand beside both of omq's. In the case work-queue all systems store, and each worker acknowledges
+every message by its number. In Redis, acknowledged entries stay in the stream.
 How many messages are stored is asked from the server.
 
 Ingest into Weak: omq flushes every {settings.weak_flush_seconds:g} s and \

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from systems import RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System
+from work import work
 from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_beside, run_together
 
 TOPIC = b"bench"
@@ -129,7 +130,7 @@ def publish_for(
         wait_for_room(board, kind, subscribers, (sent + chunk.messages - window) // due.every)
         publisher.send(chunk.data, chunk.messages)
         sent += chunk.messages
-    publisher.confirm(sent, sent)
+    publisher.confirm(sent, sent if kind.stored else None)
     return Span(start, time.perf_counter_ns(), sent, cpu_seconds() - cpu, {})
 
 
@@ -179,11 +180,12 @@ def receive_live(
     begin()
     cpu = cpu_seconds()
     start = time.perf_counter_ns()
-    pulled = system.pull_loop(sockets, TOPIC, chunk.size, board) if kind.shared else None
-    if pulled is None:
-        end, shares = count_frames(system, kind, chunk, board, sockets, due)
-    else:
+    if kind is Kind.WORK_QUEUE:
+        end, shares = work(system, TOPIC, board, sockets)
+    elif kind.shared and (pulled := system.pull_loop(sockets, TOPIC, chunk.size, board)) is not None:
         end, shares = pulled
+    else:
+        end, shares = count_frames(system, kind, chunk, board, sockets, due)
     used = cpu_seconds() - cpu
     detail = {f"subscriber {place + 1}": float(share) for place, share in enumerate(shares)}
     return Span(start, end, sum(shares), used, detail)

@@ -1,6 +1,7 @@
 """nats-server: core publish/subscribe and JetStream, spoken in its text protocol on raw sockets."""
 
 import json
+import re
 import shutil
 import socket
 import time
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from systems import (
+    WORK_IN_HAND,
     Kind,
     Publisher,
     Sink,
     System,
+    Taken,
     batches,
     command_version,
     receive_stream,
@@ -25,8 +28,15 @@ _ACKS = b"bench.acks"
 _DELIVER = b"bench.deliver"
 _STREAM = b"bench"
 
+_WORKERS = b"workers"
+_MESSAGE = re.compile(rb"MSG \S+ \S+ (\$JS\.ACK\.\S+) \d+\r\n[^\r]*\r\n")
+"""A message of a work queue with the subject that acknowledges it. No body has a line end."""
+
 CHUNKS_IN_FLIGHT = 4
 """How many chunks JetStream may owe acknowledgements for."""
+
+MOST_WORKERS = 4
+"""How many workers a work queue has: JetStream bounds what is not acknowledged of all together."""
 
 
 def digits_up_to(count: int) -> int:
@@ -107,6 +117,8 @@ class NatsSystem(System):
                 return "core publish/subscribe, at most once"
             case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return "core queue group (a random member each), at most once"
+            case Kind.WORK_QUEUE:
+                return "JetStream work queue in files, fsync every 2 minutes only; +ACK for each message"
             case Kind.WEAK | Kind.STRONG:
                 return "JetStream file store: written, fsync every 2 minutes only"
 
@@ -117,7 +129,7 @@ class NatsSystem(System):
     def start(self, directory: Path, kind: Kind) -> None:
         assert self._command is not None
         command = self._command
-        store = ["-js", "-sd", str(directory / "jetstream")] if kind.stored else []
+        store = ["-js", "-sd", str(directory / "jetstream")] if kind.in_files else []
         self.launch_on_free_port(
             lambda port: [command, "-a", "127.0.0.1", "-p", str(port), *store], directory
         )
@@ -145,7 +157,7 @@ class NatsSystem(System):
         return int(self.request(b"$JS.API.STREAM.INFO." + _STREAM, {})["state"]["messages"])
 
     def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
-        if kind.stored:
+        if kind.in_files:
             self.request(
                 b"$JS.API.STREAM.CREATE." + _STREAM,
                 {
@@ -153,9 +165,24 @@ class NatsSystem(System):
                     # Names of one part each, which one pattern stands for where they are many.
                     "subjects": [topics[0].decode()] if len(topics) == 1 else ["*"],
                     "storage": "file",
-                    "retention": "limits",
+                    "retention": "workqueue" if kind is Kind.WORK_QUEUE else "limits",
                     "discard": "old",
                     "num_replicas": 1,
+                },
+            )
+        if kind is Kind.WORK_QUEUE:
+            self.request(
+                b"$JS.API.CONSUMER.DURABLE.CREATE.%s.%s" % (_STREAM, _WORKERS),
+                {
+                    "stream_name": _STREAM.decode(),
+                    "config": {
+                        "durable_name": _WORKERS.decode(),
+                        "deliver_subject": _DELIVER.decode(),
+                        "deliver_group": _WORKERS.decode(),
+                        "deliver_policy": "all",
+                        "ack_policy": "explicit",
+                        "max_ack_pending": MOST_WORKERS * WORK_IN_HAND,
+                    },
                 },
             )
 
@@ -169,7 +196,7 @@ class NatsSystem(System):
         That is cheaper for JetStream than one acknowledgement per message, and confirms as much as the one
         confirmation per batch that the others give.
         """
-        if not kind.stored:
+        if not kind.in_files:
             return super().encode_all(kind, messages, place)
         topic, body = messages[-1]
         last = b"PUB %s %s.%d %d\r\n%s\r\n" % (topic, _ACKS, place, len(body), body)
@@ -177,13 +204,17 @@ class NatsSystem(System):
 
     def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
         connected = self.connect()
-        return JetStreamPublisher(connected, self, place) if kind.stored else CorePublisher(connected)
+        return JetStreamPublisher(connected, self, place) if kind.in_files else CorePublisher(connected)
 
     def idle(self) -> socket.socket:
         return self.connect()
 
     def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         connected = self.connect()
+        if kind is Kind.WORK_QUEUE:
+            connected.sendall(b"SUB %s %s 1\r\nPING\r\n" % (_DELIVER, _WORKERS))
+            receive_until(connected, b"PONG\r\n")
+            return connected
         group = b" workers" if kind.shared else b""
         # Every subscription has a number of its own, all of them equally long: so are the deliveries then.
         first = 10 ** len(str(len(topics))) if len(topics) > 1 else 1
@@ -194,6 +225,17 @@ class NatsSystem(System):
             connected.sendall(b"".join(subscriptions) + b"PING\r\n")
             receive_until(connected, b"PONG\r\n")
         return connected
+
+    def acknowledge(self, connected: socket.socket, topic: bytes, data: bytes) -> Taken:
+        answers: list[bytes] = []
+        octets = 0
+        for message in _MESSAGE.finditer(data):
+            answers.append(b"PUB %s 0\r\n\r\n" % message[1])
+            octets = message.end()
+        return Taken(len(answers), octets, b"".join(answers))
+
+    def unacknowledged(self, topic: bytes) -> int:
+        return self.stored()
 
     def held(self, topic: bytes) -> int:
         return self.stored()

@@ -9,7 +9,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from systems import Kind, Publisher, Sink, System, batches, receive_exactly, receive_stream
+from systems import (
+    WORK_IN_HAND,
+    Kind,
+    Publisher,
+    Sink,
+    System,
+    Taken,
+    batches,
+    receive_exactly,
+    receive_stream,
+)
 from workers import BenchFailure
 
 _DMP = b"AMQP\x0a\x01\x00\x01"
@@ -20,6 +30,7 @@ _DECLARATIONS = {
     Kind.LIVE: b"Broadcast Transient",
     Kind.ROUND_ROBIN: b"Round_robin Transient",
     Kind.ROUND_ROBIN_WEAK: b"Round_robin (Persistent Weak)",
+    Kind.WORK_QUEUE: b"Round_robin (Persistent Weak)",
     Kind.WEAK: b"Broadcast (Persistent Weak)",
     Kind.STRONG: b"Broadcast (Persistent Strong)",
 }
@@ -141,6 +152,11 @@ class OmqSystem(System):
                 return "Round_robin Transient, plain subscribers, at most once"
             case Kind.ROUND_ROBIN_WEAK:
                 return f"Round_robin (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
+            case Kind.WORK_QUEUE:
+                return (
+                    f"Round_robin (Persistent Weak), fsync every {self.weak_flush_seconds:g} s, "
+                    "a Received for each message"
+                )
             case Kind.WEAK:
                 return f"Broadcast (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
             case Kind.STRONG:
@@ -204,9 +220,30 @@ class OmqSystem(System):
 
     def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         connected = self.connect()
+        if kind is Kind.WORK_QUEUE:
+            credit = [b"(Request %s %d)\n" % (topic, WORK_IN_HAND) for topic in topics]
+            connected.sendall(b"".join(credit))
         for some in batches(topics):
             self._subscribe(connected, some, b"From_current")
         return connected
+
+    def acknowledge(self, connected: socket.socket, topic: bytes, data: bytes) -> Taken:
+        answers: list[bytes] = []
+        octets = 0
+        while len(data) - octets >= 4:
+            (length,) = struct.unpack_from(">I", data, octets)
+            if len(data) - octets < 4 + length:
+                break
+            if data[octets + 4] == _MESSAGE:
+                _, _, id, _ = _MESSAGE_HEAD.unpack_from(data, octets)
+                answers.append(b"(Received %s %d)\n" % (topic, id))
+            elif data[octets + 4] != _PING:
+                raise BenchFailure(f"omq-server sent {data[octets : octets + 200]!r}")
+            octets += 4 + length
+        return Taken(len(answers), octets, b"".join(answers))
+
+    def unacknowledged(self, topic: bytes) -> int:
+        return self.held(topic)
 
     def _subscribe(self, connected: socket.socket, topics: Sequence[bytes], replay: bytes) -> None:
         connected.sendall(b"".join([b"(Subscribe %s %s)\n" % (topic, replay) for topic in topics]))

@@ -1,10 +1,11 @@
 """redis-server: publish/subscribe, streams with the append-only file, and lists, in its own protocol."""
 
+import re
 import select
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from systems import (
@@ -14,6 +15,7 @@ from systems import (
     Publisher,
     Sink,
     System,
+    Taken,
     batches,
     command_version,
     receive_exactly,
@@ -26,6 +28,14 @@ REPLAY_COUNT = 5000
 
 POP_COUNT = 512
 """Most messages that a round-robin subscriber takes with one BLMPOP."""
+
+
+_GROUP = b"workers"
+_ENTRY = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nb\r\n\$\d+\r\n[^\r]*\r\n")
+"""An entry of a stream with its id. No body has a line end."""
+
+_GROUP_REPLY = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]*\r\n\*(\d+)\r\n")
+"""The beginning of an answer to XREADGROUP for one stream, with the number of its entries."""
 
 
 def command(*words: bytes) -> bytes:
@@ -112,6 +122,8 @@ class RedisSystem(System):
                 return "PUBLISH, at most once"
             case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return f"list: RPUSH, and BLMPOP of up to {POP_COUNT}, at most once"
+            case Kind.WORK_QUEUE:
+                return f"consumer group: XREADGROUP of up to {POP_COUNT}, XACK of each; fsync every second"
             case Kind.WEAK:
                 return "stream in memory, append-only file with fsync every second"
             case Kind.STRONG:
@@ -124,7 +136,7 @@ class RedisSystem(System):
         assert self._command is not None
         server = self._command
         options = ["--bind", "127.0.0.1", "--dir", str(directory), "--save", "", "--loglevel", "warning"]
-        if kind.stored:
+        if kind.in_files:
             sync = "always" if kind is Kind.STRONG else "everysec"
             # No rewriting of the file in the middle of a measurement, to its advantage.
             options += ["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]
@@ -141,6 +153,11 @@ class RedisSystem(System):
 
     def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         self.topics = topics
+        if kind is Kind.WORK_QUEUE:
+            with self.connect_socket() as connected:
+                for topic in topics:
+                    connected.sendall(command(b"XGROUP", b"CREATE", topic, _GROUP, b"0", b"MKSTREAM"))
+                    receive_until(connected, b"+OK\r\n")
 
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
         match kind:
@@ -148,7 +165,7 @@ class RedisSystem(System):
                 return command(b"PUBLISH", topic, body)
             case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return command(b"RPUSH", topic, body)
-            case Kind.WEAK | Kind.STRONG:
+            case Kind.WORK_QUEUE | Kind.WEAK | Kind.STRONG:
                 return command(b"XADD", topic, b"*", b"b", body)
 
     def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
@@ -162,6 +179,10 @@ class RedisSystem(System):
 
     def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         connected = self.connect_socket()
+        if kind is Kind.WORK_QUEUE:
+            (topic,) = topics
+            connected.sendall(_read_group(connected, topic))
+            return connected
         if kind.shared:
             (topic,) = topics
             connected.sendall(self.ask(Kind.ROUND_ROBIN, topic))
@@ -175,6 +196,38 @@ class RedisSystem(System):
                 if receive_exactly(connected, len(answer)) != answer:
                     raise BenchFailure("redis-server did not answer SUBSCRIBE as expected")
         return connected
+
+    def acknowledge(self, connected: socket.socket, topic: bytes, data: bytes) -> Taken:
+        at = 0
+        while data.startswith(b":", at):  # the answer to an XACK
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                break
+            at = end + 2
+        head = _GROUP_REPLY.match(data, at)
+        if head is None:
+            if len(data) - at > 100 or data.startswith(b"-", at):
+                raise BenchFailure(f"redis-server said {data[at : at + 200]!r}")
+            return Taken(0, at, b"")
+        entries = list(_ENTRY.finditer(data, head.end()))
+        if len(entries) < int(head[1]):
+            return Taken(0, at, b"")
+        done = command(b"XACK", topic, _GROUP, *[entry[1] for entry in entries])
+        return Taken(len(entries), entries[-1].end(), done + _read_group(connected, topic))
+
+    def unacknowledged(self, topic: bytes) -> int:
+        with self.connect_socket() as connected:
+            connected.sendall(command(b"XINFO", b"GROUPS", topic) + command(b"PING"))
+            reply, _ = parse_reply(receive_until(connected, b"+PONG\r\n"), 0)
+        match reply:
+            case [[*words]]:
+                found = dict(zip(words[::2], words[1::2], strict=True))
+            case _:
+                raise BenchFailure(f"redis-server said {reply!r}")
+        pending, lag = found.get(b"pending"), found.get(b"lag")
+        if not isinstance(pending, int) or not isinstance(lag, int):
+            raise BenchFailure(f"redis-server does not count what is not acknowledged: {found!r}")
+        return pending + lag
 
     def held(self, topic: bytes) -> int:
         with self.connect_socket() as connected:
@@ -301,17 +354,32 @@ class RedisSystem(System):
             match reply:
                 case [b"message", _, bytes(body)]:
                     bodies.append(body)
+                case [[bytes(), [*entries]]] if kind is Kind.WORK_QUEUE:
+                    bodies += _bodies_of(entries)
                 case [bytes(), [*several]] if kind.shared:
                     bodies += [body for body in several if isinstance(body, bytes)]
                 case [*entries] if kind.stored:
-                    for entry in entries:
-                        match entry:
-                            case [bytes(), [b"b", bytes(body)]]:
-                                bodies.append(body)
-                            case _:
-                                raise BenchFailure(f"redis-server said {entry!r}")
-                case b"PONG":
+                    bodies += _bodies_of(entries)
+                case b"PONG" | int():
                     pass
                 case _:
                     raise BenchFailure(f"redis-server said {reply!r}")
         return bodies, at
+
+
+def _bodies_of(entries: Sequence[Reply]) -> Iterator[bytes]:
+    """Yield the bodies of entries of a stream."""
+    for entry in entries:
+        match entry:
+            case [bytes(), [b"b", bytes(body)]]:
+                yield body
+            case _:
+                raise BenchFailure(f"redis-server said {entry!r}")
+
+
+def _read_group(connected: socket.socket, topic: bytes) -> bytes:
+    """Return the request for more messages of the worker with this connection."""
+    worker = b"worker-%d" % connected.fileno()
+    count = b"%d" % POP_COUNT
+    words = (b"GROUP", _GROUP, worker, b"COUNT", count, b"BLOCK", b"0", b"STREAMS", topic, b">")
+    return command(b"XREADGROUP", *words)

@@ -23,6 +23,9 @@ CHUNK_OCTETS = 256 * 1024
 RECEIVE_OCTETS = 1024 * 1024
 """Size of the buffer that receivers read into."""
 
+WORK_IN_HAND = 1000
+"""How many messages each worker of a work queue may have that it has not acknowledged."""
+
 
 class Kind(Enum):
     """The workload of a topic."""
@@ -30,6 +33,7 @@ class Kind(Enum):
     LIVE = "every message to every subscriber, in memory"
     ROUND_ROBIN = "every message to one subscriber, in memory"
     ROUND_ROBIN_WEAK = "every message to one subscriber, stored until it is done"
+    WORK_QUEUE = "every message to one worker, stored until the worker acknowledges it"
     WEAK = "stored, made durable every few seconds"
     STRONG = "stored and durable before it is confirmed"
 
@@ -39,9 +43,14 @@ class Kind(Enum):
         return self in (Kind.WEAK, Kind.STRONG)
 
     @property
+    def in_files(self) -> bool:
+        """Whether every system writes the messages to files."""
+        return self.stored or self is Kind.WORK_QUEUE
+
+    @property
     def shared(self) -> bool:
         """Whether the subscribers share the messages, rather than each getting all of them."""
-        return self in (Kind.ROUND_ROBIN, Kind.ROUND_ROBIN_WEAK)
+        return self in (Kind.ROUND_ROBIN, Kind.ROUND_ROBIN_WEAK, Kind.WORK_QUEUE)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,15 @@ class Chunk:
     size: int
     first: bytes
     last: bytes
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a worker has received: whole messages, their octets, and what acknowledges them."""
+
+    messages: int
+    octets: int
+    answer: bytes
 
 
 def batches(items: Sequence[bytes], size: int = 500) -> Iterator[Sequence[bytes]]:
@@ -266,6 +284,16 @@ class System(ABC):
     ) -> tuple[int, list[int]] | None:
         """Receive round-robin messages where subscribers must ask for them; None: they come by themselves."""
         return None
+
+    @abstractmethod
+    def acknowledge(self, connected: socket.socket, topic: bytes, data: bytes) -> Taken:
+        """Return the whole messages at the start of what a worker has received, and the octets that
+        acknowledge each of them, and that ask for more where a worker must ask.
+        """
+
+    @abstractmethod
+    def unacknowledged(self, topic: bytes) -> int:
+        """How many messages of a work queue are not acknowledged, as the server says."""
 
     @abstractmethod
     def idle(self) -> socket.socket:

@@ -1,0 +1,58 @@
+"""Workers that acknowledge every message of a stored queue."""
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+from systems import RECEIVE_OCTETS, SOCKET_SECONDS, System
+from workers import BenchFailure, Board
+
+
+def work(
+    system: System, topic: bytes, board: Board, sockets: Sequence[socket.socket]
+) -> tuple[int, list[int]]:
+    """Receive and acknowledge until the workers have everything. Return the moment of the last message, and
+    how many messages each worker got.
+
+    Fails unless the server then has no message left that is not acknowledged.
+    """
+    poll = select.epoll()
+    places = {each.fileno(): place for place, each in enumerate(sockets)}
+    for descriptor in places:
+        poll.register(descriptor, select.EPOLLIN)
+    received = [0] * len(sockets)
+    rests = [b""] * len(sockets)
+    end = 0
+    last_progress = time.monotonic()
+    while not board.target or sum(received) < board.target:
+        events = poll.poll(0.02)
+        if time.monotonic() - last_progress > SOCKET_SECONDS:
+            raise BenchFailure(f"{sum(received)} of {board.target} messages arrived, then nothing")
+        for descriptor, _ in events:
+            place = places[descriptor]
+            data = sockets[place].recv(RECEIVE_OCTETS)
+            if not data:
+                raise BenchFailure(f"a worker was cut off with {received[place]} messages")
+            whole = rests[place] + data
+            taken = system.acknowledge(sockets[place], topic, whole)
+            rests[place] = whole[taken.octets :]
+            if taken.messages:
+                received[place] += taken.messages
+                board.set_received(place, received[place])
+                end = time.perf_counter_ns()
+                last_progress = time.monotonic()
+            sockets[place].sendall(taken.answer)
+    if sum(received) != board.target:
+        raise BenchFailure(f"{sum(received)} messages arrived, {board.target} were published")
+    wait_until_done(system, topic)
+    return end, received
+
+
+def wait_until_done(system: System, topic: bytes) -> None:
+    """Wait until the server knows that every message is acknowledged."""
+    deadline = time.monotonic() + SOCKET_SECONDS
+    while left := system.unacknowledged(topic):
+        if time.monotonic() > deadline:
+            raise BenchFailure(f"{left} messages were received and are not acknowledged")
+        time.sleep(0.01)
