@@ -16,8 +16,8 @@ from measuring import seconds
 from test_commands import GENERATED, OF_ONE_LINE, commands, recorded_of
 
 from omq.protocol.omq.commands import CommandError, parse, publish_sexp, sexp_of_command
-from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, TooLong
-from omq.protocol.omq.types import Command, Confirm, Publish, Topics
+from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.types import Command, Confirm, Publish, Received, Topics
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def outcomes(events: Iterable[Event]) -> list[Outcome]:
-    """Return the events with each run taken apart into its Publish commands."""
+    """Return the events with each run taken apart into its commands."""
     found: list[Outcome] = []
     for event in events:
         match event:
@@ -38,6 +38,9 @@ def outcomes(events: Iterable[Event]) -> list[Outcome]:
                 assert batch.octets == sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
                 assert batch.longest == max(map(len, bodies))
                 found += [Publish(topic, body) for body in bodies]
+            case ReceivedRun(topic, ids):
+                assert ids
+                found += [Received(topic, id) for id in ids]
             case Parsed(command):
                 assert not isinstance(command, Publish)
                 found.append(command)
@@ -224,8 +227,16 @@ uniform = st.builds(
     st.lists(st.one_of(bares, tame, contents, quoted), min_size=1, max_size=6),
     st.sampled_from([b")", b'")', b")\r", b'")\r']),
 )
+receipts = st.sampled_from(
+    [
+        b"(Received a 1)", b"(Received a 2)\r", b"(received a 3)", b"(Received b 4)", b"(Received a 007)",
+        b"(Received a 999999999999999999)", b"(Received a 9223372036854775807)", b"(Received a -1)",
+        b'(Received "a" 5)', b"(Received a#| 6)", b"(Received  a 7)", b"(Received a 8) ", b"(Received a)",
+    ]
+)  # fmt: skip
 sequences = st.one_of(
     st.lists(lines, max_size=8),
+    st.lists(st.one_of(receipts, receipts, receipts, lines), max_size=12),
     uniform,
     st.builds(lambda several, others: [*several, *others, *several], uniform, st.lists(lines, max_size=2)),
 )
@@ -302,10 +313,20 @@ def test_printed_commands_are_parsed_back(published: list[Publish]) -> None:
         ),
         (b"(Publish a 1)\n(Confirm 1)\n", [run(b"a", [b"1"]), Parsed(Confirm(1))]),
         (b'(Publish "" 1)\n(Publish "" 2)\n', [run(b"", [b"1", b"2"])]),
+        (
+            b"(Received a 3)\n(received a 1)\r\n(Received a 3)\n(Received b 1)\n"
+            b"(Publish a 1)\n(Received a 2)\n",
+            [
+                ReceivedRun(b"a", [3, 1, 3]),
+                ReceivedRun(b"b", [1]),
+                run(b"a", [b"1"]),
+                ReceivedRun(b"a", [2]),
+            ],
+        ),
         (b"\n \n\r\n; a\r\n#|b|#\n#;c\n", []),
     ],
 )
-def test_messages_of_a_topic_are_one_run_up_to_another_command(lines: bytes, events: list[Event]) -> None:
+def test_commands_for_a_topic_are_one_run_up_to_another_command(lines: bytes, events: list[Event]) -> None:
     assert LineReader(100).feed(lines) == events
 
 

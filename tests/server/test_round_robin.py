@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from omq.model import Topic
-from omq.protocol.omq.types import Confirmed, Deleted, Subscribed, Unsubscribed
+from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Subscribed, Unsubscribed
 
 from .conversation import (
     EVERY,
@@ -143,6 +143,32 @@ async def test_received_for_a_message_not_outstanding_is_refused(store: Path, id
         await received(first, [1])
         assert (await first.refusal(b"(Received t 1)")).startswith(b"Received t: ")  # twice
         await received(second, [4])
+
+
+@pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
+async def test_many_receiveds_in_one_read_are_answered_one_by_one(store: Path, persistence: bytes) -> None:
+    count = 3000
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        client = await worker(host, credit=count)
+        await publisher.send(publish(b"t", numbered(1, count + 2)))
+        assert await client.ids(count) == list(range(1, count + 1))
+        unknown = range(2 * count, 3 * count - 1)
+        pairs = zip(range(1, count), unknown, strict=True)
+        await client.send(b"".join(b"(Received t %d)\n(Received t %d)\n" % pair for pair in pairs))
+        freed = []
+        for id in unknown:
+            frame = await client.frame()
+            while isinstance(frame, Message):
+                freed.append(frame.id)
+                frame = await client.frame()
+            assert isinstance(frame, Error)
+            assert frame.text == b"Received t: message %d is not waiting to be confirmed here" % id
+        assert freed + await client.ids(2 - len(freed)) == [count + 1, count + 2]
+        await client.send(b"".join(b"(Received nobody %d)\n" % id for id in range(100)))
+        for _ in range(100):
+            assert await client.error() == b"Received nobody: this connection is not subscribed"
+        assert (await client.topics())[b"t"].messages == 3
 
 
 async def test_request_and_received_where_they_do_not_belong(store: Path) -> None:

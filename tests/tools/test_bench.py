@@ -17,6 +17,7 @@ CASES = (
     "live-1-8",
     "round-robin-1-4",
     "round-robin-weak-1-4",
+    "work-queue-1-4",
     "ingest-weak",
     "ingest-strong",
     "replay-warm",
@@ -50,13 +51,13 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
         assert row["failure"] is None, case
         assert row["median"] > 0, case
         assert row["samples"][0]["counted"], case
-    for case in ("live-1-1", "live-1-8", "round-robin-1-4", "round-robin-weak-1-4"):
+    for case in ("live-1-1", "live-1-8", "round-robin-1-4", "round-robin-weak-1-4", "work-queue-1-4"):
         sample = rows[case]["samples"][0]
         subscribers = sorted(sample["detail"].values())
-        whole = sum(subscribers) if case.startswith("round-robin") else subscribers[0]
+        whole = subscribers[0] if case.startswith("live") else sum(subscribers)
         assert whole == sample["messages"] > 0
     assert {row["system"] for row in report["rows"]} == {"omq", "omq-lines", "omq-plain", "none"}
-    assert len(report["contents compared"]) == 3 * 5
+    assert len(report["contents compared"]) == 3 * 6
     assert not any("FAILED" in text for text in report["contents compared"])
     assert not list(stores.iterdir()), "the bench left something behind"
 

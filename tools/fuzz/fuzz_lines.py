@@ -8,7 +8,7 @@ from omq.protocol.omq import frames, sexp, times, topics
 from omq.protocol.omq.commands import CommandError, parse, sexp_of_command
 from omq.protocol.omq.converters import ConversionError
 from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.omq.lines import BadLine, LineReader, Parsed, PublishRun, TooLong
+from omq.protocol.omq.lines import BadLine, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
 from omq.protocol.omq.sexp import Sexp, SexpError
 from omq.protocol.omq.types import (
     Ack,
@@ -20,6 +20,7 @@ from omq.protocol.omq.types import (
     Frame,
     Leased,
     Ping,
+    Received,
     Subscribed,
     TopicList,
     Unsubscribed,
@@ -80,6 +81,12 @@ def _read_lines(pieces: list[bytes]) -> tuple[list[object], int]:
         for event in reader.feed(piece):
             if isinstance(event, PublishRun):
                 messages.setdefault(event.topic, []).extend(_bodies(event))
+                continue
+            if isinstance(event, ReceivedRun):
+                assert event.ids
+                for id in event.ids:
+                    said += [messages, Parsed(Received(event.topic, id))]
+                    messages = {}
                 continue
             said += [messages, event]
             messages = {}

@@ -9,14 +9,14 @@ meaning.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from omq.protocol.omq.commands import LONG_LINE, CommandError, parsing
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.sexp import BARE, QUOTED, unescape, unquote
-from omq.protocol.omq.types import Command, Publish, Received
+from omq.protocol.omq.types import Command, Publish
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 from omq_storage.batches import Batch, Bodies, batch, joined
@@ -31,6 +31,14 @@ class PublishRun:
 
     topic: bytes
     batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedRun:
+    """Received commands of one topic that follow one another, as clients print them."""
+
+    topic: bytes
+    ids: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class TooLong:
     error: bytes
 
 
-Event = PublishRun | Parsed | BadLine | TooLong
+Event = PublishRun | ReceivedRun | Parsed | BadLine | TooLong
 
 
 # -- the quick forms ----------------------------------------------------------------------------------------
@@ -78,8 +86,12 @@ _LINES = re.compile(
 # All of such a line before its body's octets; the second group is the quote that begins a quoted body.
 _HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")(?: ?(")| |(?<="))')
 
-# What a worker says once a message, as clients print it.
+# What a worker says once a message, as clients print it: a line, and the lines of one topic.
 _RECEIVED = re.compile(rb"\([Rr]eceived (" + BARE + rb") ([0-9]{1,18})\)\r?+\Z")
+_RECEIVED_LINES = re.compile(
+    rb"\([Rr]eceived (" + BARE + rb") [0-9]{1,18}\)\r?+\n(?:\([Rr]eceived \1 [0-9]{1,18}\)\r?+\n)*+"
+)
+_RECEIVED_ID = re.compile(rb"([0-9]++)\)\r?+\n")
 
 # The beginning of a Publish line, and its topic if that can be recognised.
 _PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
@@ -188,6 +200,9 @@ def _atom(written: bytes) -> bytes:
 SLOW_LINES = 16
 """The most lines of one step that are not in the quick forms."""
 
+RECEIVED_OCTETS = 4 << 10
+"""The most octets of Received lines that are read at once. They count as half of the lines of a step."""
+
 SLOW_OCTETS = 4 << 10
 """The most octets of mixed lines of one step, in plain Python."""
 
@@ -226,19 +241,34 @@ def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]
 
 
 class _Events:
-    """Collects events: messages of one topic become one run, up to the next event other than a Publish."""
+    """Collects events: messages of one topic become one run, up to the next event other than a Publish. So do
+    Received commands of one topic, up to the next event of another kind or topic.
+    """
 
-    __slots__ = ("_events", "_runs")
+    __slots__ = ("_events", "_received_ids", "_received_topic", "_runs")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._runs: dict[bytes, list[Batch]] = {}
+        self._received_topic = b""
+        self._received_ids: list[int] = []
 
     def publish(self, topic: bytes, part: Batch) -> None:
+        self._close_received()
         self._runs.setdefault(topic, []).append(part)
 
+    def received(self, topic: bytes, ids: Iterable[int]) -> None:
+        self._close_publishes()
+        if topic != self._received_topic:
+            self._close_received()
+            self._received_topic = topic
+        self._received_ids += ids
+
     def adding(self, line: bytes) -> Steps[None]:
-        """Add a line that has none of the quick forms."""
+        """Add a line that is no Publish in one of the quick forms."""
+        if received := _RECEIVED.match(line):
+            self.received(received[1], [int(received[2])])
+            return
         match event := (yield from _event_of_line(line)):
             case None:
                 pass
@@ -249,9 +279,18 @@ class _Events:
                 self._events.append(event)
 
     def _close(self) -> None:
+        self._close_publishes()
+        self._close_received()
+
+    def _close_publishes(self) -> None:
         if self._runs:
             self._events += [PublishRun(topic, joined(parts)) for topic, parts in self._runs.items()]
             self._runs.clear()
+
+    def _close_received(self) -> None:
+        if self._received_ids:
+            self._events.append(ReceivedRun(self._received_topic, self._received_ids))
+            self._received_ids = []
 
     def all(self) -> list[Event]:
         self._close()
@@ -299,6 +338,11 @@ def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> T
         if after > position:
             position = after
             yield
+            continue
+        if received := _RECEIVED_LINES.match(lines, position, position + RECEIVED_OCTETS):
+            events.received(received[1], map(int, _RECEIVED_ID.findall(received[0])))
+            slow += 1 + SLOW_LINES * len(received[0]) // (2 * RECEIVED_OCTETS)
+            position = received.end()
             continue
         end = lines.index(b"\n", position)
         yield from events.adding(lines[position:end])
@@ -422,8 +466,6 @@ def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> Steps[list[Event]]:
 
 
 def _event_of_line(line: bytes) -> Steps[Publish | Parsed | BadLine | None]:
-    if received := _RECEIVED.match(line):
-        return Parsed(Received(received[1], int(received[2])))
     try:
         command = yield from parsing(line)
     except CommandError as error:

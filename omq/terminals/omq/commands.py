@@ -178,6 +178,19 @@ class Commands:
             constructor, argument = _subject(command)
             self._replies.add(types.Error(sentence(constructor, argument, str(refused))))
 
+    async def received(self, topic: bytes, ids: Sequence[int]) -> None:
+        """Confirm messages; answer each that cannot be confirmed."""
+        await self.room()
+        try:
+            unknown = self._subscriptions.received(topic, ids)
+        except Refused as refused:
+            what = [str(refused)] * len(ids)
+        else:
+            what = [f"message {id} is not waiting to be confirmed here" for id in unknown]
+        for each in what:
+            await self.room()
+            self._replies.add(types.Error(sentence("Received", topic, each)))
+
     async def _perform(self, command: types.Command) -> None:
         """Execute a command. Raise Refused."""
         session = self._session
@@ -203,7 +216,7 @@ class Commands:
             case types.Request(topic, n):
                 await self._request(topic, n)
             case types.Received(topic, id):
-                self._subscriptions.received(topic, id)
+                await self.received(topic, [id])
             case types.Put(sink):
                 self._replies.add(types.Leased(await session.lease_sink(sink, self._principal)))
             case types.Get(feed, replay):

@@ -1,6 +1,6 @@
 """The subscriptions of one omq connection: their channels, and their turns to send."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from omq import model
@@ -163,13 +163,14 @@ class Subscriptions:
         """Keep credit for a later subscription, which takes over `place`."""
         self._credits[topic.topic] = _Credit(topic.id, credit, place)
 
-    def received(self, topic: bytes, message: int) -> None:
-        """Confirm a message. Raises Refused."""
+    def received(self, topic: bytes, messages: Sequence[int]) -> Sequence[int]:
+        """Confirm messages. Return those that are not waiting to be confirmed here. Raise Refused if none can
+        be.
+        """
         channel = self._round_robin_channel(topic)
         if not channel.settles:
             raise Refused(Reason.INVALID, "only a subscriber that sent a Request confirms messages")
-        if not channel.settle(range(message, message + 1), ACCEPTED):
-            raise Refused(Reason.INVALID, f"message {message} is not waiting to be confirmed here")
+        return [each for each in messages if not channel.settle(range(each, each + 1), ACCEPTED)]
 
     def _find(self, topic: bytes) -> OmqSubscription:
         subscription = self._by_name.get(topic)

@@ -22,7 +22,7 @@ from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
-from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, TooLong
+from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
@@ -469,6 +469,8 @@ class OmqTerminal:
                 case _:
                     await commands.publish_all(runs)
             match event:
+                case ReceivedRun(topic, ids):
+                    await commands.received(topic, ids)
                 case Parsed(command):
                     if number >= prepared and isinstance(command, types.Declare):
                         prepared = number + await commands.declare_ahead(islice(events, number, None))
@@ -490,7 +492,7 @@ class OmqTerminal:
             await self._state.commands.publish_all(runs)
         return True
 
-    async def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
+    async def _connect(self, event: Event) -> bool:
         """Execute the first command, which must be a valid Connect. Return False if the connection must
         end.
         """
