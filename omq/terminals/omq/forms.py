@@ -10,6 +10,8 @@ from omq.terminals.connection.forms import ContiguousMessage
 class Frames:
     """The form of an omq connection. Frames are sent as the octets of their block, without a copy."""
 
+    __slots__ = ("framed",)
+
     def __init__(self) -> None:
         self.framed = 0
 

@@ -102,18 +102,15 @@ class _Credit:
     """Called when it does not count any more; the subscription takes it over."""
 
 
-FORM = Frames()
-"""It has no state, so all connections share it."""
-
-
 class Subscriptions:
     """The subscriptions of one connection, by the names of their topics."""
 
-    __slots__ = ("_by_name", "_credits", "_replies", "_sending", "sender")
+    __slots__ = ("_by_name", "_credits", "_form", "_replies", "_sending", "sender")
 
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self.sender = sender
         self._replies = replies
+        self._form = Frames()
         self._by_name: dict[bytes, OmqSubscription] = {}
         self._sending: OmqSubscription | None = None
         self._credits: dict[bytes, _Credit] = {}  # by the names of topics that are not subscribed yet
@@ -198,7 +195,7 @@ class Subscriptions:
         topic = subscription.topic.topic
         try:
             gone = await self.sender.forwarder.forward(
-                topic, channel, FORM, lambda: not subscription.is_closed()
+                topic, channel, self._form, lambda: not subscription.is_closed()
             )
         except StoreError as problem:
             what = f"{for_clients(problem)}, the connection is closed"
