@@ -1,7 +1,6 @@
 """A connection with TLS, with the interface of a plain one: terminals do not see a difference."""
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -9,6 +8,7 @@ import trio
 
 from omq.drivers.seam import Octets
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
+from omq.terminals.connection.framed_transport import FramedTransport
 from omq.terminals.connection.transport import Transport
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
@@ -22,18 +22,17 @@ AROUND_OCTETS = 1 << 10
 """Read so much more than the wanted plaintext, for the overhead of TLS records."""
 
 
-class TlsTransport(Transport):
-    """One connected stream socket with TLS on it, after its handshake. `sent` counts plain octets."""
+class TlsTransport(FramedTransport):
+    """One connected stream socket with TLS on it, after its handshake. `sent` counts plain octets.
+
+    A frame is a record. It ends where as many octets of `pending` as `_frames` has are behind it.
+    """
 
     is_encrypted = True
 
     def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
         super().__init__(stream)
         self._engine = engine
-        self._records: deque[tuple[int, int]] = deque()
-        """The records in `pending`: how many octets of `pending` are behind each, and its plain octets, which
-        `sent` does not count yet.
-        """
 
     @classmethod
     async def accept(cls, stream: trio.SocketStream, engine: TlsEngine, received: bytes) -> "TlsTransport":
@@ -92,20 +91,6 @@ class TlsTransport(Transport):
                     self._push()
         return taken
 
-    async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
-        """Send as a plain connection does. The records that were begun must leave whole: what the socket has
-        not taken of them is `pending`, and counts as sent.
-        """
-        if await super().send_unless_stalled(parts):
-            return True
-        self.sent += sum(plain for _, plain in self._records)
-        self._records.clear()
-        return False
-
-    async def wait_taken(self) -> None:
-        await self.send()
-        await super().wait_taken()
-
     def _encrypt(self, piece: memoryview) -> int:
         """Make records of a piece, of at most PIECE_OCTETS, and let them be `pending`."""
         plain = [piece[start : start + RECORD_OCTETS] for start in range(0, len(piece), RECORD_OCTETS)]
@@ -115,9 +100,7 @@ class TlsTransport(Transport):
             raise trio.BrokenResourceError(f"TLS: {error}") from error
         octets = self._engine.outgoing()
         self.pending = memoryview(octets)
-        self._records.extend(
-            (len(octets) - end, len(record)) for end, record in zip(ends, plain, strict=True)
-        )
+        self._frames.extend((len(octets) - end, len(record)) for end, record in zip(ends, plain, strict=True))
         return len(piece)
 
     def _push(self) -> None:
@@ -131,8 +114,8 @@ class TlsTransport(Transport):
         except OSError as problem:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
         self.pending = self.pending[count:]
-        while self._records and len(self.pending) <= self._records[0][0]:
-            self.sent += self._records.popleft()[1]
+        while self._frames and len(self.pending) <= self._frames[0][0]:
+            self.sent += self._frames.popleft()[1]
 
     async def _send_octets(self, octets: bytes) -> None:
         """Send octets of TLS itself."""

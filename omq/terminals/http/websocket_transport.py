@@ -1,12 +1,12 @@
 """A connection through a WebSocket, with the interface of a plain one: terminals do not see a difference."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import trio
 
 from omq.drivers.seam import Octets
 from omq.protocol.http.websocket import Read, WebSocket
+from omq.terminals.connection.framed_transport import FramedTransport
 from omq.terminals.connection.transport import FIRST_OCTETS, MOST_OCTETS, Transport, behind
 
 FRAME_OCTETS = 64 << 10
@@ -19,11 +19,12 @@ AROUND_OCTETS = 1 << 10
 """Read so much more than the wanted octets of the stream, for the headers of frames."""
 
 
-class WebSocketTransport(Transport):
+class WebSocketTransport(FramedTransport):
     """An open WebSocket over a plain connection, or over one with TLS.
 
     `received` and `sent` count octets of the stream. As with TLS, `sent` counts the octets of a message when
-    all of it has left, because a browser reads whole messages only; the rest of a message is `pending`.
+    all of it has left, because a browser reads whole messages only; the rest of a message is `pending`. Here
+    a frame of `FramedTransport` is a message, and ends where `_handed` was when it was made.
 
     A Close of the client is the end of its stream: it is read as such, and the server answers it when it has
     sent everything. A connection that ends without Close is broken.
@@ -41,8 +42,6 @@ class WebSocketTransport(Transport):
         self._pong: bytes | None = None
         self._rest: Octets = b""  # of a frame, that the inner connection has not taken over
         self._handed = inner.sent  # where the last frame ends in what the inner connection sends
-        self._messages: deque[tuple[int, int]] = deque()
-        """The messages in `pending`: where each ends, as `_handed`, and how many octets it has."""
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -106,25 +105,11 @@ class WebSocketTransport(Transport):
             octets = _beginning(rest)
             self._rest = self._websocket.frame(octets)
             self._handed += len(self._rest)
-            self._messages.append((self._handed, len(octets)))
+            self._frames.append((self._handed, len(octets)))
             self._push()
             taken += len(octets)
             rest = behind(rest, len(octets))
         return taken
-
-    async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
-        """Send as a plain connection does. The messages that were begun must leave whole: what the socket has
-        not taken of them is `pending`, and counts as sent.
-        """
-        if await super().send_unless_stalled(parts):
-            return True
-        self.sent += sum(octets for _, octets in self._messages)
-        self._messages.clear()
-        return False
-
-    async def wait_taken(self) -> None:
-        await self.send()
-        await super().wait_taken()
 
     def _push(self) -> None:
         """Hand the socket what it takes now of `pending`, and an answer to Ping between two frames."""
@@ -134,8 +119,8 @@ class WebSocketTransport(Transport):
             self._handed += len(self._rest)
             self._push_rest()
         self.pending = self._rest or self._inner.pending
-        while self._messages and self._inner.sent >= self._messages[0][0]:
-            self.sent += self._messages.popleft()[1]
+        while self._frames and self._inner.sent >= self._frames[0][0]:
+            self.sent += self._frames.popleft()[1]
 
     def _push_rest(self) -> None:
         if self._rest or self._inner.pending:
