@@ -34,10 +34,12 @@ from omq.client import (
     Connecting,
     ConnectionLost,
     OmqError,
+    PublishRefused,
     Sink,
     connect,
 )
 from omq.client.address import parse_url
+from omq.client.errors import MOST_REFUSALS
 from omq.client.lines import publish_start
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.protocol.credentials import is_readable_by_others
@@ -158,6 +160,8 @@ def _sentences(group: BaseExceptionGroup[OmqError | OSError], lines: LogLines) -
             and lines.has_said(error.server_error)
         ):
             continue  # the server said why it closes the connection, and that is enough
+        elif isinstance(error, PublishRefused) and 0 < len(error.refusals) < MOST_REFUSALS:
+            yield "; ".join(error.refusals)  # all of them are there: the answer to Confirm only counts them
         elif isinstance(error, OSError) and error.strerror:
             yield f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         else:

@@ -59,8 +59,13 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
         done = shell.omq("--id-file", str(tmp_path / "id"), "ping")
         assert (done.returncode, done.stderr) == (0, b"")
         done = shell.omq("pub", "news", "x", "--confirm", OMQ_ID="reader:sesame")
-        assert done.returncode == 1
-        assert b"Publish news: this client may not publish to it" in done.stderr
+        assert (done.returncode, done.stderr) == (
+            1,
+            b"omq: Publish news: this client may not publish to it\n",
+        )
+        done = shell.omq("pub", "news", "-", "--confirm", input=b"x\n" * 3, OMQ_ID="reader:sesame")
+        several = b"omq: Publish news: 3 messages: this client may not publish to it\n"
+        assert (done.returncode, done.stderr) == (1, several)
         done = shell.omq("sub", "news", "--count", "0", OMQ_ID="reader:sesame")
         assert (done.returncode, done.stderr) == (0, b"")
         status, _, log = server.stop()
