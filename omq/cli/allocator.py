@@ -122,7 +122,8 @@ class Returns:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._lowest = library.resident()
+        self._least = self._lowest = library.resident()
+        """The least resident memory ever, and since memory was returned."""
         # The resident memory besides allocations: about constant while glibc keeps no free memory.
         self._besides = self._lowest - library.in_use()
         self._looks = 0
@@ -130,6 +131,8 @@ class Returns:
         self._patience = FIRST_LOOKS
         self._calm = 0
         """The number of checks since memory was returned."""
+        self._uncounted = 0
+        """The number of checks since glibc counted no more than a little."""
 
     def look(self) -> int:
         """Return kept memory to the kernel if it is large. Return by how many octets the process shrank."""
@@ -146,19 +149,26 @@ class Returns:
     def _kept(self) -> int:
         """Return an estimate of the free memory that glibc keeps."""
         resident = self._library.resident()
-        if resident - self._lowest <= LITTLE_OCTETS:
-            # It cannot be more than that. Do not have glibc count it, which goes through every free piece.
-            self._lowest = min(self._lowest, resident)
+        self._least, self._lowest = min(self._least, resident), min(self._lowest, resident)
+        # To count it takes long: glibc goes through every free piece. So do not count where it cannot be more
+        # than a little, and seldom where it is more only if what was in use at the last return is free now.
+        self._uncounted += 1
+        is_near = resident - self._lowest <= LITTLE_OCTETS and self._uncounted <= MOST_LOOKS
+        if is_near or resident - self._least <= LITTLE_OCTETS:
             return 0
         besides = resident - self._library.in_use()
         self._besides = min(self._besides, besides)
-        return besides - self._besides
+        kept = besides - self._besides
+        if kept <= LITTLE_OCTETS:
+            self._uncounted = 0
+        return kept
 
     def _trim(self) -> int:
         before = self._library.resident()
         drop_spare_objects()
         self._library.trim()
         self._lowest = self._library.resident()
+        self._uncounted = 0
         self._besides = self._lowest - self._library.in_use()
         return before - self._lowest
 
