@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for file in _id_files(options):
         if is_readable_by_others(file):
             say(f"{file}: other users may read the secret in it; `chmod 600 {shlex.quote(file)}` mends that")
+    lines = LogLines()
+    logging.getLogger("omq").addHandler(lines)
     if options.command == "replay":
         # Import late: a replay uses threads and plain sockets, which the other commands do not need.
         from omq.replay.command import run
@@ -84,8 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if options.action in PRINTING and sys.stdout is None:
         say("standard output is closed")
         sys.exit(1)
-    lines = LogLines()
-    logging.getLogger("omq").addHandler(lines)
     code = 0
     if options.action is sub and options.output_dir is not None:
         try:

@@ -112,6 +112,14 @@ def test_an_error_names_the_variable_with_the_bad_address(shell: Shell) -> None:
     assert b"argument --server: 'localhost' is no address of the form " in done.stderr
 
 
+def test_a_replay_from_no_server_says_so_as_other_commands_do(shell: Shell, tmp_path: Path) -> None:
+    done = shell.omq("replay", "t", "--to", f"jsonl:{tmp_path / 'out'}", "--server", "omq://127.0.0.1:1")
+    assert done.returncode == 1
+    said = done.stderr.splitlines()
+    assert len(said) > 1
+    assert all(line.startswith(b"omq: The server 127.0.0.1:1 cannot be reached: ") for line in said)
+
+
 def test_the_id_of_a_connection_is_a_number(shell: Shell) -> None:
     done = shell.omq("disconnect", "omq sub")
     assert done.returncode == 2

@@ -522,6 +522,17 @@ def test_connections_are_shown_and_ended(page: Page, client: blocking.Client, se
     assert page.driver.title == "Connections · omq"
 
 
+def test_connections_of_http_are_named_as_such(page: Page, server: RunningServer) -> None:
+    page.open(origin(server), "#/connections")
+    page.sees(".rows .col-client", "(HTTP)")
+
+
+def test_an_unknown_page_shows_the_topics(page: Page, server: RunningServer) -> None:
+    page.open(origin(server), "#/nowhere")
+    page.sees("h1", "opic")
+    assert page.texts("nav [aria-current=page]") == ["Topics"]
+
+
 def test_a_topic_shows_its_subscribers_and_keeps_less(
     page: Page, client: blocking.Client, server: RunningServer
 ) -> None:

@@ -114,7 +114,7 @@ export function connectionsPage(context) {
  * @param {any} each
  */
 function clientOf(each) {
-  return printable(each.client) || (each.protocol === "HTTP" ? "–" : "(not known yet)");
+  return printable(each.client) || (each.protocol === "HTTP" ? "(HTTP)" : "(not known yet)");
 }
 
 /**

@@ -43,8 +43,9 @@ function route() {
   else show(topicsPage(context));
   view?.update?.();
   tellTitle();
+  const current = ["connections", "server"].includes(page) ? page : "topics"; // a page that there is not, too
   for (const item of document.querySelectorAll("nav a")) {
-    if (item.getAttribute("data-page") === (page || "topics")) item.setAttribute("aria-current", "page");
+    if (item.getAttribute("data-page") === current) item.setAttribute("aria-current", "page");
     else item.removeAttribute("aria-current");
   }
 }
