@@ -318,6 +318,7 @@ CASES: dict[str, Case] = {
         for level, kind in (("", Kind.LIVE), ("-weak", Kind.WEAK))
         for word, count in THOUSANDS.items()
     },
+    "burst-1": Case(Kind.LIVE, LOST, partial(burst, count=1)),
     "burst-1-to-8": Case(Kind.LIVE, LOST, partial(burst, count=1, subscribers=8)),
     "burst-100": Case(Kind.LIVE, LOST, partial(burst, count=100)),
     "burst-1k": Case(Kind.LIVE, LOST, partial(burst, count=1_000)),
