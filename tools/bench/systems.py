@@ -293,7 +293,7 @@ class System(ABC):
 
     @abstractmethod
     def unacknowledged(self, topic: bytes) -> int:
-        """How many messages of a work queue are not acknowledged, as the server says."""
+        """Return how many messages of a work queue are not acknowledged, as the server says."""
 
     @abstractmethod
     def idle(self) -> socket.socket:
