@@ -232,6 +232,31 @@ async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
         assert (await slow.message()).body == (await quick.message()).body == b"live"
 
 
+async def test_messages_to_one_subscriber_do_not_count_for_another_in_the_middle_of_its_own(
+    store: Path,
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        for topic, bodies in ((b"many", [b"%d" % n * 1000 for n in range(1000)]), (b"few", [b"x"] * 5)):
+            await client.ask(b"(Declare %s Broadcast (Persistent Weak))" % topic)
+            await client.send(publish(topic, bodies))
+        await client.confirm()
+        slow = await host.connect(receive_octets=4096)
+        assert isinstance(await slow.ask(b"(Subscribe many From_beginning)"), Subscribed)
+        await eventually(
+            lambda: any(terminal.statistics().is_sending for terminal in host.server.terminals())
+        )
+        fast = await host.connect()
+        assert isinstance(await fast.ask(b"(Subscribe few From_beginning)"), Subscribed)
+        assert await fast.ids(5) == [1, 2, 3, 4, 5]
+        assert await slow.ids(1000) == list(range(1, 1001))
+        await client.send(publish(b"many", [b"last"]))
+        assert await slow.ids(1) == [1001]
+        assert sorted(terminal.statistics().messages_out for terminal in host.server.terminals()) == [
+            0, 5, 1001,
+        ]  # fmt: skip
+
+
 async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, clock: MockClock) -> None:
     """They go on where they were, in the middle of a message, when they read again."""
     count = 20_000
