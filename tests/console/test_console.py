@@ -562,6 +562,15 @@ def test_the_server_shows_its_numbers(page: Page, client: blocking.Client, serve
     assert all(described), described
     assert [each.partition(" ")[0] for each in page.texts("tbody th")] == ["strong", "weak", "async"]
     page.sees("[aria-label=Disk]", "GiB")
+    page.driver.set_window_size(1200, 800)
+    try:  # a screen of this width shows all columns of the commits
+        page.until(lambda: page.all("[aria-label=Commits] svg path"), "no chart")
+        hidden = (
+            "const each = document.querySelector('.cards .wide'); return each.scrollWidth - each.clientWidth"
+        )
+        assert page.script(hidden) <= 0
+    finally:
+        page.driver.set_window_size(1400, 900)
 
 
 # -- looks --------------------------------------------------------------------------------------------------
