@@ -335,7 +335,7 @@ def _check_exposure(config: Config) -> None:
         if not is_loopback(parse_address(address)[0]):
             raise ConfigError(
                 f"insecure: {address} can be reached from other machines, and without clients configured"
-                " every client may do everything: that needs --insecure"
+                " every client may do everything: configure clients, or allow that with --insecure"
             )
 
 

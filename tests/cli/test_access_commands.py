@@ -113,7 +113,7 @@ def test_listening_elsewhere_without_clients_needs_an_option(tmp_path: Path, add
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"omq-server: insecure: {address} can be reached from other machines, and without clients configured"
-        " every client may do everything: that needs --insecure\n"
+        " every client may do everything: configure clients, or allow that with --insecure\n"
     )
     assert not (tmp_path / "store").exists()
 
