@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import traceback
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -46,6 +46,18 @@ GROUP_PRODUCERS = 1024
 """A commit with this number of idempotent producers takes no further post. One post of a sink has far fewer.
 """
 
+GROUP_POSTS = 8192
+"""The most posts of one commit: each takes some microseconds, however short it is."""
+
+POSTS_IN_TURN = 512
+"""After this many posts that are put into a commit, the other tasks of the server have a turn."""
+
+TOPICS_IN_TURN = 64
+"""They have another one after this many topics whose blocks are made, or become available to subscribers."""
+
+TOPICS_SETTLED_IN_TURN = 512
+"""And after this many topics whose posts are settled. That is quick, and each turn wakes publishers."""
+
 GROUP_FRAGMENT_OCTETS = 1 << 20
 """A commit of fragments ends with the part that reaches this. Posts wait for one of them at most."""
 
@@ -74,6 +86,30 @@ class _Waiting:
         self.failure: Failure | None = None
 
 
+class Group:
+    """The posts of one commit, which is limited in octets, posts and idempotent producers."""
+
+    def __init__(self) -> None:
+        self.posts: list[Post] = []
+        self._octets = 0
+        self._producers = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a limit is reached."""
+        return (
+            self._octets >= GROUP_OCTETS
+            or self._producers >= GROUP_PRODUCERS
+            or len(self.posts) >= GROUP_POSTS
+        )
+
+    def add(self, post: Post) -> None:
+        """Add a post."""
+        self.posts.append(post)
+        self._octets += post.octets
+        self._producers += len(post.producers)
+
+
 class PostQueue:
     """The posts that wait for a commit. Posts of one topic keep their order."""
 
@@ -94,23 +130,23 @@ class PostQueue:
         self._turns.setdefault(post.driver, deque()).append(post)
         self.octets += post.octets
 
-    def take_group(self) -> list[Post]:
-        """Return the posts of the next commit: one of each topic, then the next of each, and so on.
+    def move_to(self, group: Group, most: int = POSTS_IN_TURN) -> bool:
+        """Move at most `most` posts to a group: one of each topic, then the next of each, and so on. Return
+        whether more can be moved.
 
-        The post that reaches a limit is the last one. The next group continues with the topic after it.
+        The post that reaches a limit of the group is the last one. The next group continues with the topic
+        after it.
         """
-        group: list[Post] = []
-        octets = producers = 0
-        while self._turns and octets < GROUP_OCTETS and producers < GROUP_PRODUCERS:
+        for _ in range(most):
+            if not self._turns or group.is_full:
+                return False
             driver, posts = self._turns.popitem(last=False)
             post = posts.popleft()
             if posts:
                 self._turns[driver] = posts
-            group.append(post)
-            octets += post.octets
-            producers += len(post.producers)
-        self.octets -= octets
-        return group
+            self.octets -= post.octets
+            group.add(post)
+        return True
 
 
 class Writer:
@@ -286,7 +322,10 @@ class Writer:
         while True:
             await self._wanted.wait()
             while self._posts:
-                await self._commit(self._posts.take_group())
+                group = Group()
+                while self._posts.move_to(group):
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+                await self._commit(group.posts)
             self._wanted = trio.Event()
             self._idle.set()
 
@@ -307,27 +346,28 @@ class Writer:
         returned in order, and none of them is stored.
         """
         posts_of: dict[StoredDriver, list[Post]] = {}
+        counts: Counter[StoredDriver] = Counter()
         late: list[Post] = []
-        for post in group:
+        for number, post in enumerate(group, 1):
+            if not number % POSTS_IN_TURN:
+                await trio.lowlevel.cancel_shielded_checkpoint()
             if post.origins and post.failures != post.driver.failures:
                 late.append(post)  # see `LATE`
             else:
                 posts_of.setdefault(post.driver, []).append(post)
+                counts[post.driver] += post.batch.count
         failures: dict[StoredDriver, Failure] = {}
         defective: set[StoredDriver] = set()
         portions: dict[StoredDriver, TopicCommit] = {}
         async with self._lock:
             if self.refusal is not None:
                 failures = dict.fromkeys(posts_of, self.refusal)
-            counts = {
-                driver: sum(post.batch.count for post in posts)
-                for driver, posts in posts_of.items()
-                if driver not in failures
-            }
-            failures |= await self._reserve(counts, defective)
+            else:
+                failures = await self._reserve(counts, defective)
             # From here on no topic of the group can lose its blocks: a deletion waits for this lock.
             failures |= {driver: DELETED for driver in posts_of if driver.deleted}
-            for driver, posts in posts_of.items():
+            for number, (driver, posts) in enumerate(posts_of.items(), 1):
+                await _take_turns(number)
                 if driver in failures or driver in defective:
                     continue
                 try:
@@ -342,14 +382,18 @@ class Writer:
                         portions[driver] = portion
             if portions:
                 failures |= await self._append(portions, defective)
-        self._failures += len(failures)
-        for driver in failures:
-            driver.failures += 1
         for post in late:
             self._settle(post, LATE)
-        for driver, posts in posts_of.items():
+        for number, (driver, posts) in enumerate(posts_of.items(), 1):
+            if not number % TOPICS_SETTLED_IN_TURN:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            failure = failures.get(driver)
+            if failure is not None:
+                # In one step: what is offered before its publishers hear of the failure must count as late.
+                self._failures += 1
+                driver.failures += 1
             for post in posts if driver not in defective else ():
-                self._settle(post, failures.get(driver))
+                self._settle(post, failure)
         return [post for post in group if post.driver in defective and post not in late]
 
     def _tell_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
@@ -451,7 +495,8 @@ class Writer:
         finally:
             self._began = None
         self._count(blocks, time.perf_counter() - began)
-        for driver, portion in portions.items():
+        for number, (driver, portion) in enumerate(portions.items(), 1):
+            await _take_turns(number)
             try:
                 driver.stored(portion.blocks, extents[driver.topic.id])
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
@@ -476,6 +521,14 @@ class Writer:
         self._commit_seconds += seconds
         self._messages += sum(block.count for block in blocks)
         self._octets += sum(block.held for block in blocks)
+
+
+async def _take_turns(number: int) -> None:
+    """Let the other tasks have a turn now and then, between the topics of a commit. Nothing can cancel a
+    commit there: its posts would never be settled.
+    """
+    if not number % TOPICS_IN_TURN:
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
 
 def _blocks(driver: StoredDriver, posts: Sequence[Post]) -> list[Block | Fragmented]:

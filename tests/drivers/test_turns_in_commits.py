@@ -1,5 +1,6 @@
 """What one commit takes: nobody waits for more than a few commits, whatever others have posted."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,14 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.posts import Post
-from omq.drivers.writer import GROUP_OCTETS, GROUP_PRODUCERS, PostQueue
+from omq.drivers.writer import (
+    GROUP_OCTETS,
+    GROUP_POSTS,
+    GROUP_PRODUCERS,
+    TOPICS_SETTLED_IN_TURN,
+    Group,
+    PostQueue,
+)
 from omq.model import Delivery, Persistent, Sync, Topic
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
@@ -28,18 +36,15 @@ PRODUCERS = 700
 
 
 @asynccontextmanager
-async def two_topics(path: Path, sync: Sync) -> AsyncIterator[tuple[Driver, Driver]]:
-    """Yield two topics of a level, with their writers."""
+async def topics(path: Path, sync: Sync, names: Sequence[bytes]) -> AsyncIterator[list[Driver]]:
+    """Yield topics of a level, with their writers."""
     with Store.open(path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:
             catalogue = Catalogue(Config(store=str(path)), store, Memory(1 << 26), nursery)
             for writer in catalogue.writers.values():
                 nursery.start_soon(writer.run)
             await catalogue.open_stored()
-            yield (
-                await catalogue.declare(b"busy", Delivery.BROADCAST, Persistent(sync)),
-                await catalogue.declare(b"other", Delivery.BROADCAST, Persistent(sync)),
-            )
+            yield [await catalogue.declare(name, Delivery.BROADCAST, Persistent(sync)) for name in names]
             for writer in catalogue.writers.values():
                 await writer.drain()
             nursery.cancel_scope.cancel()
@@ -55,7 +60,7 @@ async def settled(confirmation: Confirmation) -> None:
 
 @pytest.mark.parametrize("sync", Sync)
 async def test_a_writer_has_drained_when_everything_is_settled(tmp_path: Path, sync: Sync) -> None:
-    async with two_topics(tmp_path, sync) as (busy, _):
+    async with topics(tmp_path, sync, [b"busy", b"other"]) as (busy, _):
         assert busy.writer is not None
         for number in range(1, 4):
             confirmation = await busy.post(Bodies([b"x"]))
@@ -66,7 +71,7 @@ async def test_a_writer_has_drained_when_everything_is_settled(tmp_path: Path, s
 
 @pytest.mark.parametrize("sync", Sync)
 async def test_another_topic_waits_for_few_commits(tmp_path: Path, sync: Sync) -> None:
-    async with two_topics(tmp_path, sync) as (busy, other):
+    async with topics(tmp_path, sync, [b"busy", b"other"]) as (busy, other):
         posts = []
         for number in range(0, 40 * PRODUCERS, PRODUCERS):
             names = [b"producer %d" % name for name in range(number, number + PRODUCERS)]
@@ -110,10 +115,13 @@ def post(driver: Recipient, octets: int, producers: int) -> Post:
     return Post(driver, Bodies([b""]), octets, Confirmation(), producers=names)
 
 
-def take_all(posts: PostQueue) -> list[list[Post]]:
+def take_all(queue: PostQueue) -> list[list[Post]]:
     groups = []
-    while posts:
-        groups.append(posts.take_group())
+    while queue:
+        group = Group()
+        while queue.move_to(group, 7):
+            pass
+        groups.append(group.posts)
     return groups
 
 
@@ -164,3 +172,35 @@ def test_topics_take_turns() -> None:
     queue.add(post(other, 1, 0))
     groups = [[each.driver for each in group] for group in take_all(queue)]
     assert groups == [[busy], [other], [third, busy], [other, busy]]
+
+
+def test_a_commit_has_a_limited_number_of_posts() -> None:
+    queue = PostQueue()
+    for _ in range(GROUP_POSTS + 1):
+        queue.add(post(Recipient(), 1, 0))
+    assert [len(group) for group in take_all(queue)] == [GROUP_POSTS, 1]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of all tasks."""
+
+    number = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.number += 1
+
+
+async def test_other_tasks_have_turns_between_the_topics_of_a_commit(tmp_path: Path) -> None:
+    steps = Steps()
+    settled_in: Counter[int] = Counter()
+    names = [b"topic %d" % number for number in range(3 * TOPICS_SETTLED_IN_TURN // 2)]
+    async with topics(tmp_path, Sync.WEAK, names) as drivers:
+        confirmations = [await driver.post(Bodies([b"x"])) for driver in drivers]
+        trio.lowlevel.add_instrument(steps)
+        for confirmation in confirmations:
+            confirmation.listen(lambda: settled_in.update([steps.number]))
+        for confirmation in confirmations:
+            await settled(confirmation)
+        trio.lowlevel.remove_instrument(steps)
+    assert settled_in.total() == len(names)
+    assert max(settled_in.values()) <= TOPICS_SETTLED_IN_TURN
