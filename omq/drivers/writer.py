@@ -86,7 +86,7 @@ class _Waiting:
         self.failure: Failure | None = None
 
 
-class Group:
+class CommitGroup:
     """The posts of one commit, which is limited in octets, posts and idempotent producers."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class PostQueue:
         self._turns.setdefault(post.driver, deque()).append(post)
         self.octets += post.octets
 
-    def move_to(self, group: Group, most: int = POSTS_IN_TURN) -> bool:
+    def move_to(self, group: CommitGroup, most: int = POSTS_IN_TURN) -> bool:
         """Move at most `most` posts to a group: one of each topic, then the next of each, and so on. Return
         whether more can be moved.
 
@@ -322,7 +322,7 @@ class Writer:
         while True:
             await self._wanted.wait()
             while self._posts:
-                group = Group()
+                group = CommitGroup()
                 while self._posts.move_to(group):
                     await trio.lowlevel.cancel_shielded_checkpoint()
                 await self._commit(group.posts)

@@ -22,7 +22,7 @@ from omq.drivers.writer import (
     GROUP_POSTS,
     GROUP_PRODUCERS,
     TOPICS_SETTLED_IN_TURN,
-    Group,
+    CommitGroup,
     PostQueue,
 )
 from omq.model import Delivery, Persistent, Sync, Topic
@@ -118,7 +118,7 @@ def post(driver: Recipient, octets: int, producers: int) -> Post:
 def take_all(queue: PostQueue) -> list[list[Post]]:
     groups = []
     while queue:
-        group = Group()
+        group = CommitGroup()
         while queue.move_to(group, 7):
             pass
         groups.append(group.posts)
