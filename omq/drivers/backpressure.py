@@ -11,6 +11,7 @@ topics, which need not find out one by one, and until the connection takes somet
 Publishers are admitted one at a time, each when what the one before it handed over is counted too.
 """
 
+import weakref
 from collections.abc import Iterable
 
 import trio
@@ -24,12 +25,18 @@ class Backpressure:
 
     def __init__(self, driver: Driver, channels: Iterable[BroadcastChannel]) -> None:
         """Create the backpressure of a topic whose open channels are `channels`."""
-        self._driver = driver
+        self._topic = weakref.ref(driver)
         self._channels = channels
         self.is_watching = False
         """Whether an alarm is set, because publishers wait, or did a moment ago."""
         # While it is: how far each channel was, and since when.
         self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
+
+    @property
+    def _driver(self) -> Driver:
+        driver = self._topic()
+        assert driver is not None, "its alarm alone may outlive the topic"
+        return driver
 
     def is_due(self) -> bool:
         """Return whether the fastest subscriber is too far behind.
@@ -68,6 +75,8 @@ class Backpressure:
         """Let publishers go on that wait for stalled subscribers."""
         watched, self._watched = self._watched, {}
         self.is_watching = False
+        if self._topic() is None:
+            return
         entrance = self._driver.entrance
         if not entrance.is_wanted:
             return

@@ -1,5 +1,7 @@
 """When a queue was last used: the option x-expires of AMQP deletes one that was not used for so long."""
 
+import weakref
+
 import trio
 
 from omq.drivers.alarms import Alarm
@@ -10,7 +12,7 @@ class Disuse:
     """The time since the last use of one queue, which is in use as long as it has consumers."""
 
     def __init__(self, queue: Driver) -> None:
-        self._queue = queue
+        self._queue = weakref.ref(queue)
         self._expires_ms: int | None = None
         self._used_at = trio.current_time()
         self._alarm: Alarm | None = None
@@ -29,13 +31,15 @@ class Disuse:
 
     def cancel(self) -> None:
         """Do nothing more until the next call."""
-        if self._alarm is not None:
-            self._queue.resources.alarms.cancel(self._alarm)
+        queue = self._queue()
+        if self._alarm is not None and queue is not None:
+            queue.resources.alarms.cancel(self._alarm)
             self._alarm = None
 
     def _due(self) -> float | None:
         """Return when the queue is deleted unless it is used until then; None if it is not."""
-        if self._expires_ms is None or self._queue.deleted or self._queue.has_consumers():
+        queue = self._queue()
+        if self._expires_ms is None or queue is None or queue.deleted or queue.has_consumers():
             return None
         return self._used_at + self._expires_ms / 1000
 
@@ -46,10 +50,10 @@ class Disuse:
     def _look(self) -> None:
         """Delete the queue if it is time, or look again when it may be."""
         self._alarm = None
-        due = self._due()
-        if due is None:
+        queue, due = self._queue(), self._due()
+        if queue is None or due is None:
             return
         if due <= trio.current_time():
-            self._queue.resources.unused(self._queue, self._is_over)
+            queue.resources.unused(queue, self._is_over)
         else:
-            self._alarm = self._queue.resources.alarms.at(due, self._look)
+            self._alarm = queue.resources.alarms.at(due, self._look)

@@ -3,6 +3,7 @@
 import logging
 import time
 import traceback
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,13 @@ class Driver(ABC):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
-        self.entrance = Entrance(self._take_room, self.free, memory.entrances)
+        # What a topic owns refers to it weakly: no garbage collection has to find topics that were deleted.
+        this = weakref.proxy(self)
+        self.entrance = Entrance(
+            lambda octets, in_turn: this._take_room(octets, in_turn),
+            lambda octets: this.free(octets),
+            memory.entrances,
+        )
         problem = partial(LogThrottle.of_problem, log, topic=opening.topic.topic)
         name = quoted(opening.topic.topic)
         self._unreserved = problem(f"{name}: no ids could be reserved")

@@ -1,14 +1,19 @@
 """What a topic keeps of a crowd of subscribers that have gone: no more than a little."""
 
+import gc
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from weakref import ref
 
 import pytest
 import trio
+from served_drivers import Client, Drivers, Kind, of_kinds, post, quiet
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
+from omq.drivers.queue_options import QueueOptions
 from omq.drivers.seam import Channel, EndReason
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.store import Store
@@ -50,3 +55,40 @@ async def test_a_topic_keeps_little_memory_of_its_subscribers(tmp_path: Path, de
             finally:
                 tracemalloc.stop()
             nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Let no garbage collection find anything."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def deleted(drivers: Drivers, name: bytes) -> None:
+    await drivers.catalogue.delete(name)
+    await drivers.save_positions()
+    await quiet()
+
+
+@pytest.mark.usefixtures("uncollected")
+@of_kinds()
+async def test_a_deleted_topic_is_free_at_once(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    await post(driver, b"a", b"b")
+    assert (await client.read()).bodies == [b"a", b"b"]
+    topic = ref(driver)
+    client.close()
+    del driver, client.channel
+    await deleted(shared_drivers, b"t")
+    assert topic() is None
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_deleted_queue_that_would_expire_is_free_at_once(shared_drivers: Drivers) -> None:
+    queue = await shared_drivers.catalogue.declare_queue(b"q", QueueOptions(expires_ms=1000))
+    topic = ref(queue)
+    del queue
+    await deleted(shared_drivers, b"q")
+    assert topic() is None
