@@ -124,3 +124,14 @@ async def test_a_subscriber_that_is_far_behind_takes_nothing_immediate(catalogue
     assert not topic.has_taker()
     assert [id for id, _, _ in await taken(channel)] == [1, 2, 3]
     assert topic.has_taker()
+
+
+async def test_a_slow_subscriber_gets_all_of_two_small_messages(topic: Driver, clock: MockClock) -> None:
+    channel = topic.open(Listener(), FromCurrent())
+    await topic.post(Bodies([b"x"]))
+    await topic.post(Bodies([b"y", b"z"]))
+    await wait_all_tasks_blocked()
+    assert await taken(channel)
+    clock.jump(SLOW_SECONDS)
+    channel.written(1)
+    assert [id for id, _, _ in await taken(channel)] == [2, 3]
