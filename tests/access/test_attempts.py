@@ -2,12 +2,15 @@
 
 import gc
 import hashlib
+import threading
+from collections.abc import Callable
 
 import pytest
 import trio
 from quietness import quiet
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from omq.access.attempts import Attempts
 from omq.access.clients import Clients
 from omq.access.hashes import SecretHash
 from omq.config import ClientConfig
@@ -114,6 +117,38 @@ async def test_networks_that_guessed_are_forgotten(mock_clock: MockClock) -> Non
 
 SLOW = SecretHash(16, 8, 1, bytes(16), bytes(32))
 """It takes tenths of a second to know that a secret does not fit it."""
+
+
+async def test_a_check_that_nobody_waits_for_any_more_still_delays_the_next() -> None:
+    """Who connects again and again occupies one thread."""
+    attempts, over, last = Attempts(), threading.Event(), trio.Event()
+    order: list[str] = []
+
+    def first() -> bool:
+        trio.from_thread.run_sync(begun.set)
+        assert over.wait(60)
+        order.append("first")
+        return True
+
+    def second() -> bool:
+        order.append("second")
+        trio.from_thread.run_sync(last.set)
+        return True
+
+    async def check(host: str, fits: Callable[[], bool]) -> None:
+        assert await attempts.check(host, b"alice:x", b"alice", was_shown=lambda: False, fits=fits)
+
+    begun = trio.Event()
+    async with trio.open_nursery() as leaving:
+        leaving.start_soon(check, "192.0.2.1", first)
+        await begun.wait()
+        leaving.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check, "198.51.100.1", second)
+        with trio.move_on_after(0.2):
+            await last.wait()
+        over.set()
+    assert order == ["first", "second"]
 
 
 class Guesses:

@@ -20,7 +20,8 @@ from served_drivers import (
 from omq.config import Config
 from omq.drivers.housekeeping import look_at_disk
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
-from omq.model import FromBeginning, FromCurrent
+from omq.drivers.round_robin import RoundRobinDriver
+from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
 
@@ -197,3 +198,11 @@ async def test_a_cancelled_post_takes_nothing_with_it(shared_drivers: Drivers, k
     assert client.bodies in ([b"a", b"c"], [b"a", b"b", b"c"])
     assert client.ids == [*range(1, len(client.ids) + 1)]
     client.close()
+
+
+async def test_a_topic_that_nobody_declared_may_get_other_types_after_a_kill(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", killed=True, default_persistence="transient") as drivers:
+        await drivers.catalogue.lookup_or_declare(b"t")  # as for a subscriber
+    async with opened(tmp_path / "store", boot_id="second") as drivers:
+        driver = await drivers.catalogue.declare(b"t", Delivery.ROUND_ROBIN, Persistent(Sync.STRONG))
+        assert isinstance(driver, RoundRobinDriver)
