@@ -322,12 +322,18 @@ class Writer:
         while True:
             await self._wanted.wait()
             while self._posts:
-                group = CommitGroup()
-                while self._posts.move_to(group):
-                    await trio.lowlevel.cancel_shielded_checkpoint()
-                await self._commit(group.posts)
+                await self._commit_next()
             self._wanted = trio.Event()
             self._idle.set()
+
+    async def _commit_next(self) -> None:
+        """Commit what waits, within the limits of a group. `run` must not keep the posts while it waits for
+        others: a topic that is deleted meanwhile would stay in memory.
+        """
+        group = CommitGroup()
+        while self._posts.move_to(group):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        await self._commit(group.posts)
 
     async def _commit(self, group: Sequence[Post]) -> None:
         """Store a group of posts and settle each of them in any case.

@@ -91,7 +91,7 @@ def test_plain_of_openamq_ends_with_a_zero(broker: Broker) -> None:
 
 
 def test_a_secret_is_renewed(broker: Broker) -> None:
-    assert broker.connect().call(method(0, 10, 70, long(b"guest") + short("why"))).name == "(10, 71)"
+    assert broker.connect().call(method(0, 10, 70, long(b"guest") + short("why"))).name == "update-secret-ok"
 
 
 # -- publishing ---------------------------------------------------------------------------------------------
