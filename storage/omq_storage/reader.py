@@ -9,6 +9,7 @@ LMDB lets any number of processes read beside the one that writes, under three r
 """
 
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -62,11 +63,17 @@ class StoreReader:
                         path / level.value, (BLOCKS, INDEX, EXTENTS), added=(FRAGMENTS,)
                     )
                     unused.callback(self._levels[level].close)
+                self._file = os.open(path / CATALOGUE / "data.mdb", os.O_RDONLY)
                 unused.pop_all()
+                weakref.finalize(self, os.close, self._file)
         except FileNotFoundError as error:
             raise StoreError(f"There is no store in {path}.") from error
         except OSError as error:
             raise StoreError(f"The store {path} cannot be read: {error.strerror or error}.") from error
+
+    def is_deleted(self) -> bool:
+        """Return whether the store was deleted, rather than moved."""
+        return not os.fstat(self._file).st_nlink
 
     def topics(self) -> list[TopicRecord]:
         """Return the records of all topics, by ascending id."""
@@ -184,7 +191,8 @@ def _require_store(path: Path) -> None:
 def opened(path: Path) -> StoreReader:
     """Return the reader of the store in this directory, and open it at the first call.
 
-    There is one reader for each store and process.  Raises NewerFormat and StoreError.
+    There is one reader for each store and process, for as long as the store exists.  Raises NewerFormat and
+    StoreError.
     """
     try:
         _require_store(path)
@@ -196,5 +204,16 @@ def opened(path: Path) -> StoreReader:
     key = (os.getpid(), found.st_dev, found.st_ino)
     with _lock:
         if key not in _readers:
+            _forget_deleted()
             _readers[key] = StoreReader(path)
         return _readers[key]
+
+
+def _forget_deleted() -> None:
+    """Forget the readers of stores that were deleted.  They close when nothing uses them any more: each takes
+    some tebibytes of the addresses that a process has.
+    """
+    pid = os.getpid()
+    for key, reader in list(_readers.items()):
+        if key[0] == pid and reader.is_deleted():
+            del _readers[key]

@@ -109,6 +109,24 @@ def test_blocks_are_listed_up_to_a_limit(tmp_path: Path) -> None:
     assert len(reader.blocks(Level.WEAK, 0, 1, 1000)) == 40
 
 
+def maps_of(path: Path) -> int:
+    """Return how many files below a path this process has mapped."""
+    return Path("/proc/self/maps").read_text().count(f"{path}/")
+
+
+def test_the_reader_of_a_deleted_store_is_closed_when_nothing_uses_it(tmp_path: Path) -> None:
+    gone, other = filled(tmp_path / "gone"), filled(tmp_path / "other")
+    reader = opened(gone)
+    mapped = maps_of(gone)
+    assert mapped > 0
+    shutil.rmtree(gone)
+    opened(other)
+    assert maps_of(gone) == mapped
+    del reader
+    assert maps_of(gone) == 0
+    assert opened(other) is opened(other)
+
+
 def test_a_process_has_one_reader_of_a_store(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     reader = opened(path)
