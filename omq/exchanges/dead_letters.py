@@ -152,7 +152,7 @@ class DeadLetterExchange:
             self._dropped.add(f"{quoted(queue)}: {quoted(options.dead_letter_exchange or b'')}: {refused}")
         except TopicIsReplaced:
             raise
-        except Exception:  # noqa: BLE001 - a defect, which the log shows
+        except Exception:  # noqa: BLE001 - a defect, which the log shows; the other letters are sent
             self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
 
     def _is_cycle(self, driver: Driver, records: Sequence[Record]) -> bool:

@@ -38,7 +38,7 @@ async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
     """Let time pass in steps in which all tasks can run."""
     for _ in range(round(seconds / step)):
         clock.jump(step)
-        await trio.sleep(0.002)
+        await trio.sleep(0.002)  # no event tells when what this sets off has passed through the kernel
 
 
 class Attempt:

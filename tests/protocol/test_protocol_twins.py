@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -124,11 +125,11 @@ def test_tables_for_openamq(octets: bytes, times: list[int]) -> None:
     some = b"".join(b"\x01t" + b"T" + time.to_bytes(8, "big") for time in times)
     array = b"A" + len(octets + some).to_bytes(4, "big") + b"F" + octets
     for table in (octets, (len(some) + len(array) + 1).to_bytes(4, "big") + some + b"\0" + array):
-        head = b"\0\0\x20\0" + table
-        written = outcome(lambda head=head: openamq.narrowed_head(head))  # type: ignore[misc]
+        narrowed = partial(openamq.narrowed_head, b"\0\0\x20\0" + table)
+        written = outcome(narrowed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(codec, "COMPILED", False)
-            assert written == outcome(lambda head=head: openamq.narrowed_head(head))  # type: ignore[misc]
+            assert written == outcome(narrowed)
 
 
 @given(values, st.sampled_from(TIMES))

@@ -1,7 +1,6 @@
 """redis-server: publish/subscribe, streams with the append-only file, and lists, in its own protocol."""
 
 import re
-import select
 import shutil
 import socket
 import time
@@ -21,6 +20,7 @@ from systems import (
     receive_exactly,
     receive_until,
 )
+from work import arriving
 from workers import BenchFailure, Board
 
 REPLAY_COUNT = 5000
@@ -265,45 +265,34 @@ class RedisSystem(System):
         element = len(self.delivered(Kind.ROUND_ROBIN, topic, b"x" * size, 1))
         before = b"*2\r\n$%d\r\n%s\r\n*" % (len(topic), topic)
         view = memoryview(bytearray(RECEIVE_OCTETS))
-        poll = select.epoll()
-        places = {each.fileno(): place for place, each in enumerate(sockets)}
-        for descriptor in places:
-            poll.register(descriptor, select.EPOLLIN)
         received = [0] * len(sockets)
         missing = [0] * len(sockets)
         heads = [b""] * len(sockets)
-        last_progress = time.monotonic()
         end = 0
-        while not board.target or sum(received) < board.target:
-            events = poll.poll(0.02)
-            if time.monotonic() - last_progress > SOCKET_SECONDS:
-                raise BenchFailure(f"{sum(received)} of {board.target} messages arrived, then nothing")
-            for descriptor, _ in events:
-                place = places[descriptor]
-                count = sockets[place].recv_into(view)
-                if not count:
-                    raise BenchFailure("redis-server closed a subscriber's connection")
-                if not missing[place]:
-                    # A new reply: its head tells how many elements follow, and all have the same size.
-                    heads[place] += view[: min(count, 256)].tobytes()
-                    if heads[place].startswith(before) and b"\r\n" in heads[place][len(before) :]:
-                        number, _, _ = heads[place][len(before) :].partition(b"\r\n")
-                        had = len(heads[place]) - min(count, 256)
-                        missing[place] = len(before) + len(number) + 2 + int(number) * element - had
-                        received[place] += int(number)
-                    elif heads[place].startswith(before[: len(heads[place])]):
-                        continue
-                    else:
-                        raise BenchFailure(f"redis-server said {heads[place]!r}")
-                missing[place] -= count
-                if missing[place] < 0:
-                    raise BenchFailure("redis-server sent more than was asked for")
-                if not missing[place]:
-                    heads[place] = b""
-                    end = time.perf_counter_ns()
-                    last_progress = time.monotonic()
-                    board.set_received(place, received[place])
-                    sockets[place].sendall(request)
+        for place in arriving(sockets, board, received):
+            count = sockets[place].recv_into(view)
+            if not count:
+                raise BenchFailure("redis-server closed a subscriber's connection")
+            if not missing[place]:
+                # A new reply: its head tells how many elements follow, and all have the same size.
+                heads[place] += view[: min(count, 256)].tobytes()
+                if heads[place].startswith(before) and b"\r\n" in heads[place][len(before) :]:
+                    number, _, _ = heads[place][len(before) :].partition(b"\r\n")
+                    had = len(heads[place]) - min(count, 256)
+                    missing[place] = len(before) + len(number) + 2 + int(number) * element - had
+                    received[place] += int(number)
+                elif heads[place].startswith(before[: len(heads[place])]):
+                    continue
+                else:
+                    raise BenchFailure(f"redis-server said {heads[place]!r}")
+            missing[place] -= count
+            if missing[place] < 0:
+                raise BenchFailure("redis-server sent more than was asked for")
+            if not missing[place]:
+                heads[place] = b""
+                end = time.perf_counter_ns()
+                board.set_received(place, received[place])
+                sockets[place].sendall(request)
         if any(missing):
             raise BenchFailure("messages were counted that have not arrived whole")
         return end, received
