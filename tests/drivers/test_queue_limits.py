@@ -608,6 +608,16 @@ async def test_a_plain_consumer_keeps_a_queue(drivers: Drivers, clock: trio.test
     assert drivers.catalogue.lookup(b"q") is None
 
 
+async def test_a_queue_expires_when_its_time_is_over_and_not_before(
+    drivers: Drivers, clock: trio.testing.MockClock
+) -> None:
+    await queue_of(drivers, expires_ms=3_600_000)
+    await passed(clock, 3599)
+    assert drivers.catalogue.lookup(b"q") is not None
+    await passed(clock, 2)
+    assert drivers.catalogue.lookup(b"q") is None
+
+
 @EITHER
 async def test_a_queue_expires_by_its_new_options(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool

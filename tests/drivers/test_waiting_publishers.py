@@ -220,3 +220,31 @@ async def test_one_worker_that_can_make_room_is_enough_to_wait_for(tmp_path: Pat
                     assert memory.waits.are_circular([driver], [*unheard, able], silent)
                     assert memory.waits.are_circular([driver], unheard, [*silent, able])
             nursery.cancel_scope.cancel()
+
+
+async def test_workers_of_other_topics_make_room_in_the_shared_memory_only(tmp_path: Path) -> None:
+    names = [b"%d" % number for number in range(4)]
+    async with drivers(tmp_path / "store", *names, delivery=Delivery.ROUND_ROBIN) as (memory, topics):
+        workers = [Listener() for _ in topics]
+        for topic, worker in zip(topics, workers, strict=True):
+            topic.open(worker, FromCurrent()).grant(1, CreditKind.WINDOW)
+        topic, *others = topics
+        await topic.post(Bodies([b"x" * 100 * KIB]))
+        await others[0].post(Bodies([b"x" * 200 * KIB]))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(topic.post, Bodies([b"x" * 200 * KIB]))
+            await wait_all_tasks_blocked()
+            # The topic holds too much of its own, so only its worker can make room in it.
+            assert topic.next_id == 2
+            assert memory.waits.are_circular([topic], workers[:1], ())
+            nursery.cancel_scope.cancel()
+        for other in others[1:]:
+            await other.post(Bodies([b"x" * 200 * KIB]))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(topic.post, Bodies([b"x" * 100 * KIB]))
+            await wait_all_tasks_blocked()
+            # All topics together hold too much, so each of their workers can.
+            assert topic.next_id == 2
+            assert not memory.waits.are_circular([topic], workers[:-1], ())
+            assert memory.waits.are_circular([topic], workers, ())
+            nursery.cancel_scope.cancel()

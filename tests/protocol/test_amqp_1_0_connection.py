@@ -192,6 +192,17 @@ def test_heartbeats(peer: Peer) -> None:
     assert peer.connection.take() == frames.HEARTBEAT
 
 
+@pytest.mark.parametrize(
+    ("idle_time_out", "seconds"), [(None, None), (0, None), (1, 0.1), (200, 0.1), (300, 0.15)]
+)
+def test_how_often_a_client_wants_to_hear_something(idle_time_out: int | None, seconds: float | None) -> None:
+    peer = Peer()
+    peer.say(HEADER)
+    assert peer.connection.heartbeat_seconds is None
+    peer.say(frame(Open("client", idle_time_out=idle_time_out)))
+    assert peer.connection.heartbeat_seconds == seconds
+
+
 # -- sessions and links -------------------------------------------------------------------------------------
 
 
