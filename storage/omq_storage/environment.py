@@ -17,16 +17,17 @@ sequence number refers to a message that was lost.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
 from typing import TypeVar
 
-from omq_storage.blocks import SPAN_LIMIT, Block, merge, pack
+from omq_storage.blocks import SPAN_LIMIT, Block, pack
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.database import Database, Writing
-from omq_storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
+from omq_storage.deleting import Kept, delete_oldest, within
+from omq_storage.errors import DamagedBlock, Limit, StoreError, StoreFull
+from omq_storage.extents import extent_of, put_extent
 from omq_storage.fragments import (
     FRAGMENT_TABLES,
     LOOSE,
@@ -36,14 +37,13 @@ from omq_storage.fragments import (
     last_body,
     pack_fragmented,
     put_fragments,
-    put_loose,
     sweep,
     take_loose,
 )
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
 from omq_storage.levels import Level
-from omq_storage.lookup import VerifiedBlock, extent_of, infos_from, read_stored, verified
-from omq_storage.merging import plan
+from omq_storage.lookup import VerifiedBlock, infos_from, read_stored
+from omq_storage.merging import merge_small
 from omq_storage.pieces import Intact, LargeMessage, open_message, read_piece, verify_fragments
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from omq_storage.records import (
@@ -59,7 +59,6 @@ from omq_storage.records import (
     block_info,
     block_key,
     key_topic,
-    pack_extent,
     pack_info,
     pack_position,
     topic_key,
@@ -73,15 +72,13 @@ TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 ADDED_TABLES = (IDENTITY, *FRAGMENT_TABLES)
 """Tables that older stores may lack.  The next start adds them."""
 TABLES = (*TABLES_OF_FORMAT_1, *ADDED_TABLES)
-# Limits of one transaction, so that no other writer of the level waits long for it.
-_BLOCKS_DELETED = 256
-_OCTETS_DELETED = 64 << 20
 _PRODUCERS_FORGOTTEN = 4096
-_BLOCKS_SCANNED = 4096
-_OCTETS_MERGED = 8 << 20
+"""How many producers one transaction forgets, at most: no other writer of the level waits long for it."""
 
 _REDUCTION = 64
-"""The divisor of these limits for a deletion that did not find room for the pages that it writes."""
+"""The divisor of the limits of one transaction for a deletion that did not find room for the pages that it
+writes.
+"""
 _GROWTH = 8 << 20
 """Octets by which the map grows for a deletion that did not find a free page."""
 _SPARE = 256 << 10
@@ -193,7 +190,7 @@ class Environment:
                 highest = max(highest, key)
                 extents[topic] = extent.extended(info.first, info.last, info.bytes)
             for topic, extent in extents.items():
-                _put_extent(transaction, topic, extent)
+                put_extent(transaction, topic, extent)
             for topic, last in sequences.items():
                 keep_sequences(transaction, topic, last)
         for block in blocks:
@@ -366,14 +363,7 @@ class Environment:
 
         Deletes at most 256 blocks in one transaction: call again while the extent changes.
         """
-
-        def kept(info: BlockRecord, extent: Extent) -> bool:
-            if keep_from is not None and info.next > keep_from:
-                return True
-            too_many = max_bytes is not None and extent.bytes > max_bytes and info.last != extent.last
-            return not (too_many or (too_old is not None and _is_too_old(info, too_old)))
-
-        return self._freeing(topic, kept)[0]
+        return self._freeing(topic, within(max_bytes, too_old, keep_from))[0]
 
     def drop(self, topic: int) -> None:
         """Delete a topic with its extent, position and sequence numbers, in bounded transactions.
@@ -409,33 +399,7 @@ class Environment:
         Returns the message id at which to continue, or None when nothing more can be merged now.  Remember
         the last id that was returned as ``start`` for the next time.
         """
-        with self._database.reading() as transaction:
-            found = list(islice(infos_from(transaction, topic, start), _BLOCKS_SCANNED + 1))
-            beyond = len(found) > _BLOCKS_SCANNED
-            scanned = found[:_BLOCKS_SCANNED]
-            if not scanned:
-                return None
-            planned = plan(scanned, min(span, SPAN_LIMIT))
-            runs = list(_within(planned.runs, _OCTETS_MERGED))
-            # The values are copied and merged before the write transaction begins: other writers wait for it.
-            values = [
-                [(info, transaction.get(BLOCKS, block_key(topic, info.first))) for info in run]
-                for run in runs
-            ]
-        merged = []
-        for run, parts in zip(runs, values, strict=True):
-            block = _merged(topic, parts)
-            if block is not None:
-                merged.append((run, block, pack(block)))
-        if merged:
-            with self._writing() as writing:
-                for run, block, value in merged:
-                    _replace(writing, run, block, value)
-        if len(runs) < len(planned.runs):
-            return runs[-1][-1].next
-        if beyond:
-            return planned.growing if planned.growing > scanned[0].first else scanned[-1].next
-        return planned.growing if merged else None
+        return merge_small(self._database.reading, self._writing, topic, start, span)
 
     def positions(self) -> dict[int, Position]:
         """Return the position of every topic that has one, by topic id."""
@@ -511,13 +475,9 @@ class Environment:
         else:
             self._checkpoints.renew(growth)
 
-    def _freeing(
-        self, topic: int, kept: Callable[[BlockRecord, Extent], bool], forget: bool = False
-    ) -> tuple[Extent, bool]:
-        """Delete the oldest blocks in one transaction; see ``_delete``."""
-        return self._with_room(
-            lambda transaction, divisor: _delete(transaction, topic, kept, forget, divisor)
-        )
+    def _freeing(self, topic: int, kept: Kept, forget: bool = False) -> tuple[Extent, bool]:
+        """Delete the oldest blocks in one transaction; see ``delete_oldest``."""
+        return self._with_room(lambda writing, divisor: delete_oldest(writing, topic, kept, forget, divisor))
 
     def _with_room(self, delete: Callable[[Writing, int], T]) -> T:
         """Run a deletion in one transaction, also in a full environment.
@@ -558,97 +518,3 @@ class Environment:
 
 def _packed(block: Block | Fragmented) -> bytes:
     return pack_fragmented(block) if isinstance(block, Fragmented) else pack(block)
-
-
-def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
-    key = topic_key(topic)
-    transaction.put(EXTENTS, key, pack_extent(key, extent))
-
-
-def _delete(
-    transaction: Writing, topic: int, kept: Callable[[BlockRecord, Extent], bool], forget: bool, divisor: int
-) -> tuple[Extent, bool]:
-    """Delete the oldest blocks up to the first that is ``kept``, and return the new extent.
-
-    Deletes at most 256 blocks and 64 MiB, both divided by ``divisor``, but at least one block.  The second
-    result is whether this limit ended the deletion.
-
-    ``kept`` gets the index record of the oldest block and the extent at that moment.  ``forget``: when no
-    block is left, delete the extent and the position too.
-    """
-    extent = extent_of(transaction, topic)
-    deleted: list[BlockRecord] = []
-    following: BlockRecord | None = None
-    octets = 0
-    is_at_limit = False
-    for info in infos_from(transaction, topic, 0):
-        is_full = len(deleted) == _BLOCKS_DELETED // divisor
-        is_full |= not info.body and octets + info.bytes > _OCTETS_DELETED // divisor
-        is_at_limit = is_full and bool(deleted)
-        if is_at_limit or kept(info, extent):
-            following = info
-            break
-        deleted.append(info)
-        octets += 0 if info.body else info.bytes
-        extent = extent.without_oldest(info)
-    for info in deleted:
-        key = block_key(topic, info.first)
-        transaction.delete(INDEX, key)
-        transaction.delete(BLOCKS, key)
-        if info.body:
-            put_loose(transaction, topic, info.body)
-    if following is not None:
-        extent = replace(extent, first=following.first)
-    elif deleted:
-        extent = extent.emptied()
-    more = following is not None and is_at_limit
-    if forget and following is None:
-        transaction.delete(EXTENTS, topic_key(topic))
-        transaction.delete(POSITIONS, topic_key(topic))
-    elif deleted:
-        _put_extent(transaction, topic, extent)
-    return extent, more
-
-
-def _within(runs: Sequence[Sequence[BlockRecord]], limit: int) -> Iterator[Sequence[BlockRecord]]:
-    """Yield the first of these runs that have up to ``limit`` octets together, but at least one."""
-    size = 0
-    for run in runs:
-        size += sum(info.bytes for info in run)
-        if size > limit and run is not runs[0]:
-            return
-        yield run
-
-
-def _merged(topic: int, run: Sequence[tuple[BlockRecord, bytes | None]]) -> Block | None:
-    """Return one block for a run.  None if a part cannot be read: the parts stay, and ``read`` reports it."""
-    try:
-        return merge([verified(topic, info, value).block for info, value in run])
-    except (DamagedBlock, NewerFormat):
-        return None
-
-
-def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, value: bytes) -> None:
-    """Store a merged block in place of its parts, unless some part was deleted or merged meanwhile.
-
-    The parts were read before this transaction began.  A server runs no deletion of the same level in
-    between, but other users of this package may.
-    """
-    topic = block.topic
-    keys = [block_key(topic, info.first) for info in run]
-    if any(transaction.get(INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):
-        return
-    for key in keys[1:]:
-        transaction.delete(INDEX, key)
-        transaction.delete(BLOCKS, key)
-    info = block_info(block, value)
-    transaction.put(INDEX, keys[0], pack_info(keys[0], info))
-    transaction.put(BLOCKS, keys[0], value)
-    extent = extent_of(transaction, topic)
-    saved = sum(part.bytes for part in run) - info.bytes
-    _put_extent(transaction, topic, replace(extent, bytes=extent.bytes - saved))
-
-
-def _is_too_old(info: BlockRecord, too_old: TooOld) -> bool:
-    by_time = info.next <= too_old.time_below and info.time + info.span < too_old.time
-    return by_time or info.next <= too_old.below

@@ -17,18 +17,16 @@ from typing import TypeVar
 from omq_storage.blocks import Block, Octets, unpack
 from omq_storage.database import Cursor, Reading, View
 from omq_storage.errors import DamagedBlock, DamagedRecord, NewerFormat
+from omq_storage.extents import extent_of
 from omq_storage.fragments import MAGIC, Fragmented, assembled, info_of, unpack_fragmented
 from omq_storage.records import (
     BLOCKS,
-    EXTENTS,
     INDEX,
     BlockRecord,
-    Extent,
     block_info,
     block_key,
     key_block,
     topic_key,
-    unpack_extent,
     unpack_info,
 )
 
@@ -55,16 +53,6 @@ class LargeBlock(Exception):
         super().__init__(f"a block of {octets} octets")
         self.octets = octets
         self.message = message
-
-
-def extent_of(transaction: Reading, topic: int) -> Extent:
-    """Return the extent of a topic; one with zeros if the topic never had a message.
-
-    Raises DamagedRecord.
-    """
-    key = topic_key(topic)
-    stored = transaction.get(EXTENTS, key)
-    return Extent() if stored is None else unpack_extent(key, stored)
 
 
 def infos_from(transaction: Reading, topic: int, first: int) -> Iterator[BlockRecord]:

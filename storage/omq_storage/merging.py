@@ -1,14 +1,24 @@
-"""Planning which small blocks to merge."""
+"""Merges small consecutive blocks of a topic: plans which, and replaces each run of them by one block."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from omq_storage import numbers
-from omq_storage.blocks import BLOCK_HEADER, SPAN_LIMIT
-from omq_storage.records import BlockRecord
+from omq_storage.blocks import BLOCK_HEADER, SPAN_LIMIT, Block, merge, pack
+from omq_storage.database import Reading, Writing
+from omq_storage.errors import DamagedBlock, NewerFormat
+from omq_storage.extents import extent_of, put_extent
+from omq_storage.lookup import infos_from, verified
+from omq_storage.records import BLOCKS, INDEX, BlockRecord, block_info, block_key, pack_info
 
 MERGED_MESSAGES = 4096
 MERGED_BYTES = 512 << 10
+
+# Limits of one transaction, so that no other writer of the level waits long for it.
+_BLOCKS_SCANNED = 4096
+_OCTETS_MERGED = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +96,80 @@ def _share(block: BlockRecord) -> int:
 def _head_offsets(count: int) -> int:
     """Return the octets of the offsets of ``count`` heads."""
     return numbers.SIZE * (count + 1)
+
+
+def merge_small(
+    reading: Callable[[], AbstractContextManager[Reading]],
+    writing: Callable[[], AbstractContextManager[Writing]],
+    topic: int,
+    start: int,
+    span: int,
+) -> int | None:
+    """Merge blocks in one bounded transaction; see ``Environment.merge_small``. ``reading`` and ``writing``
+    begin transactions.
+    """
+    with reading() as snapshot:
+        found = list(islice(infos_from(snapshot, topic, start), _BLOCKS_SCANNED + 1))
+        beyond = len(found) > _BLOCKS_SCANNED
+        scanned = found[:_BLOCKS_SCANNED]
+        if not scanned:
+            return None
+        planned = plan(scanned, min(span, SPAN_LIMIT))
+        runs = list(_within(planned.runs, _OCTETS_MERGED))
+        # The values are copied and merged before the write transaction begins: other writers wait for it.
+        values = [
+            [(info, snapshot.get(BLOCKS, block_key(topic, info.first))) for info in run] for run in runs
+        ]
+    merged = []
+    for run, parts in zip(runs, values, strict=True):
+        block = _merged(topic, parts)
+        if block is not None:
+            merged.append((run, block, pack(block)))
+    if merged:
+        with writing() as transaction:
+            for run, block, value in merged:
+                _replace(transaction, run, block, value)
+    if len(runs) < len(planned.runs):
+        return runs[-1][-1].next
+    if beyond:
+        return planned.growing if planned.growing > scanned[0].first else scanned[-1].next
+    return planned.growing if merged else None
+
+
+def _within(runs: Sequence[Sequence[BlockRecord]], limit: int) -> Iterator[Sequence[BlockRecord]]:
+    """Yield the first of these runs that have up to ``limit`` octets together, but at least one."""
+    size = 0
+    for run in runs:
+        size += sum(info.bytes for info in run)
+        if size > limit and run is not runs[0]:
+            return
+        yield run
+
+
+def _merged(topic: int, run: Sequence[tuple[BlockRecord, bytes | None]]) -> Block | None:
+    """Return one block for a run.  None if a part cannot be read: the parts stay, and ``read`` reports it."""
+    try:
+        return merge([verified(topic, info, value).block for info, value in run])
+    except (DamagedBlock, NewerFormat):
+        return None
+
+
+def _replace(transaction: Writing, run: Sequence[BlockRecord], block: Block, value: bytes) -> None:
+    """Store a merged block in place of its parts, unless some part was deleted or merged meanwhile.
+
+    The parts were read before this transaction began.  A server runs no deletion of the same level in
+    between, but other users of this package may.
+    """
+    topic = block.topic
+    keys = [block_key(topic, info.first) for info in run]
+    if any(transaction.get(INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):
+        return
+    for key in keys[1:]:
+        transaction.delete(INDEX, key)
+        transaction.delete(BLOCKS, key)
+    info = block_info(block, value)
+    transaction.put(INDEX, keys[0], pack_info(keys[0], info))
+    transaction.put(BLOCKS, keys[0], value)
+    extent = extent_of(transaction, topic)
+    saved = sum(part.bytes for part in run) - info.bytes
+    put_extent(transaction, topic, replace(extent, bytes=extent.bytes - saved))

@@ -25,9 +25,10 @@ from omq_storage.catalogue import TOPICS, TopicRecord, topic_records
 from omq_storage.checkpoint import needs_recovery
 from omq_storage.database import Reading, View
 from omq_storage.errors import StoreError
+from omq_storage.extents import extent_of
 from omq_storage.fragments import FRAGMENTS
 from omq_storage.levels import Level
-from omq_storage.lookup import extent_of, infos_from, use_stored
+from omq_storage.lookup import infos_from, use_stored
 from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockRecord, Extent
 from omq_storage.store import CATALOGUE, MAP_SIZE, StoreState, current_boot, read_format
 

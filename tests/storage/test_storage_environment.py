@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from storage_helpers import NOON, bodies_of, heads_of, numbered, open_level, read_all
 
-import omq_storage.environment
+import omq_storage.merging
 from omq_storage.blocks import Block, encode, pack
 from omq_storage.environment import BlockRecord, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
@@ -314,7 +314,7 @@ def test_a_block_deleted_during_its_merge_stays_deleted(
         environment.trim(1, kept)
         return pack(block)
 
-    monkeypatch.setattr(omq_storage.environment, "pack", delete_first)
+    monkeypatch.setattr(omq_storage.merging, "pack", delete_first)
     environment.merge_small(1, 0)
     monkeypatch.undo()
     expected = [(message, body) for message, body in bodies_of([numbered(1, 0, 100)]) if message >= kept]
