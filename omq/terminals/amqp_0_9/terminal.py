@@ -56,16 +56,13 @@ from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
-from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.duplex import Duplex
 from omq.terminals.connection.goodbye import say_goodbye
-from omq.terminals.connection.liveness import Excuse
-from omq.terminals.connection.login import BadLogin, log_login
-from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.login import BadLogin
 from omq.terminals.connection.states import Greeting, Over
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
-    HeldOctets,
     Kind,
     SubscriptionStatistics,
 )
@@ -109,21 +106,15 @@ class AmqpTerminal:
     """One connection after its first eight octets. `serve` returns when the connection is over."""
 
     def __init__(self, arrival: Arrival, context: Context) -> None:
-        config, memory = context.config, context.memory
-        self._transport = transport = arrival.transport
-        self._received = arrival.received
-        self._known = arrival.known
+        self._transport = arrival.transport
         self._context = context
-        self._protocol = ServerConnection(config.max_message_bytes)
+        self._duplex = Duplex(arrival, context, arrival.received)
+        self._sender = self._duplex.sender
+        self._protocol = ServerConnection(context.config.max_message_bytes)
         self._state: State = Greeting(math.inf)
         self._session: Session | None = None
         self._topology: Topology | None = None
         self._principal: Principal | None = None
-        self._scope = trio.CancelScope()
-        self._reading = trio.CancelScope()
-        self._excused = Excuse()
-        self._admission = ReadAdmission(transport, memory, self._reading, self._excused)
-        self._sender = Sender(transport, memory.stalled, memory.tails, context.pace, self._scope)
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels: dict[int, AmqpChannel] = {}
@@ -141,12 +132,10 @@ class AmqpTerminal:
         """Read and send until the client is done, or something ends the connection."""
         if isinstance(self._state, Greeting):
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
+        properties = server_properties(self._transport.peer(), direct=self._context.config.amqp_direct)
+        self._outbox.add(self._protocol.start(properties, MECHANISMS))
         try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write)
-                    await self._read()
-                await self._transport.finish()
+            await self._duplex.serve(self)
         finally:
             self._state = Over()
             self._close_channels()
@@ -158,29 +147,20 @@ class AmqpTerminal:
                 if self._principal is not None:
                     self._session.end_leases(self._principal)
                 self._session.close()
-            self._admission.close()
             self._outbox.clear()
-            self._transport.close()
+            self._duplex.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
         client = None if self._session is None else self._session.name
-        return ConnectionStatistics.of(
-            self._transport,
+        return self._duplex.statistics(
             Kind.AMQP_0_9,
             client,
             messages_in=self._published,
-            messages_out=self._sender.messages,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
             waiting_answers=len(self._outbox),
             subscriptions=len(self.open_channels()),
-            is_sending=self._sender.forwarder.is_sending,
-            stalled_seconds=self._sender.forwarder.stalled_seconds,
-            held=HeldOctets(
-                reading=self._admission.reading,
-                unfinished=self._admission.unfinished,
-                answers=self._outbox.octets,
-            ),
+            answers=self._outbox.octets,
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
@@ -209,7 +189,7 @@ class AmqpTerminal:
         match self._state:
             case Greeting(by):
                 if now > by:
-                    self._scope.cancel()
+                    self._duplex.scope.cancel()
             case Serving():
                 self._look_for_life(now)
             case Closing() | Over():
@@ -219,10 +199,10 @@ class AmqpTerminal:
 
     def _look_for_life(self, now: float) -> None:
         received = self._transport.received
-        if self._heartbeats.is_gone(now, received, excused=self._excused.is_active):
+        if self._heartbeats.is_gone(now, received, excused=self._duplex.excused.is_active):
             peer = self._transport.peer()
             log.info("%s: closed: no heartbeat came", peer, extra=subject(peer=peer))
-            self._scope.cancel()
+            self._duplex.scope.cancel()
 
     @property
     def session(self) -> Session | None:
@@ -237,7 +217,7 @@ class AmqpTerminal:
         """End the connection with a close that says why."""
         match self._state:
             case Greeting():
-                self._scope.cancel()
+                self._duplex.scope.cancel()
             case Serving():
                 self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
             case Closing() | Over():
@@ -253,7 +233,7 @@ class AmqpTerminal:
         self._state = Closing()
         self._close_channels()
         self._outbox.add(self._protocol.close(problem))
-        say_goodbye(self._scope)
+        say_goodbye(self._duplex.scope)
 
     def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
         self._close_channel(channel.number, problem)
@@ -281,16 +261,10 @@ class AmqpTerminal:
         """Read nothing more, and send what is in the outbox."""
         self._state = Over()
         self._close_channels()
-        say_goodbye(self._scope)
+        say_goodbye(self._duplex.scope)
         self._sender.signal.set()
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
-
-    async def _write(self) -> None:
-        try:
-            await self._sender.run(self)
-        except trio.BrokenResourceError:
-            self._scope.cancel()  # the client closed the connection, as it may at any time
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and confirms that are ready."""
@@ -366,48 +340,36 @@ class AmqpTerminal:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        properties = server_properties(self._transport.peer(), direct=self._context.config.amqp_direct)
-        self._outbox.add(self._protocol.start(properties, MECHANISMS))
-        try:
-            with self._reading:
-                while not isinstance(self._state, Over):
-                    if self._received:
-                        await self._feed()
-                        continue
-                    self._received = await self._admission.receive()
-                    if not self._received:
-                        break
-        except trio.BrokenResourceError:
-            self._scope.cancel()
-        if self._admission.gave_way:
+    def stop_reading(self, *, gave_way: bool) -> None:
+        """Read nothing more, and send what is in the outbox."""
+        if gave_way:
             client = None if self._session is None else self._session.name
             self._context.tell_gave_way(self._transport, client, "to complete a message")
             text = "a message took too long to complete while others wait for its memory"
             self._fail(ConnectionProblem(ReplyCode.RESOURCE_ERROR, text))
-        self._admission.close()
         self._end()
 
-    async def _feed(self) -> None:
-        """Execute what was received."""
-        received, self._received = self._received, b""
+    async def feed(self, received: bytes) -> bool:
+        """Execute what was received. Return False if nothing more must be read."""
         for number, event in enumerate(self._protocol.feed(received), 1):
             if event is not None:
                 await self._execute(event)
             if self._outbox.is_full:
                 await self._flush()
-                with self._excused:
+                with self._duplex.excused:
                     await self._outbox.room()
             if not number % EVENTS_IN_TURN or event is None:
                 await trio.lowlevel.checkpoint()
         await self._flush()
-        self._admission.done()
+        admission = self._duplex.admission
+        admission.done()
         if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:
             text = f"before the client is known, a frame has at most {LONGEST_INTRODUCTION} octets"
             self._fail(ConnectionProblem(ReplyCode.FRAME_ERROR, text))
         held = self._protocol.unfinished + (0 if self._long is None else self._long.octets)
-        if self._admission.must_hold(held):
-            await self._admission.hold(held)
+        if admission.must_hold(held):
+            await admission.hold(held)
+        return not isinstance(self._state, Over)
 
     async def _flush(self) -> None:
         if isinstance(self._state, Serving):
@@ -433,7 +395,7 @@ class AmqpTerminal:
                 self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
             case ClosedByPeer(0):
                 await self._flush()
-                with self._excused:
+                with self._duplex.excused:
                     for channel in list(self._channels.values()):
                         await channel.settled()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
@@ -441,7 +403,7 @@ class AmqpTerminal:
             case ClosedByPeer(number):
                 await self._flush()
                 if (closed := self._channels.get(number)) is not None:
-                    with self._excused:
+                    with self._duplex.excused:
                         await closed.settled()
                 self._drop(number)
                 self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
@@ -474,17 +436,14 @@ class AmqpTerminal:
         except Refused as refused:
             self._refuse(refused, event.client_properties)
             return
-        self._known()
+        self._duplex.admit(session)
         self._transport.keep_alive()  # a client may want no heartbeats
         self._session = session
         self._topology = self._context.access.topology(session)
-        rates = session.rates
-        self._sender.limit(rates.answered, rates.sent)
-        log_login(session, peer)
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
         publishing = Publishing(
-            self._topology, self._outbox, login.name, self._excused, self._context.at_once
+            self._topology, self._outbox, login.name, self._duplex.excused, self._context.at_once
         )
         publishing.is_openamq = self._protocol.is_openamq
         direct: DirectLeases | None = None
@@ -498,7 +457,7 @@ class AmqpTerminal:
             self._sender,
             self._context.memory,
             self._fail_channel,
-            self._excused,
+            self._duplex.excused,
             direct,
             self._has_messages,
             tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
@@ -506,7 +465,7 @@ class AmqpTerminal:
         self._long = LongPublishes(self._topology, publishing)
         self._state = Serving(session, self._topology, publishing, commands, self._long, direct)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
-        await self._admission.limit(rates.received, self._transport.received)
+        await self._duplex.limit_reading(session)
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
         """Refuse a client. One that cannot read Connection.Close at this point finds the connection
@@ -582,7 +541,7 @@ class AmqpTerminal:
                 case LongBegun():
                     await long.begin(channel, event, must_hold=isinstance(channel.mode, Transaction))
                 case LongPart(_, octets):
-                    with self._excused:
+                    with self._duplex.excused:
                         await long.add(number, octets)
                 case LongEnded():
                     self._published += 1

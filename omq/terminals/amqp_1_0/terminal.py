@@ -40,16 +40,13 @@ from omq.protocol.amqp_1_0.events import (
 )
 from omq.terminals.amqp_1_0.links import Links
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
-from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.duplex import Duplex
 from omq.terminals.connection.goodbye import say_goodbye
-from omq.terminals.connection.liveness import Excuse
-from omq.terminals.connection.login import BadLogin, log_login, read_plain
-from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.login import BadLogin, read_plain
 from omq.terminals.connection.states import Greeting, Over
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
-    HeldOctets,
     Kind,
     LinkStatistics,
     SubscriptionStatistics,
@@ -88,12 +85,11 @@ class Amqp1Terminal:
     """One connection after its first eight octets. `serve` returns when the connection is over."""
 
     def __init__(self, arrival: Arrival, header: bytes, context: Context) -> None:
-        config, memory = context.config, context.memory
         self._transport = transport = arrival.transport
-        self._received = header + arrival.received
-        self._known = arrival.known
         self._context = context
-        self._config = config
+        self._config = config = context.config
+        self._duplex = Duplex(arrival, context, header + arrival.received)
+        self._sender = self._duplex.sender
         needs_sasl = bool(config.clients)
         mechanisms = ("PLAIN",) if needs_sasl else ("ANONYMOUS", "PLAIN")
         if context.access.clients.certified(transport.certificate) is not None:
@@ -103,12 +99,7 @@ class Amqp1Terminal:
         )
         self._state: State = Greeting(math.inf)
         self._admitted: Admitted | None = None
-        self._scope = trio.CancelScope()
-        self._reading = trio.CancelScope()
-        self._excused = Excuse()
-        self._admission = ReadAdmission(transport, memory, self._reading, self._excused)
-        self._sender = Sender(transport, memory.stalled, memory.tails, context.pace, self._scope)
-        self._frames = WaitingFrames(memory.stalled, transport, self._scope)
+        self._frames = WaitingFrames(context.memory.stalled, transport, self._duplex.scope)
         self._waiting: list[bytes] = []
         self._waiting_octets = 0
         self._room = trio.lowlevel.ParkingLot()
@@ -123,38 +114,25 @@ class Amqp1Terminal:
         if isinstance(self._state, Greeting):
             self._state = Greeting(trio.current_time() + self._config.handshake_seconds)
         try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write)
-                    await self._read()
-                await self._transport.finish()
+            await self._duplex.serve(self)
         finally:
             self._state = Over()
             self._drop(self._protocol.lost())  # also if the connection was cut off
             if self._admitted is not None:
                 self._admitted.session.close()
-            self._admission.close()
             self._frames.close()
-            self._transport.close()
+            self._duplex.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        return ConnectionStatistics.of(
-            self._transport,
+        return self._duplex.statistics(
             Kind.AMQP_1_0,
             self._client,
             messages_in=0 if self._admitted is None else self._admitted.links.published,
-            messages_out=self._sender.messages,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
             waiting_answers=len(self._waiting),
             subscriptions=len(self.open_channels()),
-            is_sending=self._sender.forwarder.is_sending,
-            stalled_seconds=self._sender.forwarder.stalled_seconds,
-            held=HeldOctets(
-                reading=self._admission.reading,
-                unfinished=self._admission.unfinished,
-                answers=self._waiting_octets,
-            ),
+            answers=self._waiting_octets,
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
@@ -184,9 +162,9 @@ class Amqp1Terminal:
         match self._state:
             case Greeting(by):
                 if now > by:
-                    self._scope.cancel()
+                    self._duplex.scope.cancel()
             case Serving():
-                if self._transport.received != self._heard_octets or self._excused.is_active:
+                if self._transport.received != self._heard_octets or self._duplex.excused.is_active:
                     self._heard, self._heard_octets = now, self._transport.received
                 elif now - self._heard > 2 * IDLE_SECONDS:
                     text = "local-idle-timeout expired"
@@ -209,7 +187,7 @@ class Amqp1Terminal:
         """End the connection with a close that says why."""
         match self._state:
             case Greeting():
-                self._scope.cancel()
+                self._duplex.scope.cancel()
             case Serving():
                 self._fail(ConnectionProblem(Condition.CONNECTION_FORCED, why))
             case Over():
@@ -223,7 +201,7 @@ class Amqp1Terminal:
         self._drop(self._protocol.close(problem))
         self._collect()
         self._sender.signal.set()
-        say_goodbye(self._scope)
+        say_goodbye(self._duplex.scope)
 
     def _drop(self, events: Iterator[Event]) -> None:
         """Detach all links: the connection ends."""
@@ -236,16 +214,10 @@ class Amqp1Terminal:
         """Read nothing more, and send what waits."""
         self._drop(self._protocol.lost())
         self._state = Over()
-        say_goodbye(self._scope)
+        say_goodbye(self._duplex.scope)
         self._sender.signal.set()
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
-
-    async def _write(self) -> None:
-        try:
-            await self._sender.run(self)
-        except trio.BrokenResourceError:
-            self._scope.cancel()  # the client closed the connection, as it may at any time
 
     def _collect(self) -> None:
         """Take what the protocol has to send."""
@@ -313,31 +285,19 @@ class Amqp1Terminal:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        try:
-            with self._reading:
-                while not isinstance(self._state, Over):
-                    if self._received or self._protocol.stage is Stage.CLOSED:
-                        await self._feed()
-                        continue
-                    self._received = await self._admission.receive()
-                    if not self._received:
-                        break
-        except trio.BrokenResourceError:
-            self._scope.cancel()
-        if self._admission.gave_way:
+    def stop_reading(self, *, gave_way: bool) -> None:
+        """Read nothing more, and send what waits."""
+        if gave_way:
             self._context.tell_gave_way(self._transport, self._client, "to complete a message")
-        self._admission.close()
         self._end()
 
-    async def _feed(self) -> None:
-        """Execute what was received."""
+    async def feed(self, received: bytes) -> bool:
+        """Execute what was received. Return False if nothing more must be read."""
         at_once = self._context.at_once
         must_feed = True
         while must_feed:
-            received, self._received = self._received, b""
-            must_feed = False
-            for number, event in enumerate(self._protocol.feed(received), 1):
+            octets, received, must_feed = received, b"", False
+            for number, event in enumerate(self._protocol.feed(octets), 1):
                 if isinstance(event, Immediate):
                     with at_once:
                         self._execute_at_once(event)
@@ -353,15 +313,15 @@ class Amqp1Terminal:
         self._collect()
         if self._waiting or self._protocol.may_flush:
             self.send_at_once()
-        self._admission.done()
+        admission = self._duplex.admission
+        admission.done()
         held = self._protocol.pending + (0 if self._admitted is None else self._admitted.links.held)
-        if self._admission.must_hold(held):
-            await self._admission.hold(held)
+        if admission.must_hold(held):
+            await admission.hold(held)
         while self._waiting_octets > MOST_WAITING:
-            with self._excused:
+            with self._duplex.excused:
                 await self._room.park()
-        if self._protocol.stage is Stage.CLOSED:
-            self._end()
+        return self._protocol.stage is not Stage.CLOSED
 
     async def _flush(self) -> None:
         if self._admitted is not None:
@@ -428,14 +388,11 @@ class Amqp1Terminal:
         except (BadLogin, Refused) as refused:
             log.debug("%s: refused: %s", peer, refused, extra=subject(peer=peer))
             return False
-        self._known()
+        self._duplex.admit(session)
         direct = self._context.access.direct(session)
-        links = Links(session, direct, self._config, self._sender, self._wake, self._excused)
+        links = Links(session, direct, self._config, self._sender, self._wake, self._duplex.excused)
         self._admitted = Admitted(session, links)
-        rates = session.rates
-        self._sender.limit(rates.answered, rates.sent)
-        log_login(session, peer)
-        await self._admission.limit(rates.received, self._transport.received)
+        await self._duplex.limit_reading(session)
         return True
 
     async def _log_in(self, mechanism: str, response: bytes, peer: str) -> Session:
@@ -462,7 +419,7 @@ class Amqp1Terminal:
         peer = self._transport.peer()
         if problem is not None:
             log.info("%s: closed: %s", peer, problem, extra=subject(peer=peer))
-            say_goodbye(self._scope)
+            say_goodbye(self._duplex.scope)
         elif error is not None:
             said = quoted(f"{error.condition}: {error.description or ''}".encode())
             log.info("%s closed with %s", peer, said, extra=subject(peer=peer))

@@ -1,0 +1,129 @@
+"""The two directions of a connection: one task reads what the client sends, another one sends.
+
+The AMQP terminals run this loop; what they read means is theirs. The omq terminal has a loop of its own: its
+connections go on after their input has ended, until everything is answered, and it must make answers in more
+tasks. DMP connections go one way at a time.
+"""
+
+from typing import Protocol
+
+import trio
+
+from omq.access.session import Session
+from omq.terminals.connection.admission import ReadAdmission
+from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.login import log_login
+from omq.terminals.connection.sender import Sender, Side
+from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets, Kind
+
+
+class Endpoint(Side, Protocol):
+    """The terminal, as the loop sees it."""
+
+    async def feed(self, received: bytes) -> bool:
+        """Execute what was received. Return False if nothing more must be read."""
+
+    def stop_reading(self, *, gave_way: bool) -> None:
+        """Let `has_ended` become true when what waits is sent: nothing more is read. `gave_way` says whether
+        the reason is that others need the memory that an incomplete message holds.
+        """
+
+
+class Duplex:
+    """Both directions of one connection. Nothing that it owns points back to the terminal, except the sender
+    while it runs.
+    """
+
+    __slots__ = ("_known", "_reading", "_received", "_transport", "admission", "excused", "scope", "sender")
+
+    def __init__(self, arrival: Arrival, context: Context, received: bytes) -> None:
+        """Create the two directions of a connection from which these octets were received."""
+        memory = context.memory
+        self._transport = transport = arrival.transport
+        self._known = arrival.known
+        self._received = received
+        self._reading = trio.CancelScope()
+        self.scope = trio.CancelScope()
+        """Cancel it to cut the connection off."""
+        self.excused = Excuse()
+        """Within it the client is not silent, because the connection is not read."""
+        self.admission = ReadAdmission(transport, memory, self._reading, self.excused)
+        self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
+
+    async def serve(self, endpoint: Endpoint) -> None:
+        """Read and send until the client is done, or something ends the connection. Always call `close`
+        then.
+        """
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, endpoint)
+                try:
+                    with self._reading:
+                        received, self._received = self._received, b""
+                        while not received or await endpoint.feed(received):
+                            del received  # an idle connection holds nothing
+                            received = await self.admission.receive()
+                            if not received:
+                                break
+                except trio.BrokenResourceError:
+                    self.scope.cancel()
+                self.admission.close()
+                endpoint.stop_reading(gave_way=self.admission.gave_way)
+            await self._transport.finish()
+
+    async def _write(self, endpoint: Endpoint) -> None:
+        try:
+            await self.sender.run(endpoint)
+        except trio.BrokenResourceError:
+            self.scope.cancel()  # the client closed the connection, as it may at any time
+
+    def admit(self, session: Session) -> None:
+        """Note that the client is known, and keep to its rate limits for what is sent. `limit_reading` is for
+        the other direction.
+        """
+        self._known()
+        self.sender.limit(session.rates.answered, session.rates.sent)
+        log_login(session, self._transport.peer())
+
+    async def limit_reading(self, session: Session) -> None:
+        """Keep to the client's rate limit for what is read. What was read before counts, and is waited
+        for.
+        """
+        await self.admission.limit(session.rates.received, self._transport.received)
+
+    def statistics(
+        self,
+        kind: Kind,
+        client: bytes | None,
+        *,
+        messages_in: int,
+        unconfirmed: int,
+        waiting_answers: int,
+        subscriptions: int,
+        answers: int,
+    ) -> ConnectionStatistics:
+        """Return the statistics of the connection. `answers` is how many octets of answers wait."""
+        forwarder = self.sender.forwarder
+        return ConnectionStatistics.of(
+            self._transport,
+            kind,
+            client,
+            messages_in=messages_in,
+            messages_out=self.sender.messages,
+            unconfirmed=unconfirmed,
+            waiting_answers=waiting_answers,
+            subscriptions=subscriptions,
+            is_sending=forwarder.is_sending,
+            stalled_seconds=forwarder.stalled_seconds,
+            held=HeldOctets(
+                reading=self.admission.reading,
+                unfinished=self.admission.unfinished,
+                answers=answers,
+            ),
+        )
+
+    def close(self) -> None:
+        """Give back the memory of what was read, and close the socket."""
+        self.admission.close()
+        self._transport.close()
