@@ -8,12 +8,12 @@ from omq.bulk.access import HOLE, Gap, StoredTopic, why_unreadable
 from omq.bulk.errors import UnknownTopic
 from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_persistence
 from omq_storage.blocks import Block
-from omq_storage.catalogue import TopicRecord
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import TooLargeToHold
 from omq_storage.levels import Level
 from omq_storage.reader import opened
 from omq_storage.records import Extent, missing_ids
+from omq_storage.topics import TopicRecord
 
 T = TypeVar("T")
 

@@ -46,11 +46,12 @@ from omq.model import (
 )
 from omq.threads import in_thread
 from omq.watching import Configured, Limits, Retention
-from omq_storage.catalogue import StoreCatalogue, TopicRecord
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.routes import Route
 from omq_storage.store import Store
+from omq_storage.topics import TopicRecord
 from omq_storage.topology import BindingRecord, ExchangeRecord
 
 DELETED_AT_ONCE = 8

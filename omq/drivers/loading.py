@@ -11,12 +11,12 @@ from omq.drivers.queue_options import QueueOptions
 from omq.drivers.stored_types import LEVELS
 from omq.logs import quoted, subject
 from omq.model import Persistent, Transient, read_stored_persistence
-from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
 from omq_storage.errors import StoreError
 from omq_storage.integrity import ADVICE
 from omq_storage.levels import Level
 from omq_storage.store import Store
+from omq_storage.topics import TopicRecord
 
 log = logging.getLogger("omq.catalogue")
 

@@ -10,8 +10,8 @@ from omq.model import (
     read_stored_persistence,
     stored_persistence,
 )
-from omq_storage.catalogue import TopicRecord
 from omq_storage.levels import Level
+from omq_storage.topics import TopicRecord
 
 LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.ASYNC}
 

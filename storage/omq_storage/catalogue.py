@@ -6,19 +6,26 @@ so a reader never sees a topic that a power failure could take back.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from struct import Struct
 from threading import Lock
 
-import msgspec
-
-from omq_storage.checksummed import verify, verify_and_decode, with_checksum
-from omq_storage.database import Database, Reading, Writing
+from omq_storage.database import Database, Writing
 from omq_storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopicId
 from omq_storage.identity import LINEAGE_KEY, Lineage, pack_lineage, unpack_lineage
-from omq_storage.records import key_topic, topic_key
+from omq_storage.records import topic_key
+from omq_storage.topics import (
+    COUNTER,
+    TOPIC_IDS,
+    TOPICS,
+    TopicRecord,
+    put_next_id,
+    put_topic,
+    read_next_id,
+    take_ids,
+    topic_records,
+)
 from omq_storage.topology import (
     BINDINGS,
     EXCHANGES,
@@ -29,52 +36,21 @@ from omq_storage.topology import (
     ExchangeRecord,
     StoredTopology,
     binding_key,
-    decode_binding,
-    decode_exchange,
-    decode_queue,
+    check_ends,
+    delete_bindings,
     pack_binding,
     pack_exchange,
-    pack_queue,
+    put_queue,
+    put_topology,
+    read_topology,
 )
 
-TOPICS = b"topics"
-COUNTER = b"counter"
 TABLES_OF_FORMAT_2 = (TOPICS, COUNTER)
 TABLES = (*TABLES_OF_FORMAT_2, *TOPOLOGY_TABLES)
-NEXT = b"next"
-_NUMBER = Struct(">Q")
-TOPIC_IDS = 1 << 31
 
 MESSAGE_IDS_SKIPPED = 1 << 32
 TOPIC_IDS_SKIPPED = 1 << 16
 """How many ids are skipped where it is unknown which ones were assigned."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRecord:
-    """The record of one topic.  The caller defines the values of ``delivery`` and ``persistence``."""
-
-    id: int
-    name: bytes
-    delivery: str
-    persistence: str
-    declared: bool
-    """Whether a client declared the topic with these types; False if it was created with the defaults."""
-    reserved: int = 0
-    """No message id from this one on was ever assigned."""
-    resume: int = 0
-    """No message id below this one is assigned any more: some of these ids were, to messages that were lost.
-    """
-    lost_from: int = 0
-    """No message from this one to ``resume`` is stored: these were lost, or never assigned.  0 if unknown."""
-    retention: tuple[int | None, int | None] | None = None
-    """The limits of octets and of milliseconds that a client has set, each None without a limit; None where
-    the configuration decides.  Earlier versions ignore it."""
-
-    @property
-    def lost(self) -> range:
-        """The ids of the last loss, as far as they are known."""
-        return range(self.lost_from, self.resume) if self.lost_from else range(0)
 
 
 class StoreCatalogue:
@@ -95,13 +71,13 @@ class StoreCatalogue:
         self._database.make_tables()
         with self._database.reading() as transaction:
             records = topic_records(transaction)
-            self._topology = _topology(transaction)
-            next_id = _next_id(transaction)
+            self._topology = read_topology(transaction)
+            next_id = read_next_id(transaction)
             lineage = transaction.get(COUNTER, LINEAGE_KEY)
             self._lineage = None if lineage is None else unpack_lineage(LINEAGE_KEY, lineage)
             if any(record.id >= next_id for record in records):
                 raise DamagedRecord("The next topic id was used before.")
-            _check_ends(self._topology, {record.id for record in records})
+            check_ends(self._topology, {record.id for record in records})
         self._records = {record.id: record for record in records}
         self._ids = {record.name: record.id for record in records}
 
@@ -124,13 +100,13 @@ class StoreCatalogue:
         try:
             database.make_tables()
             with database.writing() as transaction:
-                _put_next_id(transaction, next_id)
+                put_next_id(transaction, next_id)
                 if lineage is not None:
                     _put_lineage(transaction, lineage)
                 for record in records:
-                    _put(transaction, record)
+                    put_topic(transaction, record)
                 if topology is not None:
-                    _put_topology(transaction, topology)
+                    put_topology(transaction, topology)
         finally:
             database.close()
 
@@ -179,9 +155,7 @@ class StoreCatalogue:
             else:
                 self._prepare_topology()
             with self._database.writing() as transaction:
-                topic = _next_id(transaction)
-                if topic >= TOPIC_IDS:
-                    raise StoreError(f"All {TOPIC_IDS} topic ids were used.")
+                (topic,) = take_ids(transaction, 1)
                 record = TopicRecord(
                     id=topic,
                     name=name,
@@ -190,10 +164,9 @@ class StoreCatalogue:
                     declared=declared,
                     reserved=reserved,
                 )
-                _put_next_id(transaction, topic + 1)
-                _put(transaction, record)
+                put_topic(transaction, record)
                 if queue is not None:
-                    _put_queue(transaction, topic, queue)
+                    put_queue(transaction, topic, queue)
             self._keep(record)
             if queue is not None:
                 self._topology.queues[topic] = queue
@@ -212,23 +185,20 @@ class StoreCatalogue:
                 raise NameTaken(f"There is a topic {taken[0]!r} already.")
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                topic = _next_id(transaction)
-                if topic + len(names) > TOPIC_IDS:
-                    raise StoreError(f"All {TOPIC_IDS} topic ids were used.")
+                topics = take_ids(transaction, len(names))
                 records = [
                     TopicRecord(
-                        id=topic + number,
+                        id=topic,
                         name=name,
                         delivery=delivery,
                         persistence=persistence,
                         declared=declared,
                         reserved=reserved,
                     )
-                    for number, name in enumerate(names)
+                    for topic, name in zip(topics, names, strict=True)
                 ]
-                _put_next_id(transaction, topic + len(names))
                 for record in records:
-                    _put(transaction, record)
+                    put_topic(transaction, record)
             for record in records:
                 self._keep(record)
             return records
@@ -241,11 +211,7 @@ class StoreCatalogue:
         with self._lock:
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                topic = _next_id(transaction)
-                if topic + count > TOPIC_IDS:
-                    raise StoreError(f"All {TOPIC_IDS} topic ids were used.")
-                _put_next_id(transaction, topic + count)
-            return range(topic, topic + count)
+                return take_ids(transaction, count)
 
     def update(self, record: TopicRecord) -> None:
         """Replace the record with this id.
@@ -325,17 +291,17 @@ class StoreCatalogue:
         with self._lock:
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                topic = _next_id(transaction) + TOPIC_IDS_SKIPPED
+                topic = read_next_id(transaction) + TOPIC_IDS_SKIPPED
                 if topic >= TOPIC_IDS:
                     raise StoreError("Too few topic ids are left to skip those that may be in use.")
-                _put_next_id(transaction, topic)
+                put_next_id(transaction, topic)
                 leapt = [
                     replace(record, reserved=bound, resume=bound, lost_from=0)
                     for record in self._records.values()
                     for bound in (max(1, record.reserved) + MESSAGE_IDS_SKIPPED,)
                 ]
                 for record in leapt:
-                    _put(transaction, record)
+                    put_topic(transaction, record)
             for record in leapt:
                 self._keep(record)
 
@@ -343,7 +309,7 @@ class StoreCatalogue:
     def next_id(self) -> int:
         """The id of the next new topic; no id from this one on was ever used."""
         with self._lock, self._database.reading() as transaction:
-            return _next_id(transaction)
+            return read_next_id(transaction)
 
     def delete(self, topic: int) -> None:
         """Delete the record of a topic, with its bindings and its options as a queue.
@@ -358,7 +324,7 @@ class StoreCatalogue:
                 transaction.delete(TOPICS, topic_key(topic))
                 if topic in self._topology.queues:
                     transaction.delete(QUEUES, topic_key(topic))
-                _delete_bindings(transaction, bound)
+                delete_bindings(transaction, bound)
             del self._records[topic]
             del self._ids[known.name]
             self._topology.queues.pop(topic, None)
@@ -408,7 +374,7 @@ class StoreCatalogue:
             self._prepare_topology()
             with self._database.writing() as transaction:
                 transaction.delete(EXCHANGES, name)
-                _delete_bindings(transaction, bound)
+                delete_bindings(transaction, bound)
             self._topology.exchanges.pop(name, None)
             self._unbind(bound)
 
@@ -442,7 +408,7 @@ class StoreCatalogue:
             self._known(topic)
             self._prepare_topology()
             with self._database.writing() as transaction:
-                _put_queue(transaction, topic, options)
+                put_queue(transaction, topic, options)
             self._topology.queues[topic] = options
 
     def _prepare_topology(self) -> None:
@@ -467,7 +433,7 @@ class StoreCatalogue:
             self._reopen_after_panic()
             for _ in range(2):
                 with self._database.writing() as transaction:
-                    _put_next_id(transaction, _next_id(transaction))
+                    put_next_id(transaction, read_next_id(transaction))
 
     def close(self) -> None:
         """Wait for running calls and close the environment."""
@@ -488,11 +454,11 @@ class StoreCatalogue:
         self._reopen_after_panic()
         with self._database.writing() as transaction:
             for record in records:
-                _put(transaction, record)
+                put_topic(transaction, record)
             if lineage is not None:
                 _put_lineage(transaction, lineage)
             if again is not None:
-                _put_topology(transaction, again)
+                put_topology(transaction, again)
         self._lineage = lineage or self._lineage
         for record in records:
             self._keep(record)
@@ -510,78 +476,8 @@ class StoreCatalogue:
             self._database.reopen()
 
 
-def topic_records(transaction: Reading) -> list[TopicRecord]:
-    """Return the records of all topics, by ascending id.  Raises DamagedRecord."""
-    return [decode_topic(key, stored) for key, stored in transaction.cursor(TOPICS)]
-
-
-def _topology(transaction: Reading) -> StoredTopology:
-    """Return all exchanges, bindings and queues.  Raises DamagedRecord."""
-    exchanges, bindings, queues = (
-        list(transaction.cursor(table)) if transaction.has(table) else [] for table in TOPOLOGY_TABLES
-    )
-    return StoredTopology(
-        {key: decode_exchange(key, stored) for key, stored in exchanges},
-        dict(decode_binding(key, stored) for key, stored in bindings),
-        dict(decode_queue(key, stored) for key, stored in queues),
-    )
-
-
-def _check_ends(topology: StoredTopology, topics: Collection[int]) -> None:
-    """Raise DamagedRecord for options and bindings of topics that are not there."""
-    missing = topology.queues.keys() | {
-        record.destination for record in topology.bindings() if isinstance(record.destination, int)
-    }
-    for topic in missing.difference(topics):
-        raise DamagedRecord(f"Topic {topic} has a binding or options, but no record.")
-
-
-def _put_topology(transaction: Writing, topology: StoredTopology) -> None:
-    for exchange in topology.exchanges.values():
-        transaction.put(EXCHANGES, exchange.name, pack_exchange(exchange))
-    for number, binding in enumerate(topology.bindings(), start=1):
-        transaction.put(BINDINGS, binding_key(number), pack_binding(number, binding))
-    for topic, options in topology.queues.items():
-        _put_queue(transaction, topic, options)
-
-
-def _put_queue(transaction: Writing, topic: int, options: bytes) -> None:
-    key = topic_key(topic)
-    transaction.put(QUEUES, key, pack_queue(key, options))
-
-
-def _delete_bindings(transaction: Writing, bound: Iterable[int]) -> None:
-    for number in bound:
-        transaction.delete(BINDINGS, binding_key(number))
-
-
-def _next_id(transaction: Reading) -> int:
-    stored = transaction.get(COUNTER, NEXT)
-    return 0 if stored is None else decode_next_id(NEXT, stored)
-
-
-def _put_next_id(transaction: Writing, topic: int) -> None:
-    transaction.put(COUNTER, NEXT, with_checksum(COUNTER, NEXT, _NUMBER.pack(topic)))
-
-
 def _put_lineage(transaction: Writing, lineage: Lineage) -> None:
     transaction.put(COUNTER, LINEAGE_KEY, pack_lineage(lineage))
-
-
-def decode_next_id(key: bytes, stored: bytes) -> int:
-    """Return the id of the next new topic.  Raises DamagedRecord."""
-    topic: int = _NUMBER.unpack(verify(COUNTER, key, stored, "the next topic id"))[0]
-    return topic
-
-
-def _put(transaction: Writing, record: TopicRecord) -> None:
-    key = topic_key(record.id)
-    transaction.put(TOPICS, key, with_checksum(TOPICS, key, msgspec.msgpack.encode(record)))
-
-
-def decode_topic(key: bytes, stored: bytes) -> TopicRecord:
-    """Return the record of a topic from its stored value.  Raises DamagedRecord."""
-    return verify_and_decode(TOPICS, key, stored, TopicRecord, f"topic {key_topic(key)} in the catalogue")
 
 
 def _backwards(known: TopicRecord, bound: int) -> StoreError:

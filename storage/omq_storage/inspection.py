@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from omq_storage.catalogue import TABLES as CATALOGUE_TABLES
-from omq_storage.catalogue import TopicRecord
 from omq_storage.checkpoint import CHECKPOINT, is_readable, recover
 from omq_storage.environment import TABLES as LEVEL_TABLES
 from omq_storage.errors import DamagedFile
@@ -20,6 +19,7 @@ from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
 from omq_storage.salvage import Salvage, salvage
 from omq_storage.store import CATALOGUE, FORMAT, FORMAT_FILE, Format, StoreState, read_format
+from omq_storage.topics import TopicRecord
 
 _NO_LINEAGE = "it has lost which store it belongs to"
 

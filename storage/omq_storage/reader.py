@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 
 from omq_storage.blocks import Block
-from omq_storage.catalogue import TOPICS, TopicRecord, topic_records
 from omq_storage.checkpoint import needs_recovery
 from omq_storage.database import Reading, View
 from omq_storage.errors import StoreError
@@ -31,6 +30,7 @@ from omq_storage.levels import Level
 from omq_storage.lookup import infos_from, use_stored
 from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockRecord, Extent
 from omq_storage.store import CATALOGUE, MAP_SIZE, StoreState, current_boot, read_format
+from omq_storage.topics import TOPICS, TopicRecord, topic_records
 
 if TYPE_CHECKING:
     from lmdb import Environment as LmdbEnvironment

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from omq_storage.blocks import Block
-from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, StoreCatalogue, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, StoreCatalogue
 from omq_storage.environment import Environment
 from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.fragments import Fragmented, Fragments
@@ -26,6 +26,7 @@ from omq_storage.levels import Level
 from omq_storage.misplaced import finish_moves, move_misplaced
 from omq_storage.salvage import Salvage
 from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, MAP_SIZE, StoreState, write_format
+from omq_storage.topics import TopicRecord
 from omq_storage.topology import ExchangeRecord, StoredTopology
 
 _GROUP = 8 << 20

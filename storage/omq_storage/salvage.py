@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omq_storage.blocks import MAGIC, Block, unpack
-from omq_storage.catalogue import NEXT, TopicRecord, decode_next_id, decode_topic
 from omq_storage.errors import DamagedBlock, DamagedRecord
 from omq_storage.fragments import (
     FRAGMENT_OCTETS,
@@ -41,6 +40,7 @@ from omq_storage.records import (
     unpack_info,
     unpack_position,
 )
+from omq_storage.topics import NEXT, TopicRecord, decode_next_id, decode_topic
 from omq_storage.topology import (
     TOPOLOGY_TABLES,
     BindingRecord,

@@ -4,14 +4,16 @@ They are in tables of the catalogue, which a store of format 2 lacks.  A record 
 as what it belongs to, so no crash leaves one behind.
 """
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from struct import Struct
 
 import msgspec
 
 from omq_storage.checksummed import verify, verify_and_decode, with_checksum
+from omq_storage.database import Reading, Writing
 from omq_storage.errors import DamagedRecord
-from omq_storage.records import key_topic
+from omq_storage.records import key_topic, topic_key
 
 EXCHANGES = b"exchanges"
 BINDINGS = b"bindings"
@@ -170,3 +172,46 @@ class StoredTopology:
             del self._ends[end][record]
             if not self._ends[end]:
                 del self._ends[end]
+
+
+def read_topology(transaction: Reading) -> StoredTopology:
+    """Return all exchanges, bindings and queues.  Raises DamagedRecord."""
+    exchanges, bindings, queues = (
+        list(transaction.cursor(table)) if transaction.has(table) else [] for table in TOPOLOGY_TABLES
+    )
+    return StoredTopology(
+        {key: decode_exchange(key, stored) for key, stored in exchanges},
+        dict(decode_binding(key, stored) for key, stored in bindings),
+        dict(decode_queue(key, stored) for key, stored in queues),
+    )
+
+
+def check_ends(topology: StoredTopology, topics: Collection[int]) -> None:
+    """Raise DamagedRecord for options and bindings of topics that are not there."""
+    missing = topology.queues.keys() | {
+        record.destination for record in topology.bindings() if isinstance(record.destination, int)
+    }
+    for topic in missing.difference(topics):
+        raise DamagedRecord(f"Topic {topic} has a binding or options, but no record.")
+
+
+def put_topology(transaction: Writing, topology: StoredTopology) -> None:
+    """Store exchanges, bindings, numbered from 1, and the options of queues."""
+    for exchange in topology.exchanges.values():
+        transaction.put(EXCHANGES, exchange.name, pack_exchange(exchange))
+    for number, binding in enumerate(topology.bindings(), start=1):
+        transaction.put(BINDINGS, binding_key(number), pack_binding(number, binding))
+    for topic, options in topology.queues.items():
+        put_queue(transaction, topic, options)
+
+
+def put_queue(transaction: Writing, topic: int, options: bytes) -> None:
+    """Store the options of a queue."""
+    key = topic_key(topic)
+    transaction.put(QUEUES, key, pack_queue(key, options))
+
+
+def delete_bindings(transaction: Writing, bound: Iterable[int]) -> None:
+    """Delete the bindings with these numbers."""
+    for number in bound:
+        transaction.delete(BINDINGS, binding_key(number))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from omq_storage.catalogue import TOPIC_IDS, StoreCatalogue, TopicRecord
+from omq_storage.catalogue import StoreCatalogue
 from omq_storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopicId
+from omq_storage.topics import TOPIC_IDS, TopicRecord
 
 MAP_SIZE = 1 << 24
 
@@ -133,7 +134,7 @@ def test_a_refused_change_changes_nothing(path: Path) -> None:
 
 
 def test_ids_end_before_two_to_the_31(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq_storage.catalogue.TOPIC_IDS", 2)
+    monkeypatch.setattr("omq_storage.topics.TOPIC_IDS", 2)
     catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"0", "", "", True)
     catalogue.create(b"1", "", "", True)

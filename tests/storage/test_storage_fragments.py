@@ -14,7 +14,6 @@ from storage_helpers import NOON, bodies_of, numbered, open_level
 
 from omq_storage.backup import backup
 from omq_storage.blocks import FRAME_HEADER, Block
-from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Environment, Extent
 from omq_storage.errors import DamagedBlock, Limit, StoreError, StoreFull
 from omq_storage.fragments import (
@@ -34,6 +33,7 @@ from omq_storage.reader import StoreReader
 from omq_storage.records import INDEX, block_key
 from omq_storage.repair import repair
 from omq_storage.store import Store, lock_store
+from omq_storage.topics import TopicRecord
 
 MIB = 1 << 20
 SIZES = [1, FRAGMENT_OCTETS - 1, FRAGMENT_OCTETS, FRAGMENT_OCTETS + 1, 3 * MIB + 17]

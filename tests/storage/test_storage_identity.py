@@ -16,7 +16,7 @@ from test_storage_repair import Words, change, contents, filled, problems, repai
 
 from omq_storage import store as store_module
 from omq_storage.backup import backup
-from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, StoreCatalogue, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, StoreCatalogue
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, Limit, StoreFull
 from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, read_identity
@@ -24,6 +24,7 @@ from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
 from omq_storage.store import Store, lock_store
+from omq_storage.topics import TopicRecord
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "store" / "store-1.tar.xz"
 

@@ -11,7 +11,7 @@ from test_storage_repair import Words, change, contents, filled, opened, problem
 
 from omq_storage import integrity
 from omq_storage.backup import backup
-from omq_storage.catalogue import COUNTER, MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, TOPICS, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED
 from omq_storage.environment import Position
 from omq_storage.errors import StoreError
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LINEAGE_KEY
@@ -22,6 +22,7 @@ from omq_storage.records import BLOCKS, EXTENTS, INDEX, POSITIONS, block_key, to
 from omq_storage.repair import repair
 from omq_storage.runs import runs_of
 from omq_storage.store import Store, lock_store
+from omq_storage.topics import COUNTER, TOPICS, TopicRecord
 
 NAMES = ("strong news", "strong work", "weak news", "weak work", "async news", "async work")
 

@@ -13,7 +13,7 @@ import pytest
 from storage_helpers import bodies_of, numbered, read_all
 
 from omq_storage.backup import backup
-from omq_storage.catalogue import COUNTER, MESSAGE_IDS_SKIPPED, NEXT, TOPIC_IDS_SKIPPED, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError
 from omq_storage.inspection import inspect
@@ -21,6 +21,7 @@ from omq_storage.levels import Level
 from omq_storage.repair import repair
 from omq_storage.runs import runs_of
 from omq_storage.store import Store, lock_store
+from omq_storage.topics import COUNTER, NEXT, TopicRecord
 
 PAGE = 4096
 

@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from omq_storage.backup import backup
-from omq_storage.catalogue import TABLES, StoreCatalogue, TopicRecord
+from omq_storage.catalogue import TABLES, StoreCatalogue
 from omq_storage.errors import DamagedFile, StoreFull, UnknownTopicId
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
@@ -17,6 +17,7 @@ from omq_storage.pages import Pages
 from omq_storage.repair import repair
 from omq_storage.salvage import salvage
 from omq_storage.store import Store, lock_store
+from omq_storage.topics import TopicRecord
 from omq_storage.topology import BINDINGS, EXCHANGES, QUEUES, BindingRecord, ExchangeRecord
 
 MAP_SIZE = 1 << 24

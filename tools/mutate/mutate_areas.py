@@ -294,6 +294,7 @@ STORAGE = Area(
         "salvage.py": _storage("salvage", "repair"),
         "spare.py": (*_storage("files"), *_server("full_disk")),
         "store.py": (*_storage("store"), *_server("stores_of_older_formats")),
+        "topics.py": (*_storage("catalogue"), *_server("damaged_keys", "reservations")),
         "topology.py": _storage("topology"),
     },
     frozenset({"blocks.py", "codec.py", "numbers.py", "plain.py"}),
