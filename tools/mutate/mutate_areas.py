@@ -172,7 +172,10 @@ ACCESS = Area(
         "leases.py": _server("dmp_leases"),
         "limits.py": _server("quotas", "reloading"),
         "management.py": (*_server("management"), *_amqp("amqp_tools")),
+        "management_records.py": (*_server("management"), *_amqp("amqp_tools")),
         "marks.py": ("tests/access/test_marks.py",),
+        "moving.py": _server("management"),
+        "peeking.py": _server("management"),
         "quotas.py": ("tests/access/test_quotas.py", *_server("quotas")),
         "rights.py": _server("reloading", "clients", "watching"),
         "session.py": (

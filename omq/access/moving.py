@@ -1,0 +1,170 @@
+"""Moves messages from one queue to others (docs/PROTOCOL.md, "Manage")."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import trio
+
+from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.driver import Driver
+from omq.drivers.offer import NoRoom
+from omq.drivers.problems import for_clients
+from omq.drivers.queue import QueueDriver
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Messages, Piece
+from omq.exchanges.types import argument
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.fields import Array, LongString, Table
+from omq.protocol.amqp.head import Head
+from omq_storage.batches import Bodies
+from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.errors import StoreError
+
+MOST_MOVED = 10_000
+"""The most messages that one Move moves."""
+
+MESSAGES_A_STEP = 64
+"""After how many messages the other connections have their turn."""
+
+MOVED_AT_ONCE = 64
+"""How many messages are on their way to their new queue before Move waits for them."""
+
+DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-first-death-reason")
+"""The headers of dead letters, which a message that is moved back loses: it may become one again."""
+
+
+async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver | None], count: int) -> int:
+    """Move messages, each of which is stored in its new queue before it is done in this one. Raises Refused.
+
+    `target_of` returns the new queue, None for a message that stays. It gets the name of the queue in which
+    the message became a dead letter last.
+    """
+    getter = driver.open_getter(_Mover())
+    getter.grant(MOST_MOVED, CreditKind.WINDOW)
+    moved = 0
+    waiting: list[tuple[Confirmation, range]] = []
+    kept: list[range] = []
+    try:
+        # Each message is looked at once; those that stay return to their places at the end.
+        for number in range(min(count, driver.ready)):
+            if not number % MESSAGES_A_STEP:
+                await trio.lowlevel.checkpoint()
+            found = await _next(driver, getter)
+            if found is None:
+                break
+            _add(kept, found.id)
+            target = target_of(found.died_in)
+            if target is None:
+                continue
+            offered = target.offer(Bodies([found.body]), [found.head])
+            confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+            _drop_last(kept)
+            waiting.append((confirmation, range(found.id, found.id + 1)))
+            if len(waiting) >= MOVED_AT_ONCE:
+                moved += await _settle(waiting, getter)
+        return moved + await _settle(waiting, getter)
+    except Refused:
+        await _settle(waiting, getter)  # those before it are in their new queues
+        raise
+    finally:
+        for ids in kept:  # which does not count as a delivery
+            getter.settle(ids, RELEASED)
+        getter.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message to move."""
+
+    id: int
+    body: bytes
+    head: bytes
+    died_in: bytes | None
+    """The queue in which it became a dead letter last."""
+
+
+class _Mover:
+    """The subscriber of a channel that moves messages: it asks for them."""
+
+    def wake(self) -> None:
+        """Do nothing: no task waits."""
+
+    def replaced(self, channel: Channel) -> None:
+        """Do nothing: a queue with messages is not given other types."""
+
+    def ended(self, end: EndReason) -> None:
+        """Do nothing: the next Get of a message finds none."""
+
+
+async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | None:
+    """Take the next message that is ready; None if there is none, or it is too large to be moved."""
+    try:
+        while await driver.deal_one(getter):
+            taken = await getter.take()
+            if isinstance(taken, Messages):
+                (cut,) = taken.cuts
+                (id,) = cut.ids
+                getter.written(1)
+                return _message(cut.block, id)
+            if isinstance(taken, Piece):
+                getter.written(0)  # so it does not count as delivered
+                raise Refused(Reason.TOO_LARGE, f"message {taken.message} is too large to be moved")
+            # Otherwise it is lost: the next one.
+    except StoreError as problem:
+        raise Refused.of(for_clients(problem)) from problem
+    return None
+
+
+def _message(block: Block, id: int) -> _Message:
+    octets = block.head(id)
+    body = bytes(block.frame(id)[FRAME_HEADER:])
+    head = heads.decode(octets) if octets else Head()
+    table = head.properties.headers
+    if table is None:
+        return _Message(id, body, octets, None)
+    died_in: bytes | None = None
+    match argument(table, b"x-death"):
+        case Array((Table() as latest, *_)):
+            queue = argument(latest, b"queue")
+            died_in = queue.octets if isinstance(queue, LongString) else None
+        case _:
+            pass
+    kept = Table(tuple(entry for entry in table.entries if entry[0] not in DEATHS))
+    if died_in is not None:
+        octets = heads.encode(replace(head, properties=replace(head.properties, headers=kept)))
+    return _Message(id, body, octets, died_in)
+
+
+async def _settle(waiting: list[tuple[Confirmation, range]], getter: RoundRobinChannel) -> int:
+    """Wait until messages are stored in their new queues, and settle them in the old one. Raises Refused."""
+    settled = trio.Event()
+    all_of([confirmation for confirmation, _ in waiting]).listen(settled.set)
+    await settled.wait()
+    failed: Refused | None = None
+    count = 0
+    for confirmation, ids in waiting:
+        if confirmation.failure is None:
+            count += getter.settle(ids, ACCEPTED)
+        else:
+            getter.settle(ids, RELEASED)
+            failed = Refused.of(confirmation.failure)
+    waiting.clear()
+    if failed is not None:
+        raise failed
+    return count
+
+
+def _add(ids: list[range], id: int) -> None:
+    """Add an id to ranges of ids."""
+    if ids and ids[-1].stop == id:
+        ids[-1] = range(ids[-1].start, id + 1)
+    else:
+        ids.append(range(id, id + 1))
+
+
+def _drop_last(ids: list[range]) -> None:
+    """Remove the id that was added last."""
+    last = ids.pop()
+    if len(last) > 1:
+        ids.append(last[:-1])
