@@ -9,10 +9,12 @@ from omq.access.administration import Administration
 from omq.access.archive import visible_topics
 from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
+from omq.access.leased_topic import LeasedTopic
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
 from omq.access.overseer import Overseer
+from omq.access.private_topic import PrivateTopic
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext
@@ -22,10 +24,11 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.feed import LeasedFeed
+from omq.drivers.lifetime import Private
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.exchanges import Exchanges
-from omq.model import LONGEST_HELD_BODY, TopicInfo
+from omq.model import LONGEST_HELD_BODY, Delivery, Topic, TopicInfo
 
 
 class Crowded(Enum):
@@ -146,6 +149,16 @@ class AccessControl:
     def topology(self, session: Session) -> Topology:
         """Return what a session may do with exchanges and queues. Close it before the session."""
         return Topology(session, self._catalogue, self._exchanges)
+
+    def leased_topic(self, session: Session, topic: Topic) -> LeasedTopic:
+        """Return what a session may do with the topic for which a sink was leased."""
+        return LeasedTopic(session, self._catalogue, topic)
+
+    def make_private(
+        self, session: Session, name: bytes, delivery: Delivery, lifetime: Private
+    ) -> PrivateTopic:
+        """Make a transient topic that is found only through what this returns. Raises Refused."""
+        return PrivateTopic(session, self._catalogue, name, delivery, lifetime)
 
     def direct(self, session: Session) -> Direct:
         """Return what a session may do with nodes without queues."""

@@ -23,16 +23,14 @@ from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.rights import Right, Rights
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.lifetime import DURABLE, Durable, Ownership, Private, check_user
+from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes, send_passed
-from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
-from omq.drivers.uploads import Upload
 from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
 from omq_storage.batches import Batch, joined
@@ -83,44 +81,6 @@ class TooLarge(Refused):
 def too_large(limit: int, octets: int) -> str:
     """Return the sentence that refuses a message of N `octets`."""
     return f"a message has at most {limit} octets, this one {octets}"
-
-
-@dataclass(frozen=True, slots=True)
-class Takers:
-    """Who takes the messages of a topic now."""
-
-    is_kept: bool
-    """Whether a store keeps them without a subscriber."""
-    is_subscribed: bool
-    """Whether there is a subscriber."""
-    is_ready: bool
-    """Whether a subscriber can take a message at once."""
-
-
-class PrivateTopic:
-    """A topic that only the holder of this object can use, with the rights of a session to its name."""
-
-    __slots__ = ("_driver", "_session", "topic")
-
-    def __init__(self, session: "Session", driver: Driver) -> None:
-        self._session = session
-        self._driver = driver
-        self.topic = driver.topic
-
-    def offer(self, batch: Batch, heads: Sequence[bytes] = ()) -> Offered:
-        """Offer messages, as `Driver.offer` does. Raises TooLarge, and Refused."""
-        self._session.check_offer(self.topic.topic, batch)
-        return self._driver.offer(batch, heads)
-
-    def open(
-        self, replay: Replay, make: Callable[[Topic, Release], S], *, exclusive: bool = False
-    ) -> tuple[S, Channel]:
-        """Open a channel, as `Session.open` does. Raises Refused."""
-        return self._session.open_private(self._driver, replay, make, exclusive=exclusive)
-
-    def delete(self) -> None:
-        """Delete the topic, unless it is deleted already."""
-        self._session.delete_private(self._driver)
 
 
 class Session:
@@ -291,40 +251,6 @@ class Session:
             self._check_publish(name)
         await self._find_or_make(name, for_messages=True)
 
-    async def post_leased(
-        self, topic: Topic, batch: Batch, heads: Sequence[bytes], origins: Origins
-    ) -> Confirmation:
-        """Post messages to this very topic, as a lease does, and to no later one of the same name.
-
-        Raises TooLarge, and Refused.
-        """
-        driver = await self._find_leased(topic)
-        if batch.longest > self.max_message_bytes:
-            raise TooLarge(self.max_message_bytes, batch.longest)
-        return await driver.post(batch, heads, origins)
-
-    async def stores_leased(self, topic: Topic) -> bool:
-        """Return whether this very topic takes large messages in fragments: whether `upload_leased` is
-        possible. Raises Refused.
-        """
-        return (await self._find_leased(topic)).takes_fragments
-
-    async def upload_leased(self, topic: Topic) -> Upload:
-        """Begin a message to this very topic, which has a store, whose body comes in pieces.
-
-        Raises Refused.
-        """
-        return await Upload.begin(await self._find_leased(topic))
-
-    async def check_leased(self, topic: Topic) -> None:
-        """Raise Refused when the client may not publish to this very topic, or it was deleted."""
-        await self._find_leased(topic)
-
-    async def takers(self, topic: Topic) -> Takers:
-        """Return who takes the messages of this very topic now. Raises Refused."""
-        driver = await self._find_leased(topic)
-        return Takers(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
-
     async def make_missing(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:
         """Make those topics that are about to be published to and do not exist, in few commits. Each offer
         would make its own, one after another. A failure is left to the offers, as in `reserve_ids`.
@@ -381,15 +307,6 @@ class Session:
             self._may_publish.clear()
         self._may_publish[name] = None
 
-    async def _find_leased(self, topic: Topic) -> Driver:
-        name = topic.topic
-        if name not in self._may_publish:
-            self._check_publish(name)
-        driver = self._catalogue.lookup(name) or await self._catalogue.find(name)
-        if driver is None or driver.topic.id != topic.id:
-            raise Refused.of(DELETED)
-        return driver
-
     # -- topics --------------------------------------------------------------------------------------------
 
     async def declare(
@@ -411,17 +328,6 @@ class Session:
         if driver is not None:
             check_user(driver.lifetime, self.owner)
         return await self._catalogue.delete(name)
-
-    def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> PrivateTopic:
-        """Make a transient topic that is found only through what this returns. Raises Refused."""
-        self.check(Right.DECLARE, name)
-        return PrivateTopic(
-            self, self._catalogue.make_private(name, delivery, lifetime, partial(self.admit, name))
-        )
-
-    def delete_private(self, driver: Driver) -> None:
-        """See `PrivateTopic.delete`. Who made a topic may delete it."""
-        self._catalogue.delete_private(driver)
 
     async def find(self, name: bytes, right: Right) -> tuple[Delivery, Persistence] | None:
         """Return the types of the topic of this name, to which the client must have this right. Raises
@@ -479,13 +385,6 @@ class Session:
         driver = await self._find_or_make(name)
         self.check(Right.SUBSCRIBE, name)  # a reload may have taken the right away meanwhile
         return self.open_driver(driver, replay, make, held, exclusive=exclusive)
-
-    def open_private(
-        self, driver: Driver, replay: Replay, make: Callable[[Topic, Release], S], *, exclusive: bool
-    ) -> tuple[S, Channel]:
-        """See `PrivateTopic.open`."""
-        self.check(Right.SUBSCRIBE, driver.topic.topic)
-        return self.open_driver(driver, replay, make, exclusive=exclusive)
 
     def hold_subscription(self) -> Release:
         """Count a subscription before it is opened. Raises Refused."""

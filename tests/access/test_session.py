@@ -14,7 +14,7 @@ from omq.access.leases import Principal
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.lifetime import Durable, Private
+from omq.drivers.lifetime import Durable
 from omq.drivers.push import MOST_WORK
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
@@ -27,31 +27,13 @@ WEAK = Persistent(Sync.WEAK)
 
 async def test_a_message_that_is_too_large_is_refused_with_all_of_its_batch(tmp_path: Path) -> None:
     async with session(tmp_path, max_message_bytes=1000) as client:
-        topic = await client.declare(b"t", Delivery.BROADCAST, WEAK)
+        await client.declare(b"t", Delivery.BROADCAST, WEAK)
         batch = Bodies([b"small", b"x" * 1001])
         with pytest.raises(TooLarge, match="a message has at most 1000 octets, this one 1001") as refused:
             client.offer(b"t", batch)
         assert (refused.value.reason, refused.value.limit) == (Reason.TOO_LARGE, 1000)
-        with pytest.raises(TooLarge):
-            await client.post_leased(topic, batch, [b"", b""], ())
         assert (await client.look_up(b"t")).messages == 0
-        longest = Bodies([b"x" * 1000])
-        assert isinstance(client.offer(b"t", longest), Confirmation)
-        assert isinstance(await client.post_leased(topic, longest, [b""], ()), Confirmation)
-
-
-async def test_a_lease_is_void_for_a_later_topic_of_the_same_name(tmp_path: Path) -> None:
-    async with session(tmp_path) as client:
-        topic = await client.declare(b"t", Delivery.BROADCAST, WEAK)
-        await client.check_leased(topic)
-        await client.delete(b"t")
-        for _ in range(2):
-            with pytest.raises(Refused) as refused:
-                await client.post_leased(topic, Bodies([b"x"]), (), ())
-            assert refused.value.reason is Reason.DELETED
-            later = await client.declare(b"t", Delivery.BROADCAST, WEAK)
-        assert later.id != topic.id
-        assert (await client.look_up(b"t")).messages == 0
+        assert isinstance(client.offer(b"t", Bodies([b"x" * 1000])), Confirmation)
 
 
 async def test_the_right_to_publish_is_remembered_for_topics_that_come_and_go(tmp_path: Path) -> None:
@@ -143,15 +125,6 @@ async def test_without_the_right_to_publish_no_topic_is_made_for_a_message(tmp_p
         assert isinstance(client.offer(b"own", Bodies([b"x"])), Confirmation)
 
 
-async def test_a_private_topic_has_several_subscribers_unless_one_wants_to_be_alone(tmp_path: Path) -> None:
-    async with session(tmp_path) as client:
-        topic = client.make_private(b"reply", Delivery.BROADCAST, Private())
-        for _ in range(2):
-            topic.open(FromCurrent(), Subscriber)
-        with pytest.raises(Refused):
-            topic.open(FromCurrent(), Subscriber, exclusive=True)
-
-
 async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp_path: Path) -> None:
     async with session(tmp_path, max_topics=1) as client:
         await client.declare(b"t", Delivery.BROADCAST, WEAK, Durable(with_last_consumer=True))
@@ -167,46 +140,6 @@ async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp
                     await client.declare(b"other", Delivery.BROADCAST, WEAK)
                     break
                 await quiet()
-
-
-async def test_a_private_topic_takes_quotas_and_sizes_and_gives_its_quota_back(tmp_path: Path) -> None:
-    settings = {"max_topics": 2, "max_subscriptions": 1, "client_share": 1, "max_message_bytes": 100}
-    async with session(tmp_path, **settings) as client:
-        for _ in range(3):
-            one, other = [client.make_private(b"reply", Delivery.ROUND_ROBIN, Private()) for _ in range(2)]
-            with pytest.raises(Refused) as refused:
-                client.make_private(b"reply", Delivery.ROUND_ROBIN, Private())
-            assert refused.value.reason is Reason.QUOTA
-            with pytest.raises(TooLarge):
-                one.offer(Bodies([b"x" * 101]))
-            assert isinstance(one.offer(Bodies([b"x" * 100])), Confirmation)
-            subscriber, channel = one.open(FromCurrent(), Subscriber)
-            with pytest.raises(Refused) as refused:
-                other.open(FromCurrent(), Subscriber)
-            assert refused.value.reason is Reason.QUOTA
-            channel.close()
-            subscriber.closed()
-            for topic in (one, other, one):
-                topic.delete()
-
-
-RIGHTS = ["declare", "publish", "subscribe"]
-
-
-@pytest.mark.parametrize("missing", RIGHTS)
-async def test_each_use_of_a_private_topic_takes_its_right(tmp_path: Path, missing: str) -> None:
-    rights = {right: [] if right == missing else ["*"] for right in RIGHTS}
-    async with session(tmp_path, b"known:s", clients=[known("known", **rights)]) as client:
-
-        def use() -> None:
-            topic = client.make_private(b"reply", Delivery.BROADCAST, Private())
-            topic.offer(Bodies([b"x"]))
-            topic.open(FromCurrent(), Subscriber)
-
-        with pytest.raises(Refused) as refused:
-            use()
-        assert refused.value.reason is Reason.FORBIDDEN
-        assert str(refused.value).startswith(f"this client may not {missing}")
 
 
 async def test_the_sessions_of_a_client_share_four_large_answers(tmp_path: Path) -> None:

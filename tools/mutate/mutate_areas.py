@@ -169,6 +169,7 @@ ACCESS = Area(
         "control.py": ("tests/access/test_control.py", *_server("quotas", "dmp_leases", "reloading")),
         "direct.py": _server("amqp_1_0", "amqp_1_0_relay", "amqp_1_0_statistics"),
         "hashes.py": ("tests/access/test_hashes.py",),
+        "leased_topic.py": ("tests/access/test_leased_topics.py", *_server("dmp_leases", "dmp_sinks")),
         "leases.py": _server("dmp_leases"),
         "limits.py": _server("quotas", "reloading"),
         "management.py": (*_server("management"), *_amqp("amqp_tools")),
@@ -176,6 +177,7 @@ ACCESS = Area(
         "marks.py": ("tests/access/test_marks.py",),
         "moving.py": _server("management"),
         "peeking.py": _server("management"),
+        "private_topic.py": ("tests/access/test_private_topics.py",),
         "quotas.py": ("tests/access/test_quotas.py", *_server("quotas")),
         "rights.py": _server("reloading", "clients", "watching"),
         "session.py": (

@@ -262,13 +262,13 @@ class DmpTerminal:
                 assert_never(other)
 
     async def _serve_sink(self, sink: LeasedSink, leased: LeasedSession) -> None:
+        topic = self._context.access.leased_topic(leased.session, sink.topic)
         try:
-            await leased.session.check_leased(sink.topic)
+            await topic.check()
         except Refused as refused:
             await self._refuse(response(problem_of(refused.failure).code))
             return
-        target = TopicTarget(leased.session, sink.topic)
-        await self._serve(SinkService(self._transport, self._context, leased, target))
+        await self._serve(SinkService(self._transport, self._context, leased, TopicTarget(topic)))
 
     async def _serve(self, service: SinkService) -> None:
         self._service = service

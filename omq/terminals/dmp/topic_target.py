@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from omq.access.session import Session
+from omq.access.leased_topic import LeasedTopic
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.uploads import Upload
-from omq.model import Topic
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origins
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch
@@ -65,20 +64,19 @@ def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[PendingPost]]:
 class TopicTarget:
     """Posts to one topic."""
 
-    def __init__(self, session: Session, topic: Topic) -> None:
-        self._session = session
+    def __init__(self, topic: LeasedTopic) -> None:
         self._topic = topic
-        self.name = self.shown = topic.topic
+        self.name = self.shown = topic.topic.topic
 
     async def stores(self) -> bool:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
-        return await self._session.stores_leased(self._topic)
+        return await self._topic.takes_fragments()
 
     async def upload(self, options: int, sink: SinkService) -> Upload:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         if options:
             await self._look_for_takers([options], sink)
-        return await self._session.upload_leased(self._topic)
+        return await self._topic.upload()
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
@@ -87,9 +85,7 @@ class TopicTarget:
         for portion in await in_turns(_portions(batch.batch, batch.heads)):
             if sink.has_failed:
                 return  # a post failed meanwhile, so later messages must not be stored
-            confirmation = await self._session.post_leased(
-                self._topic, portion.batch, portion.heads, portion.origins
-            )
+            confirmation = await self._topic.post(portion.batch, portion.heads, portion.origins)
             sink.posted(portion.batch.count, confirmation)
 
     async def _look_for_takers(self, options: list[int], sink: SinkService) -> None:
@@ -100,7 +96,7 @@ class TopicTarget:
         can take the message now (6-DMP, "Basic.Publish flags"). Raises Refused if the topic was deleted.
         """
         missed: list[str] = []
-        takers = await self._session.takers(self._topic)
+        takers = await self._topic.takers()
         mandatory = sum(1 for octet in options if octet & MANDATORY)
         if mandatory and not takers.is_kept and not takers.is_subscribed:
             missed.append(f"mandatory messages without a subscriber or a store: {mandatory}")

@@ -1,0 +1,73 @@
+"""The topic for which a sink was leased."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from omq.access.rights import Right
+from omq.access.session import Session
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver
+from omq.drivers.reasons import DELETED, Refused
+from omq.drivers.sequences import Origins
+from omq.drivers.uploads import Upload
+from omq.model import Topic
+from omq_storage.batches import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Takers:
+    """Who takes the messages of a topic now."""
+
+    is_kept: bool
+    """Whether a store keeps them without a subscriber."""
+    is_subscribed: bool
+    """Whether there is a subscriber."""
+    is_ready: bool
+    """Whether a subscriber can take a message at once."""
+
+
+class LeasedTopic:
+    """This very topic, and no later one of the same name, as the client of a session may publish to it."""
+
+    __slots__ = ("_catalogue", "_session", "topic")
+
+    def __init__(self, session: Session, catalogue: Catalogue, topic: Topic) -> None:
+        self._session = session
+        self._catalogue = catalogue
+        self.topic = topic
+
+    async def check(self) -> None:
+        """Raise Refused when the client may not publish to the topic, or it was deleted."""
+        await self._find_allowed()
+
+    async def post(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> Confirmation:
+        """Post messages. Raises TooLarge, and Refused."""
+        self._session.check_offer(self.topic.topic, batch)
+        return await (await self._find()).post(batch, heads, origins)
+
+    async def takes_fragments(self) -> bool:
+        """Return whether the topic takes large messages in fragments: whether `upload` is possible. Raises
+        Refused.
+        """
+        return (await self._find_allowed()).takes_fragments
+
+    async def upload(self) -> Upload:
+        """Begin a message, whose body comes in pieces, to a topic that has a store. Raises Refused."""
+        return await Upload.begin(await self._find_allowed())
+
+    async def takers(self) -> Takers:
+        """Return who takes the messages of the topic now. Raises Refused."""
+        driver = await self._find_allowed()
+        return Takers(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
+
+    async def _find_allowed(self) -> Driver:
+        self._session.check(Right.PUBLISH, self.topic.topic)
+        return await self._find()
+
+    async def _find(self) -> Driver:
+        name = self.topic.topic
+        driver = self._catalogue.lookup(name) or await self._catalogue.find(name)
+        if driver is None or driver.topic.id != self.topic.id:
+            raise Refused.of(DELETED)
+        return driver
