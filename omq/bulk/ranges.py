@@ -12,8 +12,10 @@ from typing import TypeVar, assert_never
 from omq.bulk.access import Access, Gap, StoredTopic
 from omq.bulk.errors import BadOptions, ServerRefused, UnknownTopic
 from omq.bulk.places import Bound, Choice, Edge, NamedTopics, Pattern, PerTopic, Timestamp, TimestampPerTopic
+from omq.model import BlockInfo
 from omq_storage import numbers
 from omq_storage.blocks import Block
+from omq_storage.time_search import TimeSearch
 
 PART_OCTETS = 128 << 20
 """About the size of a partition, unless `minPartitions` asks for more partitions."""
@@ -126,30 +128,22 @@ def _edge(topic: StoredTopic, edge: Edge) -> int:
 def first_since(access: Access, topic: StoredTopic, time: int, *, begins: bool) -> int:
     """Find the first stored message at or after a time, in microseconds since the epoch; `next` if none.
 
-    Times never decrease within a topic, so this is a binary search over blocks. If the block at the bound is
-    damaged, the range includes all of it, whether the range `begins` or ends there, so that its reader gets
-    the error.
+    If the block at the bound is damaged, the range includes all of it, whether the range `begins` or ends
+    there, so that its reader gets the error.
     """
-    low, high = topic.first, topic.next
-    before: tuple[int, int] | None = None  # the last block that begins before the time
-    while low < high:
-        found = access.block_at(topic, (low + high) // 2, high)
-        if found is None:
-            high = (low + high) // 2
-        elif found.time >= time:
-            high = max(low, min(high, found.first))
-        else:
-            before = (found.first, found.first + found.count)
-            low = before[1]
-    if before is None:
-        return high
+    search = TimeSearch[BlockInfo](topic.first, topic.next, time)
+    while search.is_open:
+        search.found(access.block_at(topic, search.middle, search.high))
+    if search.before is None:
+        return search.high
+    first, behind = search.before.first, search.before.first + search.before.count
     # Read the Fetch to its end: unread frames would precede the next answer.
     use = partial(_first_since, time=time)
-    for after, end in _made(access.fetch(topic, max(before[0], topic.first), before[1], use)):
+    for after, end in _made(access.fetch(topic, max(first, topic.first), behind, use)):
         if after < end:
             return max(topic.first, after)
-        return max(high, min(end, topic.next))
-    return max(topic.first, before[0]) if begins else min(before[1], topic.next)
+        return max(search.high, min(end, topic.next))
+    return max(topic.first, first) if begins else min(behind, topic.next)
 
 
 def _made(found: Iterable[T | Gap]) -> list[T]:

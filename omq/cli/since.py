@@ -4,32 +4,24 @@ from bisect import bisect_left
 
 from omq.client import BlockInfo, Client
 from omq.model import FromBeginning, FromMessage, Replay, TopicInfo
+from omq_storage.time_search import TimeSearch
 
 
 async def replay_since(client: Client, name: bytes, info: TopicInfo | None, time: int) -> Replay:
     """Find where to start a subscription that gets the messages since `time`, in microseconds since the
     epoch. `info` is None for a topic that does not exist yet.
 
-    Times never decrease within a topic, so this is a binary search over blocks, followed by a search in one
-    block. Raises ServerError for a topic that cannot be replayed.
+    Raises ServerError for a topic that cannot be replayed.
     """
     if info is None:
         return FromBeginning()
     first = info.first if info.messages else info.last + 1
-    low, high = first, info.last + 1
-    before: BlockInfo | None = None  # the last block that begins before the time
-    while low < high:
-        middle = (low + high) // 2
-        found = await _block_at(client, name, middle, high)
-        if found is None:
-            high = middle
-        elif found.time >= time:
-            high = max(low, min(high, found.first))
-        else:
-            before = found
-            low = found.first + found.count
-    if before is not None:
-        high = await _first_in_block(client, name, before, time, high)
+    search = TimeSearch[BlockInfo](first, info.last + 1, time)
+    while search.is_open:
+        search.found(await _block_at(client, name, search.middle, search.high))
+    high = search.high
+    if search.before is not None:
+        high = await _first_in_block(client, name, search.before, time, high)
     if not info.messages:
         # Nothing to find, but ask anyway: the server refuses for a topic that cannot be replayed.
         await client.blocks(name, max(1, first), 1)

@@ -5,30 +5,25 @@ from bisect import bisect_left
 from omq.drivers.driver import Driver
 from omq.drivers.seam import Gone
 from omq_storage.environment import BlockRecord
+from omq_storage.time_search import TimeSearch
 
 
 async def first_since(driver: Driver, time: int) -> int:
     """Return the id of the first message since `time`, in microseconds since the epoch; the next id if there
     is none.
 
-    Times never decrease within a topic, so this is a binary search over blocks, followed by a search in one
-    block. Raises omq_storage.errors.StoreError.
+    Raises omq_storage.errors.StoreError.
     """
-    low = driver.extent.first if driver.extent.messages else driver.next_id
-    high = end = driver.next_id
-    before: BlockRecord | None = None  # the last block that begins before the time
-    while low < high:
-        middle = (low + high) // 2
-        found = await driver.stored_blocks(middle, high - middle, 1, _first)
-        if found is None:
-            high = middle
-        elif found.time >= time:
-            high = max(low, min(high, found.first))
-        else:
-            before = found
-            low = found.first + found.count
-    if before is None or before.time + before.span < time:
-        return min(max(low, high), end)
+    end = driver.next_id
+    search = TimeSearch[BlockRecord](driver.extent.first if driver.extent.messages else end, end, time)
+    while search.is_open:
+        middle = search.middle
+        search.found(await driver.stored_blocks(middle, search.high - middle, 1, _first))
+    before = search.before
+    if before is None:
+        return search.high
+    if before.time + before.span < time:
+        return min(before.next, end)
     blocks = await driver.replay(before.first, 1)
     if isinstance(blocks, Gone):
         return before.first  # it was deleted meanwhile, or is damaged: the subscription reports the gap

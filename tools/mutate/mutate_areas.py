@@ -300,6 +300,7 @@ STORAGE = Area(
         "spare.py": (*_storage("files"), *_server("full_disk")),
         "store.py": (*_storage("store"), *_server("stores_of_older_formats")),
         "topics.py": (*_storage("catalogue"), *_server("damaged_keys", "reservations")),
+        "time_search.py": _storage("time_search"),
         "topology.py": _storage("topology"),
     },
     frozenset({"blocks.py", "codec.py", "numbers.py", "plain.py"}),

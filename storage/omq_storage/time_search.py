@@ -1,0 +1,62 @@
+"""Finding messages by their time, for all that can list blocks: a server, a reader of its store, a client.
+
+Times never decrease within a topic, so a binary search over its blocks leaves one block to look into.
+"""
+
+from typing import Generic, Protocol, TypeVar
+
+
+class TimedBlock(Protocol):
+    """What is known of a block without reading it."""
+
+    @property
+    def first(self) -> int:
+        """Id of the first message."""
+
+    @property
+    def count(self) -> int:
+        """How many messages it has."""
+
+    @property
+    def time(self) -> int:
+        """Time of the first message, in microseconds since the epoch."""
+
+
+B = TypeVar("B", bound=TimedBlock)
+
+
+class TimeSearch(Generic[B]):
+    """Searches messages from one id to another for the first that is not before a time.
+
+    While ``is_open``, call ``found`` with the block that contains message ``middle``, or else with the next
+    one that begins below ``high``, or with None.  In the end the message is in ``before``, if that has one so
+    late, and otherwise it is the first from ``high`` on that is not in ``before``.
+    """
+
+    def __init__(self, first: int, end: int, time: int) -> None:
+        """Search from message ``first`` to before ``end``.  ``time``: microseconds since the epoch."""
+        self._low = first
+        self._time = time
+        self.high = end
+        self.before: B | None = None
+        """The last block that begins before the time."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more to look at."""
+        return self._low < self.high
+
+    @property
+    def middle(self) -> int:
+        """The message whose block is wanted next."""
+        return (self._low + self.high) // 2
+
+    def found(self, block: B | None) -> None:
+        """Go on with what there is from ``middle`` on."""
+        if block is None:
+            self.high = self.middle
+        elif block.time >= self._time:
+            self.high = max(self._low, min(self.high, block.first))
+        else:
+            self.before = block
+            self._low = block.first + block.count
