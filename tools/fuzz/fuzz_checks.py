@@ -67,15 +67,15 @@ def in_pieces(data: bytes) -> tuple[int, list[bytes]]:
     ]
 
 
-def check_events(data: bytes, events: Callable[[list[bytes], int], list[object]]) -> None:
-    """Check that an input has the same events in pieces and at once, compiled and plain. `events` takes the
-    pieces, and the bits of the first octet that are for the target.
+def check_pieces(data: bytes, read: Callable[[list[bytes], int], object]) -> None:
+    """Check that an input says the same in pieces and at once, compiled and plain. `read` takes the pieces,
+    and the bits of the first octet that are for the target, and returns what they say.
     """
     choice, pieces = in_pieces(data)
-    expected = events([b"".join(pieces)], choice)
+    expected = read([b"".join(pieces)], choice)
     for compiled in TWINS:
         with twin(compiled):
-            found = events(pieces, choice)
+            found = read(pieces, choice)
             assert found == expected, (found, expected)
 
 
