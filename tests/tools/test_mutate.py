@@ -134,10 +134,17 @@ def test_the_quickest_tests_that_run_the_change_come_first() -> None:
 
 @needs_cosmic_ray
 def test_tests_that_fail_without_a_mutant_prove_nothing(project: Path) -> None:
-    (project / "test_sample.py").write_text(TEST + "\n\ndef test_wrong() -> None:\n    assert False\n")
+    wrong = "\n\ndef test_wrong() -> None:\n    seen(Pair(1, 2))\n    unseen(0)\n    assert False\n"
+    (project / "test_sample.py").write_text(TEST + wrong)
+    done = mutate(project, "--sample", "0")
+    assert done.returncode == 1
+    assert "not used, because it fails without a mutant: test_sample.py::test_wrong" in done.stderr
+    assert "(by test_sample.py::test_seen): sample.py:14" in done.stdout
+    assert "test_wrong" not in done.stdout
+    (project / "test_sample.py").write_text(TEST.partition("\n\n")[0] + wrong)
     done = mutate(project)
     assert done.returncode == 2
-    assert "a test fails without a mutant" in done.stderr
+    assert "no test passes without a mutant" in done.stderr
 
 
 @pytest.mark.parametrize("area", AREAS.values(), ids=AREAS.keys())

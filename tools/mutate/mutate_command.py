@@ -55,7 +55,7 @@ class Task:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 when all mutants were killed, 1 when some survived, 2 when the tests fail without a mutant."""
+    """Return 0 when all mutants were killed, 1 when some survived, 2 when no test passes without one."""
     parser = argparse.ArgumentParser(prog="tools/mutate.py", description=__doc__)
     parser.add_argument(
         "--area", action="append", choices=[*AREAS], help="mutate this area; may be repeated (default: all)"
@@ -136,7 +136,10 @@ def _try_area(name: str, area: Area, options: argparse.Namespace, equivalents: l
     counted: Counter[Outcome] = Counter()
     for mutant, trial in _outcomes(area, tried, options):
         counted[trial.outcome] += 1
-        print(f"{trial.outcome.value} in {trial.seconds:.0f} s: {mutant.module}:{mutant.line}", flush=True)
+        by = "" if trial.failed is None else f" (by {trial.failed})"
+        print(
+            f"{trial.outcome.value} in {trial.seconds:.0f} s{by}: {mutant.module}:{mutant.line}", flush=True
+        )
         if trial.outcome is Outcome.SURVIVED:
             print(f"{mutant.diff}\n", flush=True)
     survived = counted[Outcome.SURVIVED]
@@ -192,5 +195,7 @@ def _surveys(area: Area, mutants: list[Mutant], copy: Copy, kept: Path | None) -
         modules = [module for module in area.modules(copy.folder) if area.is_twin(module) is plain]
         tests = tuple(dict.fromkeys(chain.from_iterable(map(area.tests_of, modules)))) or area.tests
         name = f"{area.folder.replace('/', '-')}-{'plain' if plain else 'compiled'}.json"
-        surveys[plain] = copy.survey(tests, plain, None if kept is None else kept / name)
+        surveys[plain] = survey = copy.survey(tests, plain, None if kept is None else kept / name)
+        for test in survey.failed:
+            print(f"not used, because it fails without a mutant: {test}", file=sys.stderr)
     return surveys

@@ -29,6 +29,7 @@ class Surveyor:
         self._root = root
         self._seconds: dict[str, float] = {}
         self._test = ""
+        self._failed: set[str] = set()
         self._starting: set[str] = set()
         sys.addaudithook(self._audit)
         self._coverage = coverage.Coverage(data_file=None, config_file=False, source=[str(root)])
@@ -52,6 +53,11 @@ class Surveyor:
             self._test = ""
             self._coverage.switch_context("")
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that fails."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
     def pytest_sessionfinish(self) -> None:
         """Write what was noted; for each module the tests of each line."""
         self._coverage.stop()
@@ -63,7 +69,12 @@ class Surveyor:
             }
             for file in data.measured_files()
         }
-        noted = {"seconds": self._seconds, "starting": sorted(self._starting), "lines": lines}
+        noted = {
+            "seconds": self._seconds,
+            "failed": sorted(self._failed),
+            "starting": sorted(self._starting),
+            "lines": lines,
+        }
         self._file.write_text(json.dumps(noted))
 
 

@@ -17,23 +17,27 @@ class Survey:
     """What the tests do without a mutant."""
 
     seconds: Mapping[str, float]
-    """By the name of the test."""
+    """By the name of the test, of those that pass."""
     starting: frozenset[str]
     """The tests that start other processes."""
     lines: Mapping[str, Mapping[int, frozenset[str]]]
     """The tests by module and line, without what other processes run."""
+    failed: Sequence[str] = ()
+    """The tests that fail. They tell nothing about a mutant."""
 
     @classmethod
     def read(cls, file: Path) -> "Survey":
         """Read what the plugin mutate_spy has written."""
         noted = json.loads(file.read_text())
+        failed: list[str] = noted["failed"]
         return cls(
-            noted["seconds"],
+            {name: seconds for name, seconds in noted["seconds"].items() if name not in failed},
             frozenset(noted["starting"]),
             {
-                module: {int(line): frozenset(names) for line, names in lines.items()}
+                module: {int(line): frozenset(names).difference(failed) for line, names in lines.items()}
                 for module, lines in noted["lines"].items()
             },
+            failed,
         )
 
     def chosen(self, mutant: Mutant, nearest: Sequence[str], most: float | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,12 @@ class Trial:
     seconds: float
     output: str
 
+    @property
+    def failed(self) -> str | None:
+        """The name of the test that failed, if one did."""
+        found = re.search(r"^(?:FAILED|ERROR) (\S+)", self.output, re.MULTILINE)
+        return None if found is None else found[1]
+
 
 class Copy:
     """A copy of the project that can be changed while people and other copies use the project.
@@ -76,21 +83,24 @@ class Copy:
         with tempfile.TemporaryDirectory() as made:
             file = Path(made) / "survey.json"
             trial = self._run(tests, plain, None, {SURVEY: str(file)})
-            if trial.outcome is not Outcome.SURVIVED:
-                raise CannotRun(f"a test fails without a mutant:\n{trial.output}")
+            survey = Survey.read(file) if file.exists() else None
+            if survey is None or not survey.seconds:
+                raise CannotRun(f"no test passes without a mutant:\n{trial.output}")
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, kept)
-            return Survey.read(file)
+            return survey
 
     def _run(self, tests: Sequence[str], plain: bool, seconds: float | None, spy: Mapping[str, str]) -> Trial:
-        """Run the tests in these files, up to the first that fails. Without a limit when `seconds` is None.
+        """Run the tests in these files, up to the first that fails unless this is a survey. Without a limit
+        when `seconds` is None.
 
         `plain` turns the compiled codec off, so that its plain twin does the work; `spy` says what mutate_spy
         does. Raises CannotRun.
         """
         command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+            sys.executable, "-m", "pytest", *([] if SURVEY in spy else ["-x"]), "-q", "--no-header",
+            "--tb=short", "-p", "no:cacheprovider",
             "-p", "mutate_spy",
             f"--timeout={HANGS_SECONDS}",
             *tests,
