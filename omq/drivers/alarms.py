@@ -29,7 +29,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Alarm]] = []
-        self._cancelled = 0  # how many of those are cancelled
+        self._cancelled = 0  # how many calls were cancelled since cancelled ones were removed
         self._numbers = count()  # orders calls with the same time, which cannot be compared themselves
         self._is_earlier = Signal()
 
@@ -65,7 +65,5 @@ class Alarms:
         while self._due and self._due[0][0] <= trio.current_time():
             alarm = heappop(self._due)[2]
             call, alarm.call = alarm.call, None
-            if call is None:
-                self._cancelled -= 1
-            else:
+            if call is not None:
                 call()
