@@ -337,6 +337,8 @@ BEHIND_SESSIONS = (
     "omq.drivers.driver.Driver",
     "omq.drivers.round_robin",
     "omq.drivers.round_robin_channel",
+    "omq.drivers.topic_changes",
+    "omq.drivers.topics_by_name",
     "omq.exchanges.exchanges",
     "omq.exchanges.routes.Router",
 )

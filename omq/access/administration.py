@@ -105,7 +105,7 @@ class Administration:
             for limit in (retention.octets, retention.ms):
                 if limit is not None and not 1 <= limit <= LONGEST_RETENTION:
                     raise Refused(Reason.INVALID, f"a limit is 1 to {LONGEST_RETENTION}")
-        await self._catalogue.retain(self._find(name).topic.topic, retention)
+        await self._catalogue.changes.retain(self._find(name).topic.topic, retention)
 
     def _find(self, name: bytes) -> Driver:
         """Return the topic with this name. Raise Refused if there is none, or it is exclusive to another

@@ -90,7 +90,7 @@ class Management:
                     check_forwarding(
                         self._session.check, options.dead_letter_exchange, options.dead_letter_key
                     )
-                await self._catalogue.change_queue(queue, options)
+                await self._catalogue.changes.change_queue(queue, options)
                 return management.Done(len(changes))
             case management.DeclareQueue():
                 return await self._declare_queue(request)

@@ -11,47 +11,39 @@ import trio
 from omq.config import Config
 from omq.drivers.alarms import Alarms
 from omq.drivers.dead_letters import Office
-from omq.drivers.driver import Driver, InitialState, Resources
+from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.factory import DriverFactory
 from omq.drivers.leftovers import Leftovers
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, Private, check_user
-from omq.drivers.limited import Measured
 from omq.drivers.loading import Loaded, Loading
 from omq.drivers.making import Making, check_name, first_bound
 from omq.drivers.memory import Memory
 from omq.drivers.private_topics import PrivateTopics
-from omq.drivers.problems import for_clients
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
-from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, change_needed, difference
+from omq.drivers.queue_options import QueueOptions, change_needed, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
-from omq.drivers.slices import Slices
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
-from omq.drivers.stored_types import LEVELS
+from omq.drivers.topic_changes import TopicChanges
 from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
+from omq.drivers.topics_by_name import TopicsByName
 from omq.drivers.writer import Writer
 from omq.logs import quoted
 from omq.model import (
     Delivery,
-    FromCurrent,
     Persistence,
     Persistent,
     Topic,
     declaration,
-    read_stored_persistence,
     stored_persistence,
 )
 from omq.threads import in_thread
-from omq.watching import Configured, Limits, Retention
 from omq_storage.catalogue import StoreCatalogue
-from omq_storage.errors import StoreError
 from omq_storage.levels import Level
-from omq_storage.routes import Route
 from omq_storage.store import Store
-from omq_storage.topics import TopicRecord
 from omq_storage.topology import BindingRecord, ExchangeRecord
 
 DELETED_AT_ONCE = 8
@@ -68,13 +60,12 @@ class Catalogue:
 
     def __init__(self, config: Config, store: Store, memory: Memory, nursery: trio.Nursery) -> None:
         self._config = config
-        self._retentions = config.retentions()
         self._store = store
         self._nursery = nursery
         self.ids = Reservations(self._reserve)
         self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
         self.dead_letters = Office(nursery.start_soon)
-        self._resources = Resources(
+        resources = Resources(
             memory=memory,
             readers=trio.CapacityLimiter(READERS),
             listers=trio.CapacityLimiter(1),
@@ -87,34 +78,34 @@ class Catalogue:
             spills=self.writers[Level.ASYNC],
         )
         nursery.start_soon(self.ids.run)
-        nursery.start_soon(self._resources.alarms.run)
+        nursery.start_soon(resources.alarms.run)
         self.start: Callable[[Callable[[], Awaitable[None]]], None] = nursery.start_soon
         """Starts a task of what is above the drivers. It ends with the server."""
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
-        self._drivers: dict[bytes, Driver] = {}
+        self._calls = StoreCalls(store, self.writers)
+        self._leftovers = Leftovers(self._calls, self.writers)
+        self._factory = DriverFactory(resources, nursery)
+        self._topics = TopicsByName(config, self.writers, resources, self._factory)
+        self._drivers, self._records = self._topics.drivers, self._topics.records
         self.by_name: Mapping[bytes, Driver] = self._drivers
         """For code that runs for each message: as `lookup`, but also those that are being replaced (see
         `Driver.is_replaced`).
         """
-        self.routes: dict[bytes, Route] = {}
-        """The routes of the topics that may be found by their names now."""
-        self._records: dict[int, TopicRecord] = {}
-        self._calls = StoreCalls(store, self.writers)
-        self._leftovers = Leftovers(self._calls, self.writers)
-        self._factory = DriverFactory(self._resources, nursery)
+        self.routes = self._topics.routes
         self._quota = TopicQuota(config.max_topics, lambda: len(self._drivers) + len(self._private))
         self._private = PrivateTopics(self._factory, self._quota)
         self._ephemeral = EphemeralQueues(
             self._drivers, self._factory, self._quota, self._reserve_topics, self._gone
         )
         self._changing = trio.Lock()
-        self._making = Making(self._drivers, self._quota, self._calls, store, self._changing, self._add)
+        self._making = Making(self._topics, self._quota, self._calls, store, self._changing)
+        self.changes = TopicChanges(
+            self._topics, store.catalogue, self._calls, self.ids, self._factory, self._changing
+        )
         self._is_open = False
         self._when_open: list[Callable[[], None]] = []
         self.disk = DiskStatistics(0, 0)
         """What housekeeping last saw of the disk."""
-        self.replaced: Callable[[], None] = _nothing
-        """Called when a topic gets another driver."""
         self.deleted: Callable[[Driver], None] = _ignore
         """Called when a topic has been deleted."""
 
@@ -176,7 +167,7 @@ class Catalogue:
         """
         loading = Loading(self._store)
         for loaded in loading.topics():
-            self._add(loaded)
+            self._topics.add(loaded)
         # Record it before anything else happens, for every later start: a client may have seen messages with
         # these ids.
         await self._calls.in_need(partial(self._store.catalogue.settle, loading.losses))
@@ -208,15 +199,9 @@ class Catalogue:
         bindings there may be. What there is beyond a lower limit stays.
         """
         self._config = config
-        self._retentions = config.retentions()
         self._quota.most = config.max_topics
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
-        slices = Slices()
-        for driver in list(self._drivers.values()):
-            record = self._records.get(driver.topic.id)
-            if driver.is_persistent and record is not None:
-                driver.retain(*self._retention(record))
-            await slices.step()
+        await self._topics.reload(config)
 
     def when_open(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as the topics of the store are open."""
@@ -224,66 +209,6 @@ class Catalogue:
             action()
         else:
             self._when_open.append(action)
-
-    def _add(self, loaded: Loaded, lifetime: Durable = DURABLE) -> Driver:
-        record, options = loaded.record, loaded.options
-        persistence = read_stored_persistence(record.persistence)
-        if options is not None:
-            lifetime = Durable(with_last_consumer=options.auto_delete)
-        else:
-            options = PERSISTENT if isinstance(persistence, Persistent) else DEFAULT
-            if lifetime.with_last_consumer:
-                options = dataclasses.replace(options, auto_delete=True)
-        opening = InitialState(
-            topic=Topic(record.id, record.name),
-            persistence=persistence,
-            writer=self.writers[LEVELS[persistence.sync]] if isinstance(persistence, Persistent) else None,
-            resources=self._resources,
-            next_id=max(1, loaded.next_id),
-            reserved=record.reserved,
-            extent=loaded.extent,
-            position=loaded.position,
-            retention=self._retention(record),
-            time=loaded.time,
-            stored_before_cursor=loaded.stored_before_cursor,
-            lost=loaded.lost,
-            lifetime=lifetime,
-            options=options,
-        )
-        driver = self._factory.create(opening, Delivery(record.delivery))
-        self._drivers[record.name] = driver
-        self.routes[record.name] = driver.route
-        self._records[record.id] = record
-        return driver
-
-    def _retention(self, record: TopicRecord) -> tuple[int | None, float | None]:
-        """Return the limits of a topic in octets and in seconds: those that a client has set, or else those
-        of the configuration.
-        """
-        if record.retention is None:
-            return self._retentions.get(record.name) or self._config.retention()
-        octets, milliseconds = record.retention
-        return octets, None if milliseconds is None else milliseconds / 1000
-
-    async def retain(self, name: bytes, retention: Retention) -> None:
-        """Change the retention of a topic, now and for later starts. Raises Refused."""
-        async with self._changing:
-            driver = self._drivers.get(name)
-            if driver is None:
-                raise Refused(Reason.NOT_FOUND, "there is no such topic")
-            if not driver.is_persistent:
-                raise Refused(Reason.INVALID, "a transient topic keeps nothing to retain")
-            match retention:
-                case Configured():
-                    limits = None
-                case Limits(octets, ms):
-                    limits = octets, ms
-                case _:
-                    assert_never(retention)
-            store = self._store.catalogue
-            record = await self._calls.or_refused(partial(store.retain, driver.topic.id, limits))
-            self._records[record.id] = record
-            driver.retain(*self._retention(record))
 
     # -- declaring -----------------------------------------------------------------------------------------
 
@@ -309,7 +234,7 @@ class Catalogue:
             if same and (record is None or record.declared):
                 return driver
             if record is not None and (same or (not record.declared and driver.is_empty)):
-                return await self._retype(driver, record, delivery, persistence)
+                return await self.changes.retype(driver, record, delivery, persistence)
             types = declaration(driver.delivery, driver.persistence)
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
@@ -334,9 +259,9 @@ class Catalogue:
             record = self._records.get(driver.topic.id)
             is_undeclared = record is not None and not record.declared
             if record is not None and is_undeclared and driver.is_empty:
-                driver = await self._retype(driver, record, Delivery.ROUND_ROBIN, persistence)
+                driver = await self.changes.retype(driver, record, Delivery.ROUND_ROBIN, persistence)
                 assert isinstance(driver, QueueDriver), "it has this delivery now"
-                await self._set_options(driver, driver.options.changed(options))
+                await self.changes.set_options(driver, driver.options.changed(options))
                 return
             if not isinstance(driver, QueueDriver) or driver.persistence != persistence:
                 types = declaration(driver.delivery, driver.persistence)
@@ -345,7 +270,7 @@ class Catalogue:
             if differs is not None:
                 raise Refused(Reason.DIFFERS, differs)
             if record is not None and is_undeclared:
-                await self._retype(driver, record, Delivery.ROUND_ROBIN, persistence)
+                await self.changes.retype(driver, record, Delivery.ROUND_ROBIN, persistence)
 
     async def declare_queue(
         self,
@@ -376,31 +301,6 @@ class Catalogue:
                 raise differs
             driver.used()
             return driver
-
-    async def change_queue(self, name: bytes, options: QueueOptions) -> None:
-        """Give a queue other options. It stays as durable, exclusive and so on as it is: see
-        `QueueOptions.changed`. Raises Refused.
-        """
-        # To measure a long queue takes seconds, in which other topics can be declared and deleted.
-        queue = self._drivers.get(name)
-        measured = await _measured(queue, options) if isinstance(queue, QueueDriver) else None
-        async with self._changing:
-            driver = self._drivers.get(name)
-            if driver is None:
-                raise Refused(Reason.NOT_FOUND, "there is no such topic")
-            if not isinstance(driver, QueueDriver):
-                raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
-            options = driver.options.changed(options)
-            await self._set_options(driver, options, measured if driver is queue else None)
-
-    async def _set_options(
-        self, driver: QueueDriver, options: QueueOptions, measured: Measured | None = None
-    ) -> None:
-        measured = await _measured(driver, options, measured)
-        if driver.topic.id in self._records:  # a transient topic has a record, too; an ephemeral one does not
-            set_queue = partial(self._store.catalogue.set_queue, driver.topic.id, options.encode())
-            await self._calls.or_refused(set_queue)
-        driver.change(options, measured)
 
     async def _create_durable(self, name: bytes, options: QueueOptions, admit: Admit | None) -> QueueDriver:
         persistence = Persistent(options.sync or self._config.durable_sync())
@@ -497,42 +397,7 @@ class Catalogue:
             self._quota.not_created(released)
             raise
         self._quota.created(record.id, released)
-        return self._add(Loaded(record, options=options), lifetime)
-
-    async def _retype(
-        self, old: Driver, record: TopicRecord, delivery: Delivery, persistence: Persistence
-    ) -> Driver:
-        """Give an empty topic its declared types, and its subscribers channels on the new driver."""
-        # Other tasks that look the topic up wait for its new driver, so nothing can be posted to the old one.
-        old.is_replaced = True
-        del self.routes[record.name]
-        try:
-            with trio.CancelScope(shield=True):
-                async with self.ids.held_back():
-                    record = dataclasses.replace(
-                        record,
-                        delivery=delivery.value,
-                        persistence=stored_persistence(persistence),
-                        declared=True,
-                        reserved=max(old.reserved, first_bound(persistence)),
-                    )
-                    await self._calls.or_refused(partial(self._store.catalogue.update, record))
-                    self._records[record.id] = record
-                    old.reserved = record.reserved
-        finally:
-            old.is_replaced = False
-            self.routes[record.name] = old.route
-        if old.delivery is delivery and old.persistence == persistence:
-            return old
-        assert isinstance(old.lifetime, Durable), "the topic has a record"
-        driver = self._add(Loaded(record), old.lifetime)
-        for channel, subscriber in list(old.subscribers()):
-            exclusive = old.is_exclusive(channel)
-            channel.close()
-            subscriber.replaced(driver.open(subscriber, FromCurrent(), exclusive=exclusive))
-        self._factory.stop(old)
-        self.replaced()
-        return driver
+        return self._topics.add(Loaded(record, options=options), lifetime)
 
     async def delete(self, name: bytes) -> Topic:
         """Delete a topic with all its messages, and end the channels of its subscribers. Raises Refused."""
@@ -648,20 +513,6 @@ class Catalogue:
             for driver in self
             if driver.topic.id in self._records and driver.reserved > max(1, driver.next_id)
         }
-
-
-async def _measured(
-    driver: QueueDriver, options: QueueOptions, measured: Measured | None = None
-) -> Measured | None:
-    """See `LimitedDriver.prepare`. Raises Refused."""
-    try:
-        return await driver.prepare(options, measured)
-    except StoreError as problem:
-        raise Refused.of(for_clients(problem)) from problem
-
-
-def _nothing() -> None:
-    """Do nothing: nobody listens for changes."""
 
 
 def _ignore(driver: Driver) -> None:

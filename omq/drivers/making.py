@@ -1,17 +1,17 @@
 """Makes many topics in few commits, because each commit waits for the disk."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import trio
 
-from omq.drivers.driver import Driver
 from omq.drivers.loading import Loaded
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import IDS_RESERVED
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_quota import AdmitName, Release, TopicQuota
+from omq.drivers.topics_by_name import TopicsByName
 from omq.model import Delivery, Persistence, Persistent, check_topic, stored_persistence
 from omq_storage.store import Store
 
@@ -29,22 +29,18 @@ class Making:
 
     def __init__(
         self,
-        drivers: Mapping[bytes, Driver],
+        topics: TopicsByName,
         quota: TopicQuota,
         calls: StoreCalls,
         store: Store,
         changing: trio.Lock,
-        add: Callable[[Loaded], Driver],
     ) -> None:
-        """Create a maker of topics. `drivers` are those of the catalogue, and `changing` is its lock. `add`
-        makes the driver of a topic that the store has.
-        """
-        self._drivers = drivers
+        """Create a maker of topics. `changing` is the lock of the catalogue."""
+        self._topics = topics
         self._quota = quota
         self._calls = calls
         self._store = store
         self._changing = changing
-        self._add = add
 
     async def make(
         self,
@@ -59,7 +55,7 @@ class Making:
 
         What cannot be made is left to the single declaration or publish, which tries again and is told why.
         """
-        missing = [name for name in dict.fromkeys(names) if name not in self._drivers]
+        missing = [name for name in dict.fromkeys(names) if name not in self._topics.drivers]
         if len(missing) < 2:
             return
         for some in range(0, len(missing), MADE_AT_ONCE):
@@ -85,7 +81,7 @@ class Making:
             if not self._quota.has_room(len(names)):
                 return False
             for name in names:
-                if name not in self._drivers:  # otherwise another client was faster
+                if name not in self._topics.drivers:  # otherwise another client was faster
                     check_name(name)
                     released[name] = self._quota.admit(None if admit is None else partial(admit, name))
             create = partial(
@@ -102,7 +98,7 @@ class Making:
                 made = True
                 for number, record in enumerate(records, 1):
                     self._quota.created(record.id, released[record.name])
-                    self._add(Loaded(record))
+                    self._topics.add(Loaded(record))
                     if not number % ADDED_AT_ONCE:
                         await trio.lowlevel.checkpoint()
         except Refused as refused:

@@ -72,7 +72,7 @@ class Exchanges:
         self._erasing: set[bytes] = set()
         """Exchanges that are deleted, but not yet in the store."""
         catalogue.deleted = self._topic_deleted
-        catalogue.replaced = self._router.forget
+        catalogue.changes.replaced = self._router.forget
         for exchange in PREDECLARED:
             self._add(exchange)
         catalogue.when_open(self._restore_all)

@@ -332,9 +332,9 @@ async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str
         case "purge":
             assert queue.purge() == count
         case "length":
-            await drivers.catalogue.change_queue(b"q", QueueOptions(max_length=1))
+            await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_length=1))
         case "octets":
-            await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=5))
+            await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=5))
         case "settle":
             assert client.channel.settle(ids, ACCEPTED) == count
         case "release":
@@ -388,7 +388,7 @@ async def test_a_long_queue_is_measured_in_steps(drivers: Drivers, durable: bool
     await small_posts(queue, count - 10)
     options = queue.options
     async with steps() as few:
-        await drivers.catalogue.change_queue(b"q", replace(options, max_length=1_000_000))
+        await drivers.catalogue.changes.change_queue(b"q", replace(options, max_length=1_000_000))
 
     async def publish() -> None:
         for _ in range(3):
@@ -397,14 +397,14 @@ async def test_a_long_queue_is_measured_in_steps(drivers: Drivers, durable: bool
     async with trio.open_nursery() as nursery:
         nursery.start_soon(publish)
         async with steps() as many:
-            await drivers.catalogue.change_queue(b"q", replace(options, max_octets=1_000_000))
+            await drivers.catalogue.changes.change_queue(b"q", replace(options, max_octets=1_000_000))
         assert many.count >= few.count + 3
     octets = count - 5 + 3 * 6
     assert queue.ready == count - 5 + 6
-    await drivers.catalogue.change_queue(b"q", replace(options, max_octets=octets))
+    await drivers.catalogue.changes.change_queue(b"q", replace(options, max_octets=octets))
     await quiet()
     assert queue.ready == count - 5 + 6
-    await drivers.catalogue.change_queue(b"q", replace(options, max_octets=octets - 1))
+    await drivers.catalogue.changes.change_queue(b"q", replace(options, max_octets=octets - 1))
     await quiet()
     assert queue.ready == count - 5 + 5
     client.close()
@@ -427,7 +427,7 @@ async def test_other_topics_are_made_while_a_long_queue_is_measured(
     blocks = Environment.blocks
     monkeypatch.setattr(Environment, "blocks", slow)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(drivers.catalogue.change_queue, b"q", QueueOptions(max_octets=1))
+        nursery.start_soon(drivers.catalogue.changes.change_queue, b"q", QueueOptions(max_octets=1))
         await lists.wait()
         monkeypatch.setattr(Environment, "blocks", blocks)
         try:
@@ -457,7 +457,7 @@ async def test_a_queue_that_is_made_again_while_it_is_measured_is_measured_again
         return measured
 
     monkeypatch.setattr(QueueDriver, "prepare", replaced)
-    await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=5))
+    await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=5))
     await quiet()
     assert asked == 2
     assert await rest(queue) == [b"de", b"f"]
@@ -480,9 +480,9 @@ async def test_a_refused_change_keeps_no_sizes(drivers: Drivers, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(StoreCatalogue, "set_queue", fail)
         with pytest.raises(Refused):
-            await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=1))
+            await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=1))
     assert number_of_sizes() == known
-    await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=1))
+    await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=1))
     await post(queue, b"y")
     assert await rest(queue) == [b"y"]
 
@@ -624,7 +624,7 @@ async def test_a_queue_expires_by_its_new_options(
 ) -> None:
     deleted = trio.Event()
     drivers.catalogue.deleted = lambda driver: deleted.set()
-    change = drivers.catalogue.change_queue
+    change = drivers.catalogue.changes.change_queue
     await queue_of(drivers, durable=durable, expires_ms=3_600_000)
     await passed(clock, 1)
     await change(b"q", QueueOptions(expires_ms=2000))
@@ -657,7 +657,9 @@ async def test_a_queue_that_is_used_while_its_deletion_waits_is_kept(
             if use == "declare":
                 nursery.start_soon(partial(queue_of, drivers, durable=True, expires_ms=1000))
             elif use == "change":
-                nursery.start_soon(drivers.catalogue.change_queue, b"q", QueueOptions(expires_ms=2000))
+                nursery.start_soon(
+                    drivers.catalogue.changes.change_queue, b"q", QueueOptions(expires_ms=2000)
+                )
             await passed(clock, 1.1)
             if use == "get":
                 getter = queue.open_getter(Listener())
@@ -697,7 +699,7 @@ async def test_options_survive_a_restart(tmp_path: Path) -> None:
         assert queue.options == options
         await post(queue, b"d")
         assert queue.ready == 3
-        await drivers.catalogue.change_queue(b"q", QueueOptions(max_length=2))
+        await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_length=2))
         assert queue.ready == 2
         kept = drivers.catalogue.lookup(plain.topic.topic)
         assert isinstance(kept, QueueDriver)
@@ -720,7 +722,7 @@ async def test_options_of_a_queue_change(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool
 ) -> None:
     queue = await queue_of(drivers, durable=durable)
-    change = drivers.catalogue.change_queue
+    change = drivers.catalogue.changes.change_queue
     await post(queue, b"123", b"456", b"789")
     await change(b"q", QueueOptions(max_octets=6))
     assert (queue.ready, queue.options.durable) == (2, durable)
@@ -791,7 +793,7 @@ async def test_a_queue_with_lost_ids_is_shortened(tmp_path: Path) -> None:
         await post(queue, *[b"a" * 1000] * 11)
         await quiet()
         assert await rest(queue) == [b"%d" % number * 1000 for number in range(1, 10)] + [b"a" * 1000] * 11
-        await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=3000))
+        await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=3000))
         await quiet()
         assert await rest(queue) == [b"a" * 1000] * 3
         await post(queue, b"b" * 4000)

@@ -182,11 +182,11 @@ async def test_messages_on_the_disk_count_when_a_limit_comes(tmp_path: Path) -> 
             await client.read()
         client.channel.cancel()
         client.settle(*client.ids)  # what is left is on the disk
-        await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=150 * len(bodies[-1])))
+        await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=150 * len(bodies[-1])))
         await quiet()
         assert 148 <= queue.ready <= 150  # a message counts with the mean of its block
-        await drivers.catalogue.change_queue(b"q", QueueOptions())
-        await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=10 * MIB))
+        await drivers.catalogue.changes.change_queue(b"q", QueueOptions())
+        await drivers.catalogue.changes.change_queue(b"q", QueueOptions(max_octets=10 * MIB))
         assert 148 <= queue.purge() <= 150
         client.close()
         assert queue.ready == 0

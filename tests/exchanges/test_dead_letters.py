@@ -509,7 +509,7 @@ async def test_a_queue_can_lose_its_exchange_while_letters_wait(
     await drivers.drain()
     await quiet()
     assert source.info().messages == 1
-    await drivers.catalogue.change_queue(b"q", QueueOptions())
+    await drivers.catalogue.changes.change_queue(b"q", QueueOptions())
     dead.writer.refusal = None
     mock_clock.jump(1.5)
     await quiet()
