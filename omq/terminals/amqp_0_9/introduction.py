@@ -1,4 +1,4 @@
-"""What the server says of itself in Connection.Start.
+"""What the server says of itself in Connection.Start, and the client in its answer.
 
 OpenAMQ's client library throws the table away unless its entries have the types S, I, D, T, F and V; it does
 not look into tables.
@@ -38,3 +38,15 @@ def server_properties(connection: str, *, direct: bool) -> Table:
     if direct:
         entries.append((b"direct", Number(NumberType.INT32, 1)))
     return Table(tuple(entries))
+
+
+def has_capability(client_properties: Table, name: bytes) -> bool:
+    """Return whether a client says that it has this capability."""
+    for known, value in client_properties.entries:
+        if known == b"capabilities" and isinstance(value, Table):
+            return any(entry == name and _is_true(of) for entry, of in value.entries)
+    return False
+
+
+def _is_true(value: Value) -> bool:
+    return isinstance(value, Boolean) and value.value

@@ -20,7 +20,7 @@ from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Gone, Octets
 from omq.logs import quoted, subject
 from omq.model import Topic
-from omq.protocol.amqp.fields import Boolean, Table, Value
+from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
     AckRun,
@@ -48,7 +48,7 @@ from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import DirectLeases
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
-from omq.terminals.amqp_0_9.introduction import server_properties
+from omq.terminals.amqp_0_9.introduction import has_capability, server_properties
 from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
 from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
@@ -460,7 +460,7 @@ class AmqpTerminal:
             self._duplex.excused,
             direct,
             self._has_messages,
-            tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
+            tells_cancels=has_capability(event.client_properties, b"consumer_cancel_notify"),
         )
         self._long = LongPublishes(self._topology, publishing)
         self._state = Serving(session, self._topology, publishing, commands, self._long, direct)
@@ -471,7 +471,7 @@ class AmqpTerminal:
         """Refuse a client. One that cannot read Connection.Close at this point finds the connection
         closed.
         """
-        if not _has_capability(client_properties, b"authentication_failure_close"):
+        if not has_capability(client_properties, b"authentication_failure_close"):
             self._end()
             return
         code = ReplyCode.ACCESS_REFUSED if refused.reason is Reason.FORBIDDEN else ReplyCode.NOT_ALLOWED
@@ -565,14 +565,3 @@ class AmqpTerminal:
         except UnknownTag as unknown:
             ids = methods.BasicAck.CLASS, methods.BasicAck.METHOD
             self._fail_channel(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))
-
-
-def _has_capability(client_properties: Table, name: bytes) -> bool:
-    for known, value in client_properties.entries:
-        if known == b"capabilities" and isinstance(value, Table):
-            return any(entry == name and _is_true(of) for entry, of in value.entries)
-    return False
-
-
-def _is_true(value: Value) -> bool:
-    return isinstance(value, Boolean) and value.value
