@@ -176,14 +176,6 @@ def _answer(server: Client) -> None:
         pass  # the caller has failed, and says why
 
 
-def parse_amqp10_cases(parser: argparse.ArgumentParser, wanted: Sequence[str]) -> list[str]:
-    """Return the cases that begin with one of these words."""
-    for word in wanted:
-        if not any(case.startswith(word) for case in CASES):
-            parser.error(f"no case of --amqp10 begins with {word!r}; there are {', '.join(CASES)}")
-    return [case for case in CASES if not wanted or any(case.startswith(word) for word in wanted)]
-
-
 def measure_amqp10(
     brokers: Sequence[Broker], arguments: argparse.Namespace, directory: Path, say: Callable[[str], None]
 ) -> int:

@@ -158,15 +158,6 @@ class AmqpBench:
         return [asdict(row) for row in self.rows]
 
 
-def parse_amqp_cases(parser: argparse.ArgumentParser, wanted: Sequence[str]) -> list[str]:
-    """Return the cases of `--amqp` that begin with one of these words."""
-    every = (*CASES, *OTHERS)
-    for word in wanted:
-        if not any(case.startswith(word) for case in every):
-            parser.error(f"no case of --amqp begins with {word!r}; there are {', '.join(every)}")
-    return [case for case in every if not wanted or any(case.startswith(word) for word in wanted)]
-
-
 def measure_amqp(
     brokers: Sequence[Broker], arguments: argparse.Namespace, directory: Path, say: Callable[[str], None]
 ) -> int:

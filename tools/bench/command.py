@@ -12,10 +12,13 @@ from typing import Any
 
 from alone import NoServer
 from amqp10_brokers import RouterBroker
+from amqp10_command import CASES as AMQP10
 from amqp10_command import EPILOG as AMQP10_EPILOG
-from amqp10_command import measure_amqp10, parse_amqp10_cases
+from amqp10_command import measure_amqp10
+from amqp_command import CASES as AMQP
 from amqp_command import EPILOG as AMQP_EPILOG
-from amqp_command import measure_amqp, parse_amqp_cases
+from amqp_command import OTHERS as OTHERS_OF_AMQP
+from amqp_command import measure_amqp
 from brokers import Broker, OmqBroker, RabbitBroker
 from check import check_contents, check_systems
 from fairness import measure_fairness
@@ -226,9 +229,8 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
     """Return what the options say about `--amqp` and `--amqp10`."""
-    wanted = [word for word in arguments.only.split(",") if word]
-    parse, peer = (parse_amqp_cases, "rabbitmq") if arguments.amqp else (parse_amqp10_cases, "qdrouterd")
-    arguments.cases = parse(parser, wanted)
+    peer = "rabbitmq" if arguments.amqp else "qdrouterd"
+    choose_cases(parser, arguments, (*AMQP, *OTHERS_OF_AMQP) if arguments.amqp else AMQP10)
     arguments.systems = [word for word in (arguments.systems or f"omq,{peer}").split(",") if word]
     for word in arguments.systems:
         if word not in ("omq", peer):
@@ -250,10 +252,17 @@ def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
         parser.error("--sizes takes whole numbers, divided by commas")
     if min(arguments.sizes) < 20:
         parser.error("sizes start at 20")
-    wanted = [word for word in arguments.only.split(",") if word]
     cases: Sequence[str] = [*(KINDS_OF_MANY if arguments.many else KINDS)]
     if arguments.fairness:
         cases = [neighbour.name for neighbour in NEIGHBOURS]
+    choose_cases(parser, arguments, cases)
+
+
+def choose_cases(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, cases: Sequence[str]
+) -> None:
+    """Choose the cases that begin with a word of `--only`; all without it."""
+    wanted = [word for word in arguments.only.split(",") if word]
     for word in wanted:
         if not any(case.startswith(word) for case in cases):
             parser.error(f"no case begins with {word!r}; there are {', '.join(cases)}")

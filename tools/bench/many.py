@@ -15,6 +15,7 @@ from measure import (
     Settings,
     cores,
     latency,
+    parts_for,
     publish_stored,
     receive_live,
     server,
@@ -84,17 +85,11 @@ def publish_crowd(
     begin()
     cpu = cpu_seconds()
     start = time.perf_counter_ns()
-    deadline = start + int(seconds * 1e9)
-    sent = 0
-    last = False
-    while not last:
-        if last := time.perf_counter_ns() >= deadline:
-            board.target = sent + each
+    for sent in parts_for(seconds, each, board):
         if subscribers:
-            wait_for_room(board, kind, subscribers, sent + each - window)
+            wait_for_room(board, kind, subscribers, sent - window)
         for publisher, chunk in zip(publishers, chunks, strict=True):
             publisher.send(chunk.data, chunk.messages)
-        sent += each
     for publisher, chunk in zip(publishers, chunks, strict=True):
         publisher.confirm(chunk.messages * (sent // each), None)
     end = time.perf_counter_ns()

@@ -120,18 +120,27 @@ def publish_for(
     begin()
     cpu = cpu_seconds()
     start = time.perf_counter_ns()
-    deadline = start + int(seconds * 1e9)
-    sent = 0
-    last = False
-    while not last:
-        if last := time.perf_counter_ns() >= deadline:
-            # Told before the last chunk is sent, so that receivers know the end before it can reach them.
-            board.target = sent + chunk.messages
-        wait_for_room(board, kind, subscribers, (sent + chunk.messages - window) // due.every)
+    for sent in parts_for(seconds, chunk.messages, board):
+        wait_for_room(board, kind, subscribers, (sent - window) // due.every)
         publisher.send(chunk.data, chunk.messages)
-        sent += chunk.messages
     publisher.confirm(sent, sent if kind.stored else None)
     return Span(start, time.perf_counter_ns(), sent, cpu_seconds() - cpu, {})
+
+
+def parts_for(seconds: float, messages: int, board: Board) -> Iterator[int]:
+    """Yield before each part of N `messages` how many will be sent with it, until the time is over.
+
+    Receivers are told the sum before the last part is sent, so that they know it before the end can reach
+    them.
+    """
+    deadline = time.perf_counter_ns() + int(seconds * 1e9)
+    sent, is_last = 0, False
+    while not is_last:
+        sent += messages
+        is_last = time.perf_counter_ns() >= deadline
+        if is_last:
+            board.target = sent
+        yield sent
 
 
 def wait_for_room(board: Board, kind: Kind, subscribers: int, needed: int) -> None:

@@ -3,7 +3,6 @@
 import shutil
 import socket
 import ssl
-import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +10,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from omq_load import OmqSystem, expect_frame
-from systems import CHUNK_OCTETS, RECEIVE_OCTETS, Kind, batches, receive_exactly
+from omq_load import VERSION_ONE, OmqSystem, expect_frame
+from systems import CHUNK_OCTETS, RECEIVE_OCTETS, Kind, batches
 from workers import BenchFailure
 
 MIB = 1 << 20
@@ -27,11 +26,12 @@ STALLED = 8
 ATTEMPTS_A_SECOND = 500
 
 _TOPICS_FRAME = 9
-_PROTOCOL = struct.pack(">q", 1)
 
 
 class FairSystem(OmqSystem):
     """A server that is configured for one kind of neighbour."""
+
+    client = b"bench:sesame"
 
     def __init__(self, command: Sequence[str], weak_flush_seconds: float, neighbour: "Neighbour") -> None:
         super().__init__(command, weak_flush_seconds)
@@ -58,14 +58,6 @@ class FairSystem(OmqSystem):
         return subprocess.run(
             command, input="sesame\n", capture_output=True, text=True, check=True, env=self.environment()
         ).stdout.strip()
-
-    def connect(self) -> socket.socket:
-        connected = self.connect_socket()
-        connected.sendall(_PROTOCOL)
-        if receive_exactly(connected, 8) != _PROTOCOL:
-            raise BenchFailure("omq-server does not speak protocol one")
-        connected.sendall(b"(Connect 1 bench:sesame)\n")
-        return connected
 
 
 @dataclass(frozen=True)
@@ -270,7 +262,7 @@ def guess(where: Neighbourhood, place: int) -> Iterator[int]:
 
     def attempt() -> None:
         connected = where.system.connect_socket()
-        connected.sendall(_PROTOCOL + b"(Connect 1 bench:guess-%d)\n" % time.monotonic_ns())
+        connected.sendall(VERSION_ONE + b"(Connect 1 bench:guess-%d)\n" % time.monotonic_ns())
         waiting.append(connected)
         if len(waiting) > ATTEMPTS_A_SECOND:
             waiting.pop(0).close()
@@ -288,8 +280,8 @@ def shake_hands(where: Neighbourhood, place: int) -> Iterator[int]:
             socket.create_connection(("127.0.0.1", where.system.tls_port)) as connected,
             context.wrap_socket(connected) as secured,
         ):
-            secured.sendall(_PROTOCOL)
-            if secured.recv(8) != _PROTOCOL:
+            secured.sendall(VERSION_ONE)
+            if secured.recv(8) != VERSION_ONE:
                 raise BenchFailure("omq-server does not speak protocol one with TLS")
         yield 1
 

@@ -23,7 +23,7 @@ from systems import (
 from workers import BenchFailure
 
 _DMP = b"AMQP\x0a\x01\x00\x01"
-_VERSION_ONE = struct.pack(">q", 1)
+VERSION_ONE = struct.pack(">q", 1)
 _ERROR, _PING, _MESSAGE, _SUBSCRIBED, _DECLARED, _CONFIRMED, _LEASED, _TOPICS = 0, 1, 2, 3, 5, 6, 7, 9
 _MESSAGE_HEAD = struct.Struct(">IBQI")
 _DECLARATIONS = {
@@ -115,6 +115,8 @@ class OmqSystem(System):
 
     name = "omq"
     stray_octets = 9
+    client = b"bench"
+    """The id of its clients."""
 
     def __init__(self, command: Sequence[str], weak_flush_seconds: float) -> None:
         super().__init__()
@@ -183,10 +185,10 @@ class OmqSystem(System):
 
     def connect(self) -> socket.socket:
         connected = self.connect_socket()
-        connected.sendall(_VERSION_ONE)
-        if receive_exactly(connected, 8) != _VERSION_ONE:
+        connected.sendall(VERSION_ONE)
+        if receive_exactly(connected, 8) != VERSION_ONE:
             raise BenchFailure("omq-server does not speak protocol one")
-        connected.sendall(b"(Connect 1 bench)\n")
+        connected.sendall(b"(Connect 1 %s)\n" % self.client)
         return connected
 
     def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
