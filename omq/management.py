@@ -1,19 +1,17 @@
 """What the command Manage asks for and answers: queues, exchanges, bindings. No protocol owns these types."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 # -- values -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Struct, frozen=True):
     """The destination of a binding: a topic."""
 
     name: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """The destination of a binding: an exchange."""
 
     name: bytes
@@ -22,34 +20,29 @@ class Exchange:
 Destination = Queue | Exchange
 
 
-@dataclass(frozen=True, slots=True)
-class String:
+class String(Struct, frozen=True):
     """The value of an argument of a binding."""
 
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Int:
+class Int(Struct, frozen=True):
     """The value of an argument of a binding: an integer of 64 bits."""
 
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bool:
+class Bool(Struct, frozen=True):
     """The value of an argument of a binding."""
 
     value: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
+class Void(Struct, frozen=True):
     """The value of an argument of a binding: the header must be present."""
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
+class Other(Struct, frozen=True):
     """The value of an argument of another AMQP type, as text. It cannot be sent to the server."""
 
     text: bytes
@@ -58,16 +51,14 @@ class Other:
 Value = String | Int | Bool | Void | Other
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """An argument of a binding."""
 
     name: bytes
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A new value of an option of a queue; None removes it."""
 
     option: bytes
@@ -107,29 +98,25 @@ def problem_of(change: Change) -> str | None:
 # -- requests -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ListQueues:
+class ListQueues(Struct, frozen=True):
     """The queues from this index on."""
 
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListExchanges:
+class ListExchanges(Struct, frozen=True):
     """The exchanges from this index on."""
 
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListBindings:
+class ListBindings(Struct, frozen=True):
     """The bindings from this index on."""
 
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeclareExchange:
+class DeclareExchange(Struct, frozen=True):
     name: bytes
     type: bytes
     durable: bool
@@ -138,36 +125,31 @@ class DeclareExchange:
     alternate: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteExchange:
+class DeleteExchange(Struct, frozen=True):
     name: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Struct, frozen=True):
     source: bytes
     destination: Destination
     key: bytes
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unbind:
+class Unbind(Struct, frozen=True):
     source: bytes
     destination: Destination
     key: bytes
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Purge:
+class Purge(Struct, frozen=True):
     """Delete the messages of a queue that are ready."""
 
     queue: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Peek:
+class Peek(Struct, frozen=True):
     """Show messages of a queue from an id on, without taking them."""
 
     queue: bytes
@@ -175,16 +157,14 @@ class Peek:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeQueue:
+class ChangeQueue(Struct, frozen=True):
     """Change options of a queue that is in use."""
 
     queue: bytes
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """Move ready messages to another queue; None: each to the queue in which it became a dead letter."""
 
     queue: bytes
@@ -192,8 +172,7 @@ class Move:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeclareQueue:
+class DeclareQueue(Struct, frozen=True):
     """Create a queue with options; if it exists, check that it has this persistence and these options."""
 
     queue: bytes
@@ -224,8 +203,7 @@ def subject(request: Request) -> bytes | None:
 # -- answers ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
+class QueueInfo(Struct, frozen=True):
     """One queue."""
 
     id: int
@@ -242,8 +220,7 @@ class QueueInfo:
     """The options that are set, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeInfo:
+class ExchangeInfo(Struct, frozen=True):
     """One exchange."""
 
     name: bytes
@@ -254,8 +231,7 @@ class ExchangeInfo:
     alternate: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class BindingInfo:
+class BindingInfo(Struct, frozen=True):
     """One binding."""
 
     source: bytes
@@ -264,8 +240,7 @@ class BindingInfo:
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageInfo:
+class MessageInfo(Struct, frozen=True):
     """One message of a queue."""
 
     id: int
@@ -277,28 +252,23 @@ class MessageInfo:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Queues:
+class Queues(Struct, frozen=True):
     list: tuple[QueueInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanges:
+class Exchanges(Struct, frozen=True):
     list: tuple[ExchangeInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Bindings:
+class Bindings(Struct, frozen=True):
     list: tuple[BindingInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     list: tuple[MessageInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """The request is done, for N things."""
 
     count: int

@@ -5,9 +5,10 @@ writes them as sexps. A topic's name is octets, and need not be UTF-8.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, assert_never
+
+from msgspec import Struct
 
 MAX_TOPIC_OCTETS = 255
 """The longest topic name. The shortest has one octet."""
@@ -39,15 +40,13 @@ class Sync(Enum):
     ASYNC = "Async"
 
 
-@dataclass(frozen=True, slots=True)
-class Persistent:
+class Persistent(Struct, frozen=True):
     """`Persistence.Persistent`: kept on disk, with a sync level."""
 
     sync: Sync
 
 
-@dataclass(frozen=True, slots=True)
-class Transient:
+class Transient(Struct, frozen=True):
     """`Persistence.Transient`: kept in memory only."""
 
 
@@ -112,36 +111,31 @@ def declaration(delivery: Delivery, persistence: Persistence) -> str:
 # -- where reading begins, and what topics there are --------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FromBeginning:
+class FromBeginning(Struct, frozen=True):
     """`Replay.From_beginning`: every message kept, then live."""
 
 
-@dataclass(frozen=True, slots=True)
-class FromMessage:
+class FromMessage(Struct, frozen=True):
     """`Replay.From_message`: from this message id on, itself included, then live."""
 
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class FromCurrent:
+class FromCurrent(Struct, frozen=True):
     """`Replay.From_current`: live messages only."""
 
 
 Replay = FromBeginning | FromMessage | FromCurrent
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """`Topic.t`: a topic's id (0..2^31-1) and its name."""
 
     id: int
     topic: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
+class TopicInfo(Struct, frozen=True):
     """One record of the Topics frame. `first` and `last` are 0 while the topic has never had a message."""
 
     id: int
@@ -155,8 +149,7 @@ class TopicInfo:
     subscribers: int
 
 
-@dataclass(frozen=True, slots=True)
-class BlockInfo:
+class BlockInfo(Struct, frozen=True):
     """One record of the Blocks frame."""
 
     first: int

@@ -4,23 +4,21 @@ Sizes are octets, times are milliseconds unless a name says otherwise (`_us`: mi
 described as "so far" only grows, from 0 at the start of the server, so a difference of two of them is a rate.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from omq.model import Delivery, Persistence
 
 # -- what Watch sends ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(Struct, frozen=True):
     """Everything begins again: forget the topics that were sent before."""
 
     period: int
     """The period; 0 when nothing more follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """A share of the memory."""
 
     name: bytes
@@ -28,8 +26,7 @@ class Share:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriterInfo:
+class WriterInfo(Struct, frozen=True):
     """The writer of one sync level."""
 
     level: bytes
@@ -52,16 +49,14 @@ class WriterInfo:
     """Why nothing is stored now; None if posts are stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProtocolCount:
+class ProtocolCount(Struct, frozen=True):
     """How many connections speak a protocol."""
 
     protocol: bytes
     connections: int
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """The server as a whole."""
 
     time_us: int
@@ -93,8 +88,7 @@ class Server:
     """Octets that the store takes on the disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line of the server's log."""
 
     number: int
@@ -105,15 +99,13 @@ class Line:
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Warnings:
+class Warnings(Struct, frozen=True):
     """Warnings and errors of the log that were not sent before, the oldest first."""
 
     list: tuple[Line, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicWatch:
+class TopicWatch(Struct, frozen=True):
     """One topic."""
 
     id: int
@@ -145,8 +137,7 @@ class TopicWatch:
     retention_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
+class Topics(Struct, frozen=True):
     """Topics that are new, or have changed since they were sent last."""
 
     time_us: int
@@ -154,15 +145,13 @@ class Topics:
     list: tuple[TopicWatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Topics that were deleted, or that the client may not watch any more."""
 
     ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True):
     """Everything that has changed is sent; the next round follows after the period."""
 
     time_us: int
@@ -174,8 +163,7 @@ Statistics = Began | Server | Warnings | Topics | Gone | Complete
 # -- connections --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionInfo:
+class SubscriptionInfo(Struct, frozen=True):
     """One subscription of a connection."""
 
     topic: bytes
@@ -190,8 +178,7 @@ class SubscriptionInfo:
     """Octets of messages that are held in memory for it alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionInfo:
+class ConnectionInfo(Struct, frozen=True):
     """One connection."""
 
     id: int
@@ -224,8 +211,7 @@ class ConnectionInfo:
     """The subscriptions that are the furthest behind, at most four."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberInfo:
+class SubscriberInfo(Struct, frozen=True):
     """One subscriber of a topic."""
 
     connection: int
@@ -244,13 +230,11 @@ class SubscriberInfo:
 # -- changes ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(Struct, frozen=True):
     """A topic keeps what the configuration says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The retention of a topic: at most N octets, and messages for N seconds; None: without a limit."""
 
     octets: int | None

@@ -5,9 +5,9 @@ import base64
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 
 import trio
+from msgspec.structs import asdict
 
 from omq import management
 from omq.cli.output import CommandFailed, columns, for_terminal, shown, write_all

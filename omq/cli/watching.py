@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import trio
 
 from omq import watching
@@ -342,13 +343,12 @@ async def _print(form: str, text: str, before: bytes = b"") -> None:
     await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
 
 
-def _json(record: object) -> str:
+def _json(record: msgspec.Struct) -> str:
     return json.dumps(_jsonable_fields(record), ensure_ascii=False) + "\n"
 
 
-def _jsonable_fields(record: object) -> Mapping[str, object]:
-    assert dataclasses.is_dataclass(record)
-    return {each.name: _jsonable(getattr(record, each.name)) for each in dataclasses.fields(record)}
+def _jsonable_fields(record: msgspec.Struct) -> Mapping[str, object]:
+    return {name: _jsonable(value) for name, value in msgspec.structs.asdict(record).items()}
 
 
 def _jsonable(value: object) -> object:
@@ -366,5 +366,7 @@ def _jsonable(value: object) -> object:
             return value
         case _ if isinstance(value, Persistence):
             return persistence_name(value)
-        case _:
+        case msgspec.Struct():
             return _jsonable_fields(value)
+        case _:
+            raise TypeError(f"{value!r} cannot be written as JSON")

@@ -5,8 +5,9 @@ table in docs/PROTOCOL.md, "The first eight octets"; the server decides which of
 """
 
 import re
-from dataclasses import dataclass
 from struct import Struct
+
+import msgspec
 
 VERSION_ONE = 1
 """The one version of the omq protocol."""
@@ -36,53 +37,45 @@ _HTTP_METHODS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Omq:
+class Omq(msgspec.Struct, frozen=True):
     """An omq client of a supported version."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Dmp:
+class Dmp(msgspec.Struct, frozen=True):
     """The Direct Message Protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amqp0_9:
+class Amqp0_9(msgspec.Struct, frozen=True):
     """AMQP 0-9 or 0-9-1; `header` is the eight octets that identify which."""
 
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Amqp1_0:
+class Amqp1_0(msgspec.Struct, frozen=True):
     """AMQP 1.0 or its SASL layer; `header` is the eight octets that identify which."""
 
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class OtherAmqp:
+class OtherAmqp(msgspec.Struct, frozen=True):
     """An unsupported version of AMQP."""
 
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(msgspec.Struct, frozen=True):
     """The start of a TLS handshake; the eight octets belong to it and must not be dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Http:
+class Http(msgspec.Struct, frozen=True):
     """HTTP/1.1; the eight octets belong to the first request and must not be dropped."""
 
     octets: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownVersion:
+class UnknownVersion(msgspec.Struct, frozen=True):
     """An omq client of an unsupported version, or any other client: all octets are some number."""
 
     version: int

@@ -11,11 +11,12 @@ same octets again (except for a boolean other than 0 or 1 and the payload bits o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 from struct import Struct, error
 from typing import assert_never
+
+import msgspec
 
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.shortstr import FieldError
@@ -48,57 +49,49 @@ class NumberType(Enum):
     """Seconds since the epoch, unsigned 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A number of fixed size; `value` is a float only for the two FLOAT types."""
 
     type: NumberType
     value: int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Boolean:
+class Boolean(msgspec.Struct, frozen=True):
     """Type `t`."""
 
     value: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Decimal:
+class Decimal(msgspec.Struct, frozen=True):
     """Type `D`: `value` (unsigned, 32 bits) divided by ten to the power of `scale` (0 to 255)."""
 
     scale: int
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class LongString:
+class LongString(msgspec.Struct, frozen=True):
     """Type `S`. OpenAMQ ends these with an octet 0 that their length includes; `octets` includes it too."""
 
     octets: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ByteArray:
+class ByteArray(msgspec.Struct, frozen=True):
     """Type `x`."""
 
     octets: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
+class Void(msgspec.Struct, frozen=True):
     """Type `V`: an entry without a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """Type `A`."""
 
     values: "tuple[Value, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Type `F`, also the type of `headers`: names of 0 to 255 octets, in their order and repetition on the
     wire.
     """

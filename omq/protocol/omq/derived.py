@@ -1,4 +1,4 @@
-"""Convert dataclasses from and to sexps, as OCaml's derived converters do.
+"""Convert records from and to sexps, as OCaml's derived converters do.
 
 A record is written as a list of its fields, a constructor with an inline record as a list of its name and the
 fields, an option as `()` or `(value)`, a tuple as a list.
@@ -6,10 +6,12 @@ fields, an option as `()` or `(value)`, a tuple as a list.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
 from omq.protocol.omq.sexp import Sexp, SexpError, atom, read
@@ -41,8 +43,8 @@ class Derived:
                 return value
             case tuple():
                 return [self.sexp(each) for each in value]
-        assert is_dataclass(value)
-        shape = _fields(cast(type, type(value)))
+        assert isinstance(value, msgspec.Struct)
+        shape = _fields(type(value))
         parts: list[Sexp] = []
         for name, (_, is_option) in shape.items():
             found = getattr(value, name.decode())
@@ -50,7 +52,7 @@ class Derived:
             parts.append(inner if isinstance(value, self.tuples + self.with_argument) else [name, inner])
         if isinstance(value, self.records + self.tuples):
             return parts
-        name = _constructor(cast(type, type(value)))
+        name = _constructor(type(value))
         return [name, *parts] if parts else name
 
     def octets(self, value: object) -> bytes:
@@ -64,7 +66,8 @@ class Derived:
                 return atom(value)
             case tuple():
                 return b"(%s)" % _adjacent([self.octets(each) for each in value])
-        kind = cast(type, type(value))
+        assert isinstance(value, msgspec.Struct)
+        kind = type(value)
         named = kind not in self.tuples and kind not in self.with_argument
         parts: list[bytes] = []
         for name, (_, is_option) in _fields(kind).items():
@@ -195,12 +198,10 @@ def _constructor(kind: type) -> bytes:
 @lru_cache(maxsize=64)
 def _fields(kind: type) -> dict[bytes, tuple[Any, bool]]:
     """Return the fields of a class: the type of each, and whether it is an option of it."""
-    hints = get_type_hints(kind)
     found: dict[bytes, tuple[Any, bool]] = {}
-    for each in fields(kind):
-        hint = hints[each.name]
+    for name, hint in get_type_hints(kind).items():
         several = get_args(hint) if isinstance(hint, UnionType) else ()
         if NoneType in several:
             (hint,) = (each for each in several if each is not NoneType)
-        found[each.name.encode()] = hint, NoneType in several
+        found[name.encode()] = hint, NoneType in several
     return found

@@ -1,17 +1,16 @@
-"""The OCaml types of the protocol (docs/PROTOCOL.md, "Types"), as frozen dataclasses and enums.
+"""The OCaml types of the protocol (docs/PROTOCOL.md, "Types"), as frozen records and enums.
 
 Strings are octets: a topic, an id and a body are `bytes` and need not be UTF-8.
 Every variant is a class, and a union names the OCaml type; `match` on them with `assert_never`.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from omq import management, watching
 from omq.model import BlockInfo, Delivery, Persistence, Replay, Topic, TopicInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """`Message.t`: its id within the topic, the topic's id, and the body."""
 
     id: int
@@ -22,87 +21,73 @@ class Message:
 # -- Client.t: the commands -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True):
     """The first command of a connection: the version agreed in the handshake, and the client's id."""
 
     version: int
     id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True):
     topic: bytes
     replay: Replay
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True):
     topic: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True):
     """A sign of life. `time` is the client's clock, in microseconds since the epoch."""
 
     time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     topic: bytes
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Declare:
+class Declare(Struct, frozen=True):
     topic: bytes
     delivery: Delivery
     persistence: Persistence
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(Struct, frozen=True):
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     topic: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
+class Topics(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """Credit: at most `n` unconfirmed messages of this round-robin topic at a time."""
 
     topic: bytes
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     topic: bytes
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     sink: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(Struct, frozen=True):
     feed: bytes
     replay: Replay
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(Struct, frozen=True):
     """The stored blocks that hold any of `count` messages from `first` on."""
 
     topic: bytes
@@ -110,8 +95,7 @@ class Fetch:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """The list of the blocks that `Fetch` would send."""
 
     topic: bytes
@@ -119,50 +103,43 @@ class Blocks:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Manage:
+class Manage(Struct, frozen=True):
     """List and change queues, exchanges and bindings."""
 
     request: management.Request
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """Statistics of the server and its topics in every `period` milliseconds; 0 ends them."""
 
     period: int
 
 
-@dataclass(frozen=True, slots=True)
-class Connections:
+class Connections(Struct, frozen=True):
     """List connections, from this id on."""
 
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribers:
+class Subscribers(Struct, frozen=True):
     """List the subscribers of a topic that are the furthest behind."""
 
     topic: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True):
     """End a connection."""
 
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Purge:
+class Purge(Struct, frozen=True):
     """Delete the messages of a topic."""
 
     topic: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Retain:
+class Retain(Struct, frozen=True):
     """Change the retention of a topic."""
 
     topic: bytes
@@ -180,61 +157,51 @@ Command = (
 # -- Server.t: the frames ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(Struct, frozen=True):
     """One sentence, which begins with the constructor and argument of the answered command."""
 
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Struct, frozen=True):
     """The server's clock, seconds since the epoch."""
 
     time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(Struct, frozen=True):
     topic: Topic
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribed:
+class Unsubscribed(Struct, frozen=True):
     topic: Topic
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     topic: Topic
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(Struct, frozen=True):
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(Struct, frozen=True):
     """The answer to `Put` and `Get`: a lease for a DMP connection, 1 to 255 printable octets."""
 
     lease: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TopicList:
+class TopicList(Struct, frozen=True):
     """The answer to `Topics`: frame 9."""
 
     topics: tuple[TopicInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(Struct, frozen=True):
     topic: Topic
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
+class StoredBlock(Struct, frozen=True):
     """Frame 8: a stored block, as `omq_storage.blocks` has it. One without messages ends the answer to a
     `Fetch`.
     """
@@ -242,43 +209,37 @@ class StoredBlock:
     value: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class BlockList:
+class BlockList(Struct, frozen=True):
     """The answer to `Blocks`: frame 11."""
 
     blocks: tuple[BlockInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Managed:
+class Managed(Struct, frozen=True):
     """The answer to `Manage`: frame 12."""
 
     answer: management.Answer
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """A part of the answer to `Watch`: frame 13."""
 
     statistics: watching.Statistics
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionList:
+class ConnectionList(Struct, frozen=True):
     """The answer to `Connections`: frame 14."""
 
     connections: tuple[watching.ConnectionInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberList:
+class SubscriberList(Struct, frozen=True):
     """The answer to `Subscribers`: frame 15."""
 
     subscribers: tuple[watching.SubscriberInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """The answer to `Disconnect`, `Purge` and `Retain`: frame 16. How many things were changed."""
 
     count: int
