@@ -334,6 +334,7 @@ BEHIND_SESSIONS = (
     "omq.drivers.broadcast",
     "omq.drivers.broadcast_channel",
     "omq.drivers.catalogue",
+    "omq.drivers.competing",
     "omq.drivers.driver.Driver",
     "omq.drivers.round_robin",
     "omq.drivers.round_robin_channel",

@@ -1,307 +1,47 @@
 """Round-robin: every message goes to exactly one subscriber, in turn (docs/PROTOCOL.md, "Round-robin").
 
-A message is *outstanding* from the time it is assigned to a subscriber until it is done: for a plain
-subscriber when it is written to the socket, for one with credit when it is settled
-(omq.drivers.round_robin_channel has the states between). When a subscriber leaves, its outstanding messages
-are assigned to others. The topic's position is the next id to assign and the ids below it that are not done,
-with how often each was delivered.
+omq.drivers.competing has which messages wait and which are done. Here is the dealer, which assigns those that
+wait.
 """
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import assert_never
+from collections.abc import Sequence
 
 import trio
 
-from omq.drivers.driver import READ_OCTETS, Driver, InitialState
-from omq.drivers.entrance import RoomAnswer
-from omq.drivers.holdings import Holdings
-from omq.drivers.pieces import Pieces
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.competing import CompetingDriver
+from omq.drivers.driver import READ_OCTETS, InitialState
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
-from omq.drivers.seam import EndReason, Gone, Subscriber
-from omq.drivers.settling import Settling
-from omq.drivers.signal import Signal
-from omq.drivers.unsettled import number_of
-from omq.drivers.waits import Room
+from omq.drivers.seam import Gone
 from omq.logs import LogThrottle, quoted
-from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
-from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.fragments import Fragmented
 from omq_storage.lookup import LargeBlock
-from omq_storage.runs import Returned, Run
+from omq_storage.runs import Run
 
 RETRY_SECONDS = 1.0
 """How long the dealer waits before it tries again to read the store after a failure."""
-
-FREE_OCTETS = 16 << 10
-"""The octets that an empty transient topic accepts even if the memory for waiting messages is used up."""
 
 MOST_AT_ONCE = 64
 """The most subscribers to which a new block is assigned at once: more are work for the dealer, in turn with
 other tasks.
 """
 
-_NO_REPLAY = "a round-robin topic cannot be replayed"
-
 log = logging.getLogger("omq.round_robin")
 
 
-class RoundRobinDriver(Driver):
+class RoundRobinDriver(CompetingDriver):
     """A round-robin topic. `run` is its task, the dealer, which assigns messages to subscribers."""
-
-    delivery = Delivery.ROUND_ROBIN
 
     def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
-        position = opening.position
-        if position is None:
-            position = Position(self.extent.first if self.extent.messages else self.next_id, ())
-        self.saved_position = opening.position
-        self.deleted_below = 0
-        """The id up to which housekeeping has deleted messages that are done."""
-        self._note_move()
-        self._cursor = min(position.cursor, self.next_id)
-        self._returned = Returned()
-        # Set aside: undeliverable to every subscriber that has room.
-        self._aside = Returned()
-        self._counted = 0  # octets of the share for the ids that both hold
-        self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
-        self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
-        self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
-        self._finishing: set[RoundRobinChannel] = set()
-        self._cancelled: set[RoundRobinChannel] = set()  # some of those
-        self._draining: set[RoundRobinChannel] = set()
-        self._selective: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
-        self._signal = Signal()
-        self._holdings = Holdings()
-        self._settling = Settling()
-        self._held = 0
         self._dealing: Block | Fragmented | None = None
         self._read_ahead: deque[Block] = deque()
-        self._rejected = LogThrottle(log, logging.WARNING, "rejections", topic=self.topic.topic)
         self._gone = LogThrottle.of_problem(
             log, f"{quoted(self.topic.topic)}: not delivered", topic=self.topic.topic
         )
-
-    # -- channels ------------------------------------------------------------------------------------------
-
-    def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> RoundRobinChannel:
-        """Open a channel. Raises Refused for any replay: messages that are done are gone."""
-        match replay:
-            case FromBeginning() | FromMessage():
-                raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
-            case FromCurrent():
-                pieces = partial(Pieces, self) if self.is_persistent else None
-                share = self.resources.memory.unconfirmed
-                channel = RoundRobinChannel(self, subscriber, share, pieces)
-            case _:
-                assert_never(replay)
-        self._channels.append(channel)
-        self._signal.set()
-        self.entrance.look()
-        return channel
-
-    def check_replay(self, first: int) -> None:
-        raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
-
-    def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
-        return ((channel, channel.subscriber) for channel in self._channels)
-
-    def channels(self) -> list[RoundRobinChannel]:
-        return [*self._channels, *self._finishing]
-
-    def subscriber_count(self) -> int:
-        return len(self._channels) + sum(not channel.is_cancelled for channel in self._finishing)
-
-    def has_taker(self) -> bool:
-        return any(channel.room(1) for channel in self._channels)
-
-    def shares(self, channel: RoundRobinChannel) -> None:
-        """Note whether a channel has a window that others share."""
-
-    def finishing(self, channel: RoundRobinChannel) -> None:
-        """Assign nothing more to a channel; it keeps its messages."""
-        if channel in self._channels:
-            self._channels.remove(channel)
-            self._finishing.add(channel)
-
-    def has_consumers(self) -> bool:
-        return bool(self._channels) or not self._finishing <= self._cancelled
-
-    def cancelled(self, channel: RoundRobinChannel) -> None:
-        """Deal nothing more to a channel that was cancelled; what is unsettled is still its own."""
-        self.finishing(channel)
-        self._cancelled.add(channel)
-        self._left(channel)
-
-    def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
-        """Assign the outstanding messages of a channel that ended to others."""
-        if channel in self._channels:
-            self._channels.remove(channel)
-        for others in (self._finishing, self._cancelled, self._draining, self._selective):
-            others.discard(channel)
-        self.returned(outstanding)
-        self._left(channel)
-
-    def returned(self, messages: Iterable[Run]) -> None:
-        """Assign these messages again."""
-        self._note_move()
-        if not self.deleted:
-            self._return(messages)
-        self._signal.set()
-
-    def _return(self, messages: Iterable[Run]) -> None:
-        self._returned.add(messages)
-        self._count()
-
-    def _count(self) -> None:
-        """Count the memory of the ids that will be assigned again."""
-        more = self._returned.octets + self._aside.octets - self._counted
-        self._counted += more
-        self.resources.memory.unconfirmed.change(more)
-
-    def can_take(self) -> None:
-        """Deal messages to a subscriber that has room again, or has settled messages."""
-        self._note_move()
-        if self._is_undealt() or self._aside or self._draining:
-            self._signal.set()
-        self._invite()
-
-    def may_have(self, channel: RoundRobinChannel) -> bool:
-        """Return whether there is a message now for a subscriber with room."""
-        if channel in self._finishing:
-            return False
-        return self._is_undealt() or channel.undealt < len(self._aside)
-
-    def done(self, ids: range) -> None:
-        """Free messages of one block that are done."""
-        for channel in self._selective:
-            channel.forget(ids)
-        if not self.is_persistent and not self.deleted:
-            self.free(self._holdings.done(ids.start, len(ids)))
-
-    def settled(self, messages: Sequence[Run]) -> None:
-        """Settle messages that are done. If they are many, the dealer settles most of them."""
-        self._settling.add(messages)
-        self._release()
-
-    def _settle(self, ids: range) -> None:
-        """Note messages of any blocks as done. `_release` must follow."""
-        for channel in self._selective:
-            channel.forget(ids)
-        if not self.is_persistent and not self.deleted:
-            self._holdings.settle(ids)
-
-    def _release(self) -> None:
-        """Free some of the memory of messages that are done. The dealer frees the rest."""
-        for ids in self._settling.take():
-            self._settle(ids)
-        self.free(self._holdings.release())
-        if self._is_releasing():
-            self._signal.set()
-
-    def _is_releasing(self) -> bool:
-        """Return whether `_release` has something to do."""
-        return bool(self._settling) or self._holdings.is_settling
-
-    def rejected(self, messages: Sequence[Run]) -> None:
-        """Settle and log messages that a subscriber could not process.
-
-        All rejected messages pass here, while the topic still holds them.
-        """
-        count = number_of(messages)
-        self.rejections += count
-        lowest = min(run.lowest for run in messages)
-        what = f"message {lowest} was" if count == 1 else f"{count} messages from {lowest} on were"
-        self._rejected.add(f"{quoted(self.topic.topic)}: {what} rejected by a subscriber")
-        self.settled(messages)
-
-    def undeliverable(self, channel: RoundRobinChannel) -> None:
-        """Record that some messages are undeliverable to this subscriber."""
-        self._selective.add(channel)
-
-    def draining(self, channel: RoundRobinChannel) -> None:
-        """Notify this subscriber when it has all messages that there are now."""
-        self._draining.add(channel)
-        self._signal.set()
-
-    # -- in ------------------------------------------------------------------------------------------------
-
-    @property
-    def room(self) -> Room | None:
-        return None if self.is_persistent else self
-
-    @property
-    def is_wanted(self) -> bool:
-        return self.entrance.is_wanted
-
-    @property
-    def wants_memory(self) -> bool:
-        return self.resources.memory.entrances.has(self.entrance)
-
-    def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
-        """Count the octets of a post if there is room for them.
-
-        A worker is idle when it has room for messages and all messages are dealt. The share is the memory
-        that the waiting messages of all topics have together.
-
-        | topic holds | worker idle | octets of the post               | answer                              |
-        |-------------|-------------|----------------------------------|-------------------------------------|
-        | nothing     | yes or no   | up to FREE_OCTETS                | TAKEN, even beyond the share        |
-        | nothing     | yes         | more, twice the share not spent  | TAKEN, even beyond the share        |
-        | nothing     | yes         | more, twice the share spent      | ALL_FULL                            |
-        | nothing     | no          | more than FREE_OCTETS            | TAKEN within the share*, MEMORY_FULL|
-        | something   | yes         | any                              | TAKEN within the share*, MEMORY_FULL|
-        | something   | no          | within the topic's part of it    | TAKEN within the share*, MEMORY_FULL|
-        | something   | no          | beyond the topic's part of it    | TOPIC_FULL                          |
-
-        * If the share has room for them, and it is the topic's turn or no other topic waits for the share.
-        """
-        memory = self.resources.memory
-        waiting = memory.waiting
-        # Outstanding messages of busy workers do not keep new messages from idle workers.
-        is_undealt = self._is_undealt() or self.entrance.admitted > 0
-        is_little = not self._held and octets <= FREE_OCTETS
-        is_wanted = not is_little and not is_undealt and self.has_taker()
-        too_much = not is_wanted and self._held + octets > self._most_held()
-        if is_little or (not self._held and is_wanted and waiting.used < 2 * waiting.limit):
-            # Every topic may have a few octets, however much others hold; and, within limits, a batch for a
-            # worker.
-            waiting.force(octets)
-        elif self._held and too_much:
-            return RoomAnswer.TOPIC_FULL
-        elif (memory.entrances and not in_turn) or not waiting.try_take(octets):
-            return RoomAnswer.ALL_FULL if is_wanted and not self._held else RoomAnswer.MEMORY_FULL
-        if not self._held:
-            memory.waits.holders[self] = None
-        self._held += octets
-        return RoomAnswer.TAKEN
-
-    def _most_held(self) -> int:
-        """Return how much of the share the topic may have while no worker is idle."""
-        return self.resources.memory.waiting_octets
-
-    def _is_undealt(self) -> bool:
-        return self._cursor < self.next_id or bool(self._returned)
-
-    def _invite(self) -> None:
-        """Admit a waiting publisher when all messages are assigned."""
-        if not self._is_undealt():
-            self.entrance.look()
-
-    def free(self, octets: int) -> None:
-        if octets:
-            self._held -= octets
-            if not self._held:
-                self.resources.memory.waits.holders.pop(self, None)
-            self.resources.memory.waiting.give(octets)
-            if octets > 0:
-                self.entrance.freed()
 
     def _keep(self, block: Block) -> None:
         self._undealt += block.count
@@ -321,15 +61,9 @@ class RoundRobinDriver(Driver):
                 return
         self._signal.set()
 
-    def _hold(self, block: Block) -> None:
-        """Keep the newest block of a transient topic."""
-        self._holdings.append(block)
-
     def _keep_large(self, message: Fragmented) -> None:
         self._undealt += 1
         self._signal.set()
-
-    # -- out -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Assign messages to subscribers that can take them, until cancelled."""
@@ -584,61 +318,3 @@ class RoundRobinDriver(Driver):
 
     def _expire(self, messages: Sequence[Run]) -> None:
         """Expire messages that no longer wait to be dealt."""
-
-    # -- the rest ------------------------------------------------------------------------------------------
-
-    def position(self) -> Position:
-        """Return what is done and what is not: housekeeping writes it to the store now and then."""
-        undone = [*self._returned.runs(), *self._aside.runs()]
-        for channel in (*self._channels, *self._finishing):
-            undone += channel.outstanding()
-        return Position(self._cursor, tuple(sorted(undone)))
-
-    @property
-    def ready(self) -> int:
-        """The number of messages that are stored and not assigned to a subscriber."""
-        return self._undealt + len(self._returned) + len(self._aside)
-
-    def mark(self) -> tuple[int, ...]:
-        """See `Driver.mark`."""
-        return (*super().mark(), self.ready, self._unsettled())
-
-    def _unsettled(self) -> int:
-        return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))
-
-    def _note_move(self) -> None:
-        """Ask housekeeping to save the position, which may have changed."""
-        if self.writer is not None:
-            self.writer.moved(self)
-
-    def _kept(self) -> tuple[int, int, int, int]:
-        last = self.next_id - 1
-        if not self.is_persistent:
-            held = self._holdings
-            oldest = self.next_id if held.first is None else held.first
-            undone = 0 if self.deleted else held.messages - self._settling.messages
-            return undone, held.octets, oldest if last else 0, last
-        undone = self.ready + self._unsettled()
-        _, octets, first, _ = super()._kept()
-        if not undone:  # what is left of done work is about to be deleted
-            return 0, 0, self.next_id if last else 0, last
-        return undone, octets, first, last
-
-    def end(self) -> None:
-        finishing = list(self._finishing)
-        super().end()
-        for channel in finishing:
-            channel.close()
-            channel.subscriber.ended(EndReason.DELETED)
-        self._settling.add(self._returned.runs())
-        self._settling.add(self._aside.runs())
-        self._returned.clear()
-        self._aside.clear()
-        self._count()
-        self.resources.memory.unconfirmed.forget(self._signal)
-        self.free(self._holdings.clear())
-
-    def free_some(self) -> bool:
-        """Free some of the messages that the topic had at its end. Return whether there are more."""
-        self._settling.drop()
-        return self._holdings.free_some() or bool(self._settling)

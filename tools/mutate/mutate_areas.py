@@ -90,6 +90,10 @@ DRIVERS = Area(
         "expiring.py": QUEUES,
         "limited.py": QUEUES,
         "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
+        "competing.py": (
+            *_drivers("dealing", "contract_of_round_robin", "waiting_publishers"),
+            *_server("sender", "round_robin", "stalled", "backlog"),
+        ),
         "confirmation.py": _server("replies"),
         "driver.py": _server("broadcast", "topics", "trouble", "untold", "store_trouble", "backlog"),
         "entrance.py": (*_drivers("entrances"), *_server("round_robin", "publishing_workers")),
