@@ -182,12 +182,14 @@ async def test_a_broadcast_channel_without_a_window_has_nothing_to_settle(
     drivers: Drivers, kind: Kind
 ) -> None:
     driver = await drivers.topic(kind)
-    client = await counting(driver, 2)
+    client, plain = await counting(driver, 2), Client(driver)
     await numbered(driver, 3)
     assert (await client.read()).ids == [1, 2]
-    assert not client.channel.settles
-    assert client.channel.settle(range(1, 3), ACCEPTED) == 0
-    client.close()
+    assert (await plain.read()).ids == [1, 2, 3]
+    for each in (client, plain):
+        assert not each.channel.settles
+        assert each.channel.settle(range(1, 3), ACCEPTED) == 0
+        each.close()
 
 
 # -- count -------------------------------------------------------------------------------------------------

@@ -13,7 +13,19 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, Channel, CreditKind, EndReason, Gone, Messages, Piece, Taken
+from omq.drivers.seam import (
+    ACCEPTED,
+    Channel,
+    CreditKind,
+    EndReason,
+    Gone,
+    Messages,
+    Outcome,
+    Piece,
+    Rejected,
+    Released,
+    Taken,
+)
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import encode
@@ -193,6 +205,38 @@ async def test_a_worker_dealt_a_missing_message_hears_of_it_and_goes_on(
         piece = await next_of(channel)  # its credit is free again without a grant
         assert isinstance(piece, Piece)
         assert piece.message == 2
+
+
+@pytest.mark.parametrize("outcome", [None, Released(), Rejected()])
+async def test_a_take_that_is_cancelled_keeps_the_outcome_of_its_message(
+    tmp_path: Path, outcome: Outcome | None
+) -> None:
+    async with stored(tmp_path, {1: [bytes(READ_OCTETS + 1)]}) as (_, driver):
+        first = await worker(driver, 1)
+        while not first.ready():
+            await wait_all_tasks_blocked(0.01)
+        readers = driver.resources.readers
+        reading = [object() for _ in range(int(readers.total_tokens))]
+        for other in reading:
+            readers.acquire_on_behalf_of_nowait(other)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.take)
+            await wait_all_tasks_blocked()  # it waits for its turn to read
+            if outcome is not None:
+                assert first.settle(range(1, 2), outcome) == 1
+            nursery.cancel_scope.cancel()
+        for other in reading:
+            readers.release_on_behalf_of(other)
+        first.close()
+        assert driver.rejections == isinstance(outcome, Rejected)
+        second = await worker(driver)
+        if isinstance(outcome, Rejected):
+            assert driver.info().messages == 0
+            assert not second.ready()
+        else:
+            piece = await next_of(second)
+            assert isinstance(piece, Piece)
+            assert (piece.message, piece.deliveries) == (1, 0)
 
 
 async def test_done_messages_are_not_counted_after_a_restart(tmp_path: Path) -> None:

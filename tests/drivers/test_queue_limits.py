@@ -266,6 +266,23 @@ async def test_stored_messages_expire_after_a_restart(tmp_path: Path, clock: tri
         assert queue.ready == 0
 
 
+async def test_a_message_behind_lost_ones_expires(tmp_path: Path, clock: trio.testing.MockClock) -> None:
+    path = tmp_path / "store"
+    async with opened(path, killed=True) as drivers:
+        queue = await queue_of(drivers, durable=True, ttl_ms=60_000)
+        await post(queue, b"a")
+        await trio.to_thread.run_sync(queue.environment.checkpoint)
+        await post(queue, b"lost")
+    async with opened(path, boot_id="second") as drivers:
+        queue = await queue_of(drivers, durable=True, ttl_ms=60_000)
+        clock.jump(30)
+        await post(queue, b"b")
+        await passed(clock, 31)
+        assert queue.ready == 1
+        await passed(clock, 30)
+        assert queue.ready == 0
+
+
 # -- length ------------------------------------------------------------------------------------------------
 
 
