@@ -79,6 +79,8 @@ class NodeConsumer(Protocol):
 class _Message:
     id: int
     block: Block
+    held: int
+    """The octets of memory that it takes."""
     done: Done
     is_settled: bool
     """Whether its producer does not want to know its outcome."""
@@ -195,10 +197,11 @@ class DirectNode:
         Raises Refused when there is no memory for it.
         """
         block = one.encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
-        if not self._memory.take(block.held):
+        held = block.held
+        if not self._memory.take(held):
             self._count_undelivered()
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
-        message = _Message(self._next, block, done, settled)
+        message = _Message(self._next, block, held, done, settled)
         self._next += 1
         self.traffic.messages_in += 1
         self.traffic.octets_in += one.octets - FRAME_HEADER
@@ -241,7 +244,7 @@ class DirectNode:
         self.traffic.undelivered += 1
 
     def _finish(self, message: _Message, outcome: Outcome, told: bytes = b"") -> None:
-        self._memory.give(message.block.held)
+        self._memory.give(message.held)
         message.done(outcome, told)
 
     # -- consumers -----------------------------------------------------------------------------------------
@@ -376,16 +379,16 @@ class DirectChannel:
         return bool(self._queued) and not self._is_held
 
     async def take(self) -> Taken | None:
-        cuts = self.take_at_once(max(TAKE_OCTETS, self._queued[0].block.held)) if self._queued else ()
+        cuts = self.take_at_once(max(TAKE_OCTETS, self._queued[0].held)) if self._queued else ()
         return Messages(tuple(cuts)) if cuts else None
 
     def take_at_once(self, octets: int) -> Sequence[Cut]:
         """Take messages as `take` does, without waiting and not more than N `octets` of memory."""
         cuts: list[Cut] = []
-        while self._queued and self._queued[0].block.held <= octets:
+        while self._queued and self._queued[0].held <= octets:
             message = self._queued.popleft()
             self._taken.append(message)
-            octets -= message.block.held
+            octets -= message.held
             ids = range(message.id, message.id + 1)
             cuts.append(Cut(message.block, ids, is_settled=message.is_settled))
         return cuts
@@ -406,7 +409,8 @@ class DirectChannel:
         kept = 1 if begun is not None else 0
         while len(self._taken) > kept:
             self._queued.appendleft(self._taken.pop())
-        self._look_drained()
+        if self._drained is not None:
+            self._look_drained()
 
     def grant(self, n: int, kind: CreditKind) -> None:
         if kind is not CreditKind.COUNT:
@@ -485,7 +489,7 @@ class DirectChannel:
             behind=len(self._queued) + len(self._taken),
             credit=None,
             unsettled=len(self._queued) + len(self._taken) + len(self._sent),
-            octets=sum(message.block.held for message in self._waiting()),
+            octets=sum(message.held for message in self._waiting()),
             is_held=self._is_held,
             count=self._credit,
         )

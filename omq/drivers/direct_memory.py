@@ -52,7 +52,8 @@ class DirectMemory:
         self._used -= octets
         self._shared.give(octets)
         self._entrances.look()
-        self._look()
+        if self._waiting:
+            self._look()
 
     def _look(self) -> None:
         if self._waiting and not self.is_short:

@@ -12,6 +12,7 @@ OFFSETS_LIMIT = 1 << 30
 """Offsets stay below this limit: ``rises`` needs the two highest bits of each number."""
 
 _NUMBER = Struct("<I")
+_PAIR = Struct("<II")
 
 SIZE = _NUMBER.size
 """Octets of one number."""
@@ -25,6 +26,11 @@ def pack(numbers: Iterable[int]) -> bytes:
     if sys.byteorder == "big":
         four.byteswap()
     return four.tobytes()
+
+
+def pair(first: int, second: int) -> bytes:
+    """Return the array of two numbers."""
+    return _PAIR.pack(first, second)
 
 
 def unpack(octets: Octets) -> list[int]:

@@ -3,14 +3,22 @@
 Source: AMQP 1.0, part 2, section 2.4, "Connections"; part 5, section 5.3, "SASL".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.conditions import Condition, ConditionRaised, ConnectionProblem, SessionProblem
-from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening, Pause, WindowOpened
+from omq.protocol.amqp_1_0.events import (
+    Authenticating,
+    Closed,
+    Event,
+    Opening,
+    Pause,
+    StoredRun,
+    WindowOpened,
+)
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType, RawFrame
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import (
@@ -259,19 +267,21 @@ class AmqpConnection:
                 self.stage = Stage.CLOSED
                 yield Closed(None)
 
-    def _take(self, frame: RawFrame) -> Iterator[Event]:
+    def _take(self, frame: RawFrame) -> Iterable[Event]:
         if frame.is_heartbeat:
-            return
+            return ()
         if self.stage is Stage.RUNNING and frame.octets.startswith(_TRANSFER, frame.begin):
             octets, refused_to = self._refused
             if octets is not frame.octets or frame.start >= refused_to:
                 run, end = take_transfers(frame.octets, frame.start, self._reader.max_frame)
-                if run is not None and (events := self._run(run)) is not None:
+                if run is not None and (event := self._run(run)) is not None:
                     self._reader.taken(end)
-                    yield from events
-                    return
+                    return (event,)
                 # Nothing of the run is tried again: a long one would be read once for each of its frames.
                 self._refused = frame.octets, end
+        return self._take_one(frame)
+
+    def _take_one(self, frame: RawFrame) -> Iterator[Event]:
         in_sasl = self.stage is Stage.SASL_INIT
         if (frame.type is FrameType.SASL) is not in_sasl:
             raise ConnectionProblem(Condition.FRAMING_ERROR, f"a frame of type {frame.type} cannot come now")
@@ -282,6 +292,15 @@ class AmqpConnection:
                 yield Closed(_error(said))
             return
         match said:
+            case (
+                performatives.Disposition()
+                | performatives.Transfer()
+                | performatives.Flow()
+                | performatives.Attach()
+                | performatives.Detach()
+                | End()
+            ) if self.stage is Stage.RUNNING:
+                yield from self._in_session(frame.channel, said, frame.octets[payload_at : frame.end])
             case SaslInit(mechanism, response) if in_sasl:
                 self.stage = Stage.AUTHENTICATING
                 yield Authenticating(mechanism, response or b"")
@@ -301,15 +320,6 @@ class AmqpConnection:
                 yield Closed(_error(said))
             case Begin() if self.stage is Stage.RUNNING:
                 self._begin(frame.channel, said)
-            case (
-                performatives.Attach()
-                | performatives.Flow()
-                | performatives.Transfer()
-                | performatives.Disposition()
-                | performatives.Detach()
-                | End()
-            ) if self.stage is Stage.RUNNING:
-                yield from self._in_session(frame.channel, said, frame.octets[payload_at : frame.end])
             case _:
                 name = type(said).__name__.lower()
                 raise ConnectionProblem(
@@ -330,7 +340,7 @@ class AmqpConnection:
         # The same number in both directions: everybody who follows a connection with a tool expects it.
         self._sessions[channel] = Session(self, channel, channel, begin)
 
-    def _run(self, run: TransferRun) -> Iterator[Event] | None:
+    def _run(self, run: TransferRun) -> StoredRun | None:
         """Take whole messages of one link; None if they must be taken frame by frame."""
         session = self._sessions.get(run.channel)
         return None if session is None or session.is_over else session.run(run)

@@ -6,9 +6,9 @@ Source: AMQP 1.0, part 2, section 2.3, "Framing".
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem
 
@@ -31,9 +31,11 @@ class FrameType(IntEnum):
     SASL = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RawFrame:
-    """A frame whose performative is at `octets[begin]` and ends, with the payload, at `end`."""
+class RawFrame(NamedTuple):
+    """A frame whose performative is at `octets[begin]` and ends, with the payload, at `end`.
+
+    A tuple is made in less than half the time of a frozen dataclass, and each frame needs one.
+    """
 
     type: FrameType
     channel: int

@@ -4,7 +4,7 @@ Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
@@ -285,23 +285,25 @@ class Session:
 
     # -- in ------------------------------------------------------------------------------------------------
 
-    def take(self, frame: Frame, payload: bytes) -> Iterator[Event]:
-        """Take a frame of the session. Raises `SessionProblem` and `ConnectionProblem`."""
+    def take(self, frame: Frame, payload: bytes) -> Iterable[Event]:
+        """Take a frame of the session; the caller goes through the events that it means. Raises
+        `SessionProblem` and `ConnectionProblem`, also between two events.
+        """
         match frame:
-            case Transfer():
-                yield from self._transfer(frame, payload)
-            case Flow():
-                yield from self._flow(frame)
             case Disposition():
-                yield from self._disposition(frame)
+                return self._disposition(frame)
+            case Transfer():
+                return self._transfer(frame, payload)
+            case Flow():
+                return self._flow(frame)
             case Attach():
-                yield from self._attach(frame)
+                return self._attach(frame)
             case Detach():
-                yield from self._detach(frame)
+                return self._detach(frame)
             case End(error):
                 if not self.is_over:
                     self.send(End())
-                yield from self._finish(_error(error))
+                return self._finish(_error(error))
             case _:
                 raise AssertionError("the connection takes the other performatives")
 
@@ -414,7 +416,7 @@ class Session:
             case _:
                 assert_never(found)
 
-    def run(self, run: TransferRun) -> Iterator[Event] | None:
+    def run(self, run: TransferRun) -> StoredRun | None:
         """Take whole messages of one link. None if something is wrong with one of them, or may be: then they
         must be taken frame by frame.
         """
@@ -426,16 +428,12 @@ class Session:
             or (last is not None and serials.difference(run.delivery, last) <= 0)
         ):
             return None
-        return self._runs(found, run)
-
-    def _runs(self, found: ReceivingLink, run: TransferRun) -> Iterator[Event]:
-        count = run.batch.count
         self._next_in = serials.add(self._next_in, count)
         self._window -= count
         self._last_delivery = run.last
         found.received(count)
-        yield StoredRun(found, run)
         self._renew()
+        return StoredRun(found, run)
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
         self._next_in = serials.add(self._next_in, 1)
@@ -494,27 +492,27 @@ class Session:
             self._window = WINDOW
             self.send(self.flow())
 
-    def _disposition(self, told: Disposition) -> Iterator[Event]:
+    def _disposition(self, told: Disposition) -> Sequence[Outcome]:
         if not told.role:
-            return  # the sender settles what the server has settled
+            return ()  # the sender settles what the server has settled
         state = None if told.state == NULL else performatives.read_state(told.state)
         match state:
             case Received():
-                return  # not an outcome yet
+                return ()  # not an outcome yet
             case Accepted() | Rejected() | Released() | Modified() | None:
                 outcome: State | None = state
             case _:
                 raise SessionProblem(Condition.INVALID_FIELD, "the state of a delivery was expected")
         if outcome is None and not told.settled:
-            return
+            return ()
         last = told.first if told.last is None else told.last
         sent = self._deliveries.settle(told.first, last)
         if not sent:
-            return
+            return ()
         if not told.settled:
             # The client told the outcome and waits for the sender to settle (section 2.6.12).
             self.send(Disposition(False, told.first, told.last, True, told.state))
-        yield Outcome(tuple(sent), outcome, b"" if outcome is None else told.state)
+        return (Outcome(tuple(sent), outcome, b"" if outcome is None else told.state),)
 
 
 def _error(octets: bytes) -> Error | None:

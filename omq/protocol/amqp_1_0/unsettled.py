@@ -74,6 +74,9 @@ class UnsettledDeliveries(Generic[L]):
         if begin >= end or not self._places:
             return []
         at = max(bisect_right(self._places, begin) - 1, 0)
+        if self._places[at] == begin and begin + len(self._runs[at].ids) == end:
+            del self._places[at]
+            return [self._runs.pop(at)]  # settled as it was sent, as where messages come one by one
         stop = at
         kept: list[tuple[int, Sent[L]]] = []
         found: list[Sent[L]] = []

@@ -51,7 +51,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
             channel.written(count)
             channel.traffic.octets_out += sum(map(len, parts))
             self._sent(channel)
-        if self._may_send() and channel.ready():
+        if channel.ready() and self._may_send():
             self.send_soon()
         return parts
 

@@ -93,7 +93,8 @@ class Transfers:
             self.framed += framed
             if settled:
                 self._left.append(cut.ids[:framed])
-            self._session.take_back(self.link, len(ids))
+            if ids:
+                self._session.take_back(self.link, len(ids))
             if framed < len(cut.ids):
                 break
         return parts
