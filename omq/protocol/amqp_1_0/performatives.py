@@ -1,143 +1,42 @@
 """The performatives of AMQP 1.0: what the peers of a connection say to each other, from and to octets.
 
-A performative is a described list: the descriptor says which it is, and the list has its fields. Fields that
-the server only passes on, or looks at later, stay octets: those of type `bytes` here, null included.
+Each is a composite type (`omq.protocol.amqp_1_0.composites`). Fields that the server only passes on, or looks
+at later, stay octets.
 Source: AMQP 1.0, part 2, section 2.7, "Performatives"; part 5, section 5.3.3, "SASL Frame".
 """
 
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import ClassVar
 
 from omq.protocol.amqp_1_0 import types
-from omq.protocol.amqp_1_0.types import (
-    NULL,
-    Array,
-    Binary,
-    DecodeError,
-    Number,
-    NumberType,
-    Symbol,
-    Value,
+from omq.protocol.amqp_1_0.composites import (
+    BY_TYPE,
+    Bool,
+    Encoded,
+    Name,
+    Names,
+    Octets,
+    String,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    composite,
+    layout_at,
+    made_of,
+    written,
 )
+from omq.protocol.amqp_1_0.types import NULL, DecodeError
 from omq_storage import codec
 
 MOST_UINT = 2**32 - 1
 
 
-def _number(kind: NumberType) -> tuple[Callable[[Value], int], Callable[[Any], bytes]]:
-    def parse(value: Value) -> int:
-        if isinstance(value, Number) and value.type is kind:
-            return int(value.value)
-        raise DecodeError(f"not {kind.name.lower()}")
-
-    return parse, lambda number: types.write(Number(kind, number))
-
-
-def _boolean(value: Value) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise DecodeError("not boolean")
-
-
-def _string(value: Value) -> str:
-    if isinstance(value, str):
-        return value
-    raise DecodeError("not string")
-
-
-def _symbol(value: Value) -> str:
-    if isinstance(value, Symbol):
-        return value.name
-    raise DecodeError("not symbol")
-
-
-def _binary(value: Value) -> bytes:
-    if isinstance(value, Binary):
-        return value.octets
-    raise DecodeError("not binary")
-
-
-def _symbols(value: Value) -> tuple[str, ...]:
-    """Return one symbol, or those of an array: fields of the specification that are `multiple`."""
-    if isinstance(value, Array):
-        return tuple(_symbol(each) for each in value.values)
-    return (_symbol(value),)
-
-
-def _write_symbols(names: tuple[str, ...]) -> bytes:
-    return types.write(Array(tuple(Symbol(name) for name in names))) if names else NULL
-
-
-UByte = Annotated[int, _number(NumberType.UBYTE)]
-UShort = Annotated[int, _number(NumberType.USHORT)]
-UInt = Annotated[int, _number(NumberType.UINT)]
-ULong = Annotated[int, _number(NumberType.ULONG)]
-Bool = Annotated[bool, (_boolean, types.write)]
-String = Annotated[str, (_string, types.write)]
-Name = Annotated[str, (_symbol, lambda name: types.write(Symbol(name)))]
-Octets = Annotated[bytes, (_binary, lambda octets: types.write(Binary(octets)))]
-Names = Annotated[tuple[str, ...], (_symbols, _write_symbols)]
-Encoded = Annotated[bytes, None]
-"""A field that stays octets."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """How one field is read and written; `parse` and `write` are None for one that stays octets."""
-
-    name: str
-    attribute: str
-    parse: Callable[[Value], Any] | None
-    write: Callable[[Any], bytes] | None
-    default: Any
-    """MISSING for a field that must be there."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    make: Callable[..., "Performative"]
-    name: str
-    code: int
-    fields: tuple[_Field, ...]
-
-
-P = TypeVar("P", bound="Performative")
-
-_BY_CODE: dict[int, _Layout] = {}
-_BY_NAME: dict[str, _Layout] = {}
-_BY_TYPE: dict[type, _Layout] = {}
-
-
-def _performative(code: int, name: str) -> Callable[[type[P]], type[P]]:
-    """Register a dataclass as the performative of this descriptor."""
-
-    def register(made: type[P]) -> type[P]:
-        hints = get_type_hints(made, include_extras=True)
-        found = tuple(_field(field, hints[field.name]) for field in fields(made))
-        layout = _Layout(made, name, code, found)
-        made.CODE = code
-        _BY_CODE[code] = _BY_NAME[f"amqp:{name}:list"] = _BY_TYPE[made] = layout
-        return made
-
-    return register
-
-
-def _field(field: Field[Any], hint: Any) -> _Field:
-    for part in (hint, *get_args(hint)):  # the field itself, or the part of `... | None` that has a form
-        if getattr(part, "__metadata__", None) is not None:
-            form = part.__metadata__[0]
-            parse, write = form if form is not None else (None, None)
-            name = field.name.rstrip("_").replace("_", "-")
-            return _Field(name, field.name, parse, write, field.default)
-    raise TypeError(f"the field {field.name} has no form on the wire")
-
-
 # -- open and close (sections 2.7.1 and 2.7.9) ---------------------------------------------------------------
 
 
-@_performative(0x10, "open")
+@composite(0x10, "open")
 @dataclass(frozen=True, slots=True)
 class Open:
     """Negotiates a connection. `idle_time_out` is in milliseconds."""
@@ -155,7 +54,7 @@ class Open:
     properties: Encoded = NULL
 
 
-@_performative(0x18, "close")
+@composite(0x18, "close")
 @dataclass(frozen=True, slots=True)
 class Close:
     """Ends a connection, with an Error or null."""
@@ -167,7 +66,7 @@ class Close:
 # -- begin, flow and end (sections 2.7.2, 2.7.4 and 2.7.8) ---------------------------------------------------
 
 
-@_performative(0x11, "begin")
+@composite(0x11, "begin")
 @dataclass(frozen=True, slots=True)
 class Begin:
     """Begins a session on the channel of its frame."""
@@ -183,7 +82,7 @@ class Begin:
     properties: Encoded = NULL
 
 
-@_performative(0x13, "flow")
+@composite(0x13, "flow")
 @dataclass(frozen=True, slots=True)
 class Flow:
     """States the windows of a session, and, with a handle, the credit of a link."""
@@ -202,7 +101,7 @@ class Flow:
     properties: Encoded = NULL
 
 
-@_performative(0x17, "end")
+@composite(0x17, "end")
 @dataclass(frozen=True, slots=True)
 class End:
     """Ends a session, with an Error or null."""
@@ -214,7 +113,7 @@ class End:
 # -- attach and detach (sections 2.7.3 and 2.7.7) ------------------------------------------------------------
 
 
-@_performative(0x12, "attach")
+@composite(0x12, "attach")
 @dataclass(frozen=True, slots=True)
 class Attach:
     """Attaches a link to a session. `role` is that of the peer that says it: True is receiver."""
@@ -236,7 +135,7 @@ class Attach:
     properties: Encoded = NULL
 
 
-@_performative(0x16, "detach")
+@composite(0x16, "detach")
 @dataclass(frozen=True, slots=True)
 class Detach:
     """Detaches a link, and closes it if it says so."""
@@ -250,7 +149,7 @@ class Detach:
 # -- transfer and disposition (sections 2.7.5 and 2.7.6) -----------------------------------------------------
 
 
-@_performative(0x14, "transfer")
+@composite(0x14, "transfer")
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Carries a message, or a part of one, in the payload of its frame."""
@@ -269,7 +168,7 @@ class Transfer:
     batchable: Bool = False
 
 
-@_performative(0x15, "disposition")
+@composite(0x15, "disposition")
 @dataclass(frozen=True, slots=True)
 class Disposition:
     """States the outcome of deliveries `first` to `last`. `role` is that of the peer that says it."""
@@ -286,7 +185,7 @@ class Disposition:
 # -- SASL (part 5, section 5.3.3) ----------------------------------------------------------------------------
 
 
-@_performative(0x40, "sasl-mechanisms")
+@composite(0x40, "sasl-mechanisms")
 @dataclass(frozen=True, slots=True)
 class SaslMechanisms:
     """The mechanisms that the server offers."""
@@ -295,7 +194,7 @@ class SaslMechanisms:
     sasl_server_mechanisms: Names
 
 
-@_performative(0x41, "sasl-init")
+@composite(0x41, "sasl-init")
 @dataclass(frozen=True, slots=True)
 class SaslInit:
     """The mechanism that the client chose."""
@@ -306,7 +205,7 @@ class SaslInit:
     hostname: String | None = None
 
 
-@_performative(0x42, "sasl-challenge")
+@composite(0x42, "sasl-challenge")
 @dataclass(frozen=True, slots=True)
 class SaslChallenge:
     """A challenge of the mechanism."""
@@ -315,7 +214,7 @@ class SaslChallenge:
     challenge: Octets
 
 
-@_performative(0x43, "sasl-response")
+@composite(0x43, "sasl-response")
 @dataclass(frozen=True, slots=True)
 class SaslResponse:
     """The response to a challenge."""
@@ -324,7 +223,7 @@ class SaslResponse:
     response: Octets
 
 
-@_performative(0x44, "sasl-outcome")
+@composite(0x44, "sasl-outcome")
 @dataclass(frozen=True, slots=True)
 class SaslOutcome:
     """0 for success; 1 when the credentials are wrong."""
@@ -337,7 +236,7 @@ class SaslOutcome:
 # -- what stands in fields ----------------------------------------------------------------------------------
 
 
-@_performative(0x1D, "error")
+@composite(0x1D, "error")
 @dataclass(frozen=True, slots=True)
 class Error:
     """Why a link, a session or a connection ended (section 2.8.14)."""
@@ -348,7 +247,7 @@ class Error:
     info: Encoded = NULL
 
 
-@_performative(0x28, "source")
+@composite(0x28, "source")
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where the messages of a link come from (part 3, section 3.5.3)."""
@@ -367,7 +266,7 @@ class Source:
     capabilities: Names = ()
 
 
-@_performative(0x29, "target")
+@composite(0x29, "target")
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where the messages of a link go (part 3, section 3.5.4)."""
@@ -382,7 +281,7 @@ class Target:
     capabilities: Names = ()
 
 
-@_performative(0x30, "coordinator")
+@composite(0x30, "coordinator")
 @dataclass(frozen=True, slots=True)
 class Coordinator:
     """The target of a link that controls transactions (part 4, section 4.5.1)."""
@@ -391,7 +290,7 @@ class Coordinator:
     capabilities: Names = ()
 
 
-@_performative(0x23, "received")
+@composite(0x23, "received")
 @dataclass(frozen=True, slots=True)
 class Received:
     """How far a delivery was received: no outcome (part 3, section 3.4.1)."""
@@ -401,7 +300,7 @@ class Received:
     section_offset: ULong
 
 
-@_performative(0x24, "accepted")
+@composite(0x24, "accepted")
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The message was processed (section 3.4.2)."""
@@ -409,7 +308,7 @@ class Accepted:
     CODE: ClassVar[int]
 
 
-@_performative(0x25, "rejected")
+@composite(0x25, "rejected")
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """The message is invalid and cannot be processed (section 3.4.3)."""
@@ -418,7 +317,7 @@ class Rejected:
     error: Encoded = NULL
 
 
-@_performative(0x26, "released")
+@composite(0x26, "released")
 @dataclass(frozen=True, slots=True)
 class Released:
     """The message was not processed, and never will be here (section 3.4.4)."""
@@ -426,7 +325,7 @@ class Released:
     CODE: ClassVar[int]
 
 
-@_performative(0x27, "modified")
+@composite(0x27, "modified")
 @dataclass(frozen=True, slots=True)
 class Modified:
     """The message was not processed, and may have changed (section 3.4.5)."""
@@ -458,9 +357,9 @@ def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
 
 def read_plain(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
     """Read a performative as `read` does, in plain Python."""
-    layout, at = _layout(octets, at, end)
+    layout, at = layout_at(octets, at, end)
     found, after = types.fields(octets, at, end)
-    return _made(layout, found), after
+    return made_of(layout, found), after
 
 
 def read_all(octets: bytes) -> Performative:
@@ -488,8 +387,8 @@ def _read_short_state(octets: bytes) -> Performative:
 
 def write(performative: Performative) -> bytes:
     """Encode a performative in its shortest form."""
-    layout = _BY_TYPE[type(performative)]
-    encoded = [_written(field, performative) for field in layout.fields]
+    layout = BY_TYPE[type(performative)]
+    encoded = [written(field, performative) for field in layout.fields]
     return b"\x00\x53%c%s" % (layout.code, types.write_fields(encoded))
 
 
@@ -507,56 +406,3 @@ def write_outcome(first: int, last: int, state: bytes) -> bytes:
 
 _LONGEST_SHORT = 254
 """The octets of the fields of a list whose size is one octet, which counts the octet of their number, too."""
-
-
-def _layout(octets: bytes, at: int, end: int) -> tuple[_Layout, int]:
-    if at + 1 >= end or octets[at]:
-        raise DecodeError("a performative was expected: a value with a descriptor")
-    # The common form first: a descriptor of one octet.
-    if octets[at + 1] == 0x53 and at + 2 < end and (layout := _BY_CODE.get(octets[at + 2])) is not None:
-        return layout, at + 3
-    after = types.skip_descriptor(octets, at, end)
-    descriptor = types.read_all(octets[at + 1 : after])
-    match descriptor:
-        case Number(NumberType.ULONG, int(code)) if code in _BY_CODE:
-            return _BY_CODE[code], after
-        case Symbol(name) if name in _BY_NAME:
-            return _BY_NAME[name], after
-        case _:
-            shown = octets[at + 1 : after][:32].hex(" ")
-            raise DecodeError(f"there is no performative with the descriptor {shown}")
-
-
-def _made(layout: _Layout, found: list[bytes]) -> Performative:
-    if len(found) > len(layout.fields):
-        raise DecodeError(f"{layout.name} has at most {len(layout.fields)} fields, not {len(found)}")
-    values: list[Any] = []
-    for index, field in enumerate(layout.fields):
-        octets = found[index] if index < len(found) else NULL
-        if field.parse is None:
-            values.append(octets)
-        elif octets != NULL:
-            try:
-                values.append(field.parse(types.read_all(octets)))
-            except DecodeError as problem:
-                raise DecodeError(f"the field {field.name} of {layout.name}: {problem}") from problem
-        elif field.default is not MISSING:
-            values.append(field.default)
-        elif (layout.name, field.name) in _MAY_BE_NULL:
-            values.append(None)
-        else:
-            raise DecodeError(f"the field {field.name} of {layout.name} is missing")
-    return layout.make(*values)
-
-
-_MAY_BE_NULL = {("begin", "remote-channel"), ("flow", "next-incoming-id")}
-"""Fields that may be null and stand before fields that must not, so that they have no default."""
-
-
-def _written(field: _Field, performative: Performative) -> bytes:
-    value = getattr(performative, field.attribute)
-    if field.write is None:
-        return bytes(value)
-    if value is None or (field.default is not MISSING and value == field.default):
-        return NULL
-    return field.write(value)
