@@ -1,5 +1,31 @@
-"""The store and the drivers that the tests of a file share."""
+"""What the tests of drivers share."""
 
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+from served_drivers import Drivers
 from shared_store import shared_drivers, shared_store
 
-__all__ = ["shared_drivers", "shared_store"]
+__all__ = ["clock", "drivers", "shared_drivers", "shared_store"]
+
+START = 1_800_000_000
+"""The time of the system when Trio's clock begins, in seconds since 1970."""
+
+
+@pytest.fixture
+async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
+    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
+    yield shared_drivers
+    for topic in list(shared_drivers.catalogue):
+        await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+@pytest.fixture
+def clock(mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
+    """Return Trio's clock, which the system's clock follows."""
+    monkeypatch.setattr(
+        "time.time_ns", lambda: START * 1_000_000_000 + round(mock_clock.current_time() * 1e9)
+    )
+    return mock_clock

@@ -1,6 +1,5 @@
 """Queues with priorities."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,6 @@ from omq.protocol.amqp.properties import Properties
 from omq_storage.runs import RUN_OCTETS, Ids
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
-
-
-@pytest.fixture
-async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
-    yield shared_drivers
-    for topic in list(shared_drivers.catalogue):
-        await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
 async def queue_of(drivers: Drivers, *, durable: bool, **options: Any) -> QueueDriver:

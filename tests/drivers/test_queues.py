@@ -1,6 +1,5 @@
 """Queues: how they are declared, whose they are, and messages on demand."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,6 @@ from omq_storage.batches import Bodies
 
 DURABLE = QueueOptions(durable=True, sync=Sync.WEAK)
 EITHER = pytest.mark.parametrize("options", [QueueOptions(), DURABLE], ids=["ephemeral", "durable"])
-
-
-@pytest.fixture
-async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
-    yield shared_drivers
-    for topic in list(shared_drivers.catalogue):
-        await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
 async def got(driver: QueueDriver, getter: RoundRobinChannel) -> tuple[bytes, int, int] | None:

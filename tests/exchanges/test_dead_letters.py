@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import trio
-from served_drivers import Client, Drivers, opened, post, quiet
+from queue_cases import EITHER, FAILED, queue_of, worker
+from served_drivers import Drivers, opened, post, quiet
 
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason
-from omq.drivers.seam import REJECTED, Modified
+from omq.drivers.seam import REJECTED
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import Route
 from omq.exchanges.types import Destination, DestinationKind
-from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import MAX_HEAD, Head
@@ -25,9 +25,6 @@ from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import store
 from omq.protocol.amqp_1_0.types import List, Map
 
-FAILED = Modified(delivery_failed=True)
-EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
-
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
@@ -36,20 +33,6 @@ async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
     yield shared_drivers
     for topic in list(shared_drivers.catalogue):
         await shared_drivers.catalogue.delete(topic.topic.topic)
-
-
-async def queue_of(drivers: Drivers, name: bytes, *, durable: bool = False, **options: Any) -> QueueDriver:
-    sync = Sync.WEAK if durable else None
-    return await drivers.catalogue.declare_queue(
-        name,
-        QueueOptions(durable=durable, sync=sync, **options),
-    )
-
-
-def worker(queue: QueueDriver, window: int = 100) -> Client:
-    client = Client(queue)
-    client.request(window)
-    return client
 
 
 def shown(value: Value) -> object:

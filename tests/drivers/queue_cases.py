@@ -1,0 +1,63 @@
+"""What tests of queues share."""
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from served_drivers import Client, Drivers, quiet, settled
+
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.seam import Modified
+from omq.model import Sync
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.properties import Properties
+from omq_storage.batches import Bodies
+
+EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
+
+FAILED = Modified(delivery_failed=True)
+
+
+async def passed(clock: trio.testing.MockClock, seconds: float) -> None:
+    """Let this time pass, and wait until what happens then has happened."""
+    await quiet()
+    clock.jump(seconds)
+    await quiet()
+
+
+async def queue_of(
+    drivers: Drivers, name: bytes = b"q", *, durable: bool = False, **options: Any
+) -> QueueDriver:
+    sync = Sync.WEAK if durable else None
+    return await drivers.catalogue.declare_queue(
+        name,
+        QueueOptions(durable=durable, sync=sync, **options),
+    )
+
+
+def expiring(milliseconds: int | bytes) -> bytes:
+    """Return the head of a message with this expiration."""
+    text = milliseconds if isinstance(milliseconds, bytes) else b"%d" % milliseconds
+    return heads.encode(Head(b"", b"q", Properties(expiration=text)))
+
+
+def worker(queue: QueueDriver, window: int = 100) -> Client:
+    client = Client(queue)
+    client.request(window)
+    return client
+
+
+async def rest(queue: QueueDriver) -> list[bytes]:
+    """Return the bodies of the messages that are ready, in order."""
+    client = await worker(queue, 10_000).read()
+    client.close()
+    return client.bodies
+
+
+async def small_posts(queue: QueueDriver, count: int) -> None:
+    """Post N (`count`) messages, each of which is a block."""
+    for _ in range(count):
+        assert await settled(await queue.post(Bodies([b"x"]))) is None
