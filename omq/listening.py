@@ -31,7 +31,7 @@ class ListenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpokenProtocols:
     """What is spoken at an address."""
 
     tls_only: bool = False
@@ -92,12 +92,12 @@ class Sockets:
         for one in (*self.any, *self.tls, *self.http):
             one.close()
 
-    def spoken(self, config: Config) -> Iterator[tuple[list[trio.SocketListener], Spoken]]:
+    def spoken(self, config: Config) -> Iterator[tuple[list[trio.SocketListener], SpokenProtocols]]:
         """Yield the listeners of each kind, and what is spoken there. The sockets must listen."""
         http = config.http and not self.http
-        yield _listeners(self.any), Spoken(http=http)
-        yield _listeners(self.tls), Spoken(tls_only=True, http=http)
-        yield _listeners(self.http), Spoken(others=False)
+        yield _listeners(self.any), SpokenProtocols(http=http)
+        yield _listeners(self.tls), SpokenProtocols(tls_only=True, http=http)
+        yield _listeners(self.http), SpokenProtocols(others=False)
 
 
 def addresses(sockets: list[SocketType]) -> list[tuple[str, int]]:

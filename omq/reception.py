@@ -15,7 +15,7 @@ import trio
 
 from omq.access.limits import Quota
 from omq.connections import Connections
-from omq.listening import Spoken
+from omq.listening import SpokenProtocols
 from omq.logs import LogThrottle
 from omq.metrics.source import MetricsSource
 from omq.protocol import handshake
@@ -83,7 +83,7 @@ class Reception:
         for limit in list(self._handshakes):
             limit.cancel()
 
-    async def receive(self, spoken: Spoken, stream: trio.SocketStream) -> None:
+    async def receive(self, spoken: SpokenProtocols, stream: trio.SocketStream) -> None:
         """Serve one connection from its first octet to its end. Its errors do not affect others."""
         transport = Transport(stream)
         if not self.quota.take() and not self._make_room():
@@ -127,7 +127,11 @@ class Reception:
         return False
 
     async def _choose_terminal(
-        self, stream: trio.SocketStream, transport: Transport, known: Callable[[], None], spoken: Spoken
+        self,
+        stream: trio.SocketStream,
+        transport: Transport,
+        known: Callable[[], None],
+        spoken: SpokenProtocols,
     ) -> Callable[[], Awaitable[None]] | None:
         """Read the first eight octets, and return what serves the protocol that they name; None if the
         connection is over. What was needed to find that takes no memory while the connection is served.

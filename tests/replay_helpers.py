@@ -5,7 +5,7 @@ from collections import Counter
 from typing import NoReturn
 
 from omq.bulk.access import Gap
-from omq.bulk.remote import Patience, RemoteServer, parse_servers
+from omq.bulk.remote import RemoteServer, RetryPolicy, parse_servers
 from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
@@ -42,7 +42,7 @@ def stored(address: str, topic: str) -> list[tuple[bytes, bytes]]:
     no topic.
     """
     found = []
-    with RemoteServer(parse_servers(address), Patience(0)) as server:
+    with RemoteServer(parse_servers(address), RetryPolicy(0)) as server:
         topics = server.topics()
         if topic not in topics:
             return []

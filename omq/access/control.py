@@ -10,7 +10,7 @@ from omq.access.archive import visible_topics
 from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leased_topic import LeasedTopic
-from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
+from omq.access.leases import Lease, Leased, LeaseProblem, Leases, Principal
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
 from omq.access.overseer import Overseer
@@ -31,8 +31,8 @@ from omq.exchanges.exchanges import Exchanges
 from omq.model import LONGEST_HELD_BODY, Delivery, Topic, TopicInfo
 
 
-class Crowded(Enum):
-    """Why a lease cannot be used now. It is used up all the same, unless the server is crowded."""
+class QuotaUsedUp(Enum):
+    """Why a lease cannot be used now. It is used up all the same, unless the quota is the server's."""
 
     SERVER = "the server has as many connections of sinks and feeds as it may have"
     CLIENT = "the client has as many connections as it may have"
@@ -112,11 +112,11 @@ class AccessControl:
         self.leased_connections.most = config.max_dmp_connections
         self.subscriptions.most = config.max_subscriptions
 
-    async def use_lease(self, lease: bytes, host: str) -> LeasedSession | Unusable | Crowded:
+    async def use_lease(self, lease: bytes, host: str) -> LeasedSession | LeaseProblem | QuotaUsedUp:
         """Return what a lease is for, and a session of the client to which it was given."""
         if not self.leased_connections.take():
-            return Crowded.SERVER
-        used: LeasedSession | Unusable | Crowded | None = None
+            return QuotaUsedUp.SERVER
+        used: LeasedSession | LeaseProblem | QuotaUsedUp | None = None
         try:
             used = await self._use(lease, host)
         finally:
@@ -124,10 +124,10 @@ class AccessControl:
                 self.leased_connections.give()
         return used
 
-    async def _use(self, lease: bytes, host: str) -> LeasedSession | Unusable | Crowded:
+    async def _use(self, lease: bytes, host: str) -> LeasedSession | LeaseProblem | QuotaUsedUp:
         found = self.leases.use(lease, host)
         match found:
-            case Unusable():
+            case LeaseProblem():
                 return found
             case Lease(what, principal, identity):
                 connections, is_usable = identity.client.connections, False
@@ -138,10 +138,10 @@ class AccessControl:
                     if not is_usable and isinstance(what, LeasedFeed):
                         what.close()
                 if not taken:
-                    return Crowded.CLIENT
+                    return QuotaUsedUp.CLIENT
                 if not is_usable:  # its principal is about to end
                     connections.give()
-                    return Unusable.NOT_VALID
+                    return LeaseProblem.NOT_VALID
                 return LeasedSession(self._session(identity, principal.name), what, principal)
             case _:
                 assert_never(found)

@@ -102,7 +102,7 @@ class Lease:
     expires: float
 
 
-class Unusable(Enum):
+class LeaseProblem(Enum):
     """Why a lease cannot be used."""
 
     NOT_VALID = "it was never granted, or it has ended"
@@ -146,7 +146,7 @@ class Leases:
         identity.client.leases.take()
         return lease
 
-    def use(self, lease: bytes, host: str) -> Lease | Unusable:
+    def use(self, lease: bytes, host: str) -> Lease | LeaseProblem:
         """Return what a lease is for, and use it up.
 
         A client on another host that shows the lease does not use it up.
@@ -154,9 +154,9 @@ class Leases:
         self.expire()
         found = self._unused.get(lease)
         if found is None:
-            return Unusable.USED if lease in self._used else Unusable.NOT_VALID
+            return LeaseProblem.USED if lease in self._used else LeaseProblem.NOT_VALID
         if self._same_host and host != found.principal.host:
-            return Unusable.OTHER_HOST
+            return LeaseProblem.OTHER_HOST
         self._forget(lease)
         self._used[lease] = trio.current_time() + USED_SECONDS
         while len(self._used) > self._most_used:

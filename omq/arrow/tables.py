@@ -13,7 +13,7 @@ from omq.bulk.credentials import Credentials, HeldId
 from omq.bulk.errors import BadOptions
 from omq.bulk.places import NamedTopics, Place, ServerPlace, StorePlace
 from omq.bulk.ranges import Range, choose, first_since
-from omq.bulk.remote import Patience, parse_servers
+from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.bulk.times import microseconds
 
 Source = str | os.PathLike[str]
@@ -159,7 +159,7 @@ def _place(
         raise BadOptions("Certificates are for omqs://, and this address begins with omq://.")
     held = None if id is None else HeldId(id.encode() if isinstance(id, str) else id)
     credentials = Credentials(_path(ca), _path(certificate), _path(key), held, name=b"omq.arrow")
-    return ServerPlace(addresses, Patience(), credentials)
+    return ServerPlace(addresses, RetryPolicy(), credentials)
 
 
 def _path(file: Source | None) -> str | None:

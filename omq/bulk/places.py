@@ -7,7 +7,7 @@ from enum import Enum
 from omq.bulk.access import Access
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
 from omq.bulk.network import Address
-from omq.bulk.remote import Patience, RemoteServer
+from omq.bulk.remote import RemoteServer, RetryPolicy
 
 
 class Edge(Enum):
@@ -61,12 +61,12 @@ Choice = NamedTopics | Pattern
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
     addresses: tuple[Address, ...]
-    patience: Patience
+    retry_policy: RetryPolicy
     credentials: Credentials = NO_CREDENTIALS
 
     def open(self) -> RemoteServer:
         """Make a client that connects at its first use."""
-        return RemoteServer(self.addresses, self.patience, self.credentials)
+        return RemoteServer(self.addresses, self.retry_policy, self.credentials)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from omq.protocol.omq.client import (
     Greeting,
     HandshakeFailed,
     MessagesGone,
-    Told,
-    Unasked,
+    UnsolicitedError,
+    UnsolicitedFrame,
 )
 from omq.protocol.omq.frames import FrameDecoder, FrameError, FrameType, MessageRun
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT
@@ -94,7 +94,7 @@ def _address(text: str) -> Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """The timeout after which a server counts as lost, the number of retries, and the pause between them."""
 
     retries: int = 3
@@ -102,7 +102,7 @@ class Patience:
     silence: float = SILENCE_SECONDS
     """Seconds of silence after which the connection is lost."""
 
-    def last(self, attempt: Callable[[], T]) -> T:
+    def run(self, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds. Raises Unreachable after the last retry, and its other errors."""
         for left in range(self.retries, -1, -1):
             try:
@@ -121,11 +121,11 @@ class RemoteServer:
     def __init__(
         self,
         addresses: tuple[Address, ...],
-        patience: Patience,
+        retry_policy: RetryPolicy,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._addresses = addresses
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._credentials = credentials
         self.shows_all = credentials.id is None
         self._connection: RemoteConnection | None = None
@@ -154,7 +154,7 @@ class RemoteServer:
             self.close()
         self._used = now
         if self._connection is None:
-            self._connection = connect(self._addresses, self._credentials, self._patience.silence)
+            self._connection = connect(self._addresses, self._credentials, self._retry_policy.silence)
         return self._connection
 
     def _ask(self, ask: "Callable[[RemoteConnection], T]") -> T:
@@ -165,7 +165,7 @@ class RemoteServer:
                 self.close()
                 raise
 
-        return self._patience.last(attempt)
+        return self._retry_policy.run(attempt)
 
     def topics(self) -> dict[str, StoredTopic]:
         found: dict[str, StoredTopic] = {}
@@ -206,12 +206,12 @@ class RemoteServer:
             except ConnectionLost as lost:
                 self.close()
                 failures += 1
-                if failures > self._patience.retries:
+                if failures > self._retry_policy.retries:
                     raise Unreachable(
                         f"{lost} ({failures} attempts); message {position} of {topic.name!r} was to be read."
                     ) from lost
                 log.warning("%s; continuing to read %r at message %d", lost, topic.name, position)
-                time.sleep(self._patience.seconds)
+                time.sleep(self._retry_policy.seconds)
 
 
 def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: float) -> "RemoteConnection":
@@ -302,7 +302,7 @@ class RemoteConnection:
                 match self._next_event():
                     case None:
                         pass
-                    case Told(text):
+                    case UnsolicitedError(text):
                         log.warning("%s said: %s", self.address, text.decode("utf-8", "backslashreplace"))
                     case other:
                         raise self._unexpected(other)
@@ -340,7 +340,7 @@ class RemoteConnection:
                     if text.endswith(_NO_TOPIC):
                         raise DataLoss(f"The topic {topic.name!r} was deleted.")
                     raise self._refusal(text)
-                case Told(text):
+                case UnsolicitedError(text):
                     raise self._refusal(text)
                 case other:
                     raise self._unexpected(other)
@@ -377,10 +377,10 @@ class RemoteConnection:
             match self._event():
                 case Answered(_, _, frame):
                     return frame
-                case Told(text, said) if said is not None and said.constructor == "Sink":
+                case UnsolicitedError(text, said) if said is not None and said.constructor == "Sink":
                     # A notice about an earlier sink, which got the error on its own connection.
                     log.warning("%s said: %s", self.address, text.decode("utf-8", "backslashreplace"))
-                case Declined(_, _, text) | Told(text):
+                case Declined(_, _, text) | UnsolicitedError(text):
                     raise self._refusal(text)
                 case other:
                     raise self._unexpected(other)
@@ -411,8 +411,8 @@ class RemoteConnection:
             raise ConnectionLost(f"{self.address} sent messages, and nothing was subscribed to")
         try:
             event = self._session.take(frame)
-        except Unasked as unasked:
-            raise ConnectionLost(f"{self.address}: {unasked}") from None
+        except UnsolicitedFrame as unsolicited:
+            raise ConnectionLost(f"{self.address}: {unsolicited}") from None
         self._flush()
         return event
 

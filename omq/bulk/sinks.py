@@ -13,7 +13,7 @@ from typing import assert_never
 from omq.bulk.errors import ConnectionLost, ServerRefused, Unreachable
 from omq.bulk.network import LOOK_SECONDS, Waiting, in_our_words
 from omq.bulk.opening import open_wire
-from omq.bulk.remote import Patience, RemoteServer
+from omq.bulk.remote import RemoteServer, RetryPolicy
 from omq.protocol.dmp.client import (
     Answered,
     ClientDialogue,
@@ -33,10 +33,10 @@ _READ_OCTETS = 4096
 _STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 
 
-def send(server: RemoteServer, patience: Patience, topic: bytes, envelopes: bytes, count: int) -> None:
+def send(server: RemoteServer, retry_policy: RetryPolicy, topic: bytes, envelopes: bytes, count: int) -> None:
     """Send `count` envelopes to a topic, and wait until the server confirms them.
 
-    When the connection is lost, send them again, as often as `patience` allows. Raises Unreachable and
+    When the connection is lost, send them again, as often as `retry_policy` allows. Raises Unreachable and
     ServerRefused.
     """
     failures = 0
@@ -46,13 +46,13 @@ def send(server: RemoteServer, patience: Patience, topic: bytes, envelopes: byte
         except ConnectionLost as lost:
             server.close()
             failures += 1
-            if failures > patience.retries:
+            if failures > retry_policy.retries:
                 shown = topic.decode("utf-8", "backslashreplace")
                 raise Unreachable(
                     f"{lost} ({failures} attempts); {count} messages for {shown!r} may not be stored."
                 ) from lost
             log.warning("%s; sending %d messages again", lost, count)
-            time.sleep(patience.seconds)
+            time.sleep(retry_policy.seconds)
 
 
 def _send(server: RemoteServer, topic: bytes, envelopes: bytes, count: int) -> None:

@@ -45,7 +45,7 @@ class Since:
 Start = Replay | Since
 
 
-class NothingCame(OmqError):
+class TooFewMessages(OmqError):
     """Fewer messages arrived than requested."""
 
 
@@ -54,11 +54,11 @@ async def sub(client: Client, options: argparse.Namespace) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_output, nursery.cancel_scope)
         printer = _Printer(options.format, options.count, options.timeout, nursery.cancel_scope)
-        with printer.patience:
+        with printer.waiting:
             await _Subscriber(client, options, printer).run()
         nursery.cancel_scope.cancel()
-    if printer.patience.cancelled_caught and printer.left is not None:
-        raise NothingCame(
+    if printer.waiting.cancelled_caught and printer.left is not None:
+        raise TooFewMessages(
             f"no message came for {options.timeout:g} s, and {options.count - printer.left} of "
             f"{options.count} are printed"
         )
@@ -70,7 +70,7 @@ class _Printer:
     def __init__(self, form: str, count: int | None, timeout: float | None, end: trio.CancelScope) -> None:
         self.left = count
         """The number of messages still to print; None for no limit."""
-        self.patience = trio.CancelScope()
+        self.waiting = trio.CancelScope()
         """Cancelled when no message has arrived for the timeout."""
         self.form = form
         self._timeout = math.inf if timeout is None else timeout
@@ -80,7 +80,7 @@ class _Printer:
         self._wait()
 
     def _wait(self) -> None:
-        self.patience.deadline = trio.current_time() + self._timeout
+        self.waiting.deadline = trio.current_time() + self._timeout
 
     async def print(self, count: int, text: Callable[[int], bytes]) -> int:
         """Print the first of `count` messages, up to the number still to print, and return how many. `text`
@@ -93,7 +93,7 @@ class _Printer:
                 if self._is_terminal:
                     octets = for_terminal(self.form, octets)
                 # Do not count the time of a slow reader of our output as silence of the server.
-                self.patience.deadline = math.inf
+                self.waiting.deadline = math.inf
                 # Write directly to the descriptor: no buffer holds back messages, and a run is one write.
                 await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
                 self._wait()

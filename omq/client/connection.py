@@ -41,8 +41,8 @@ from omq.protocol.omq.client import (
     Event,
     MessagesGone,
     Reported,
-    Told,
-    Unasked,
+    UnsolicitedError,
+    UnsolicitedFrame,
     argument,
     constructor,
 )
@@ -313,7 +313,7 @@ class Connection:
             self._fail(ConnectionLost, f"the connection is lost: {error}")
         except anyio.BrokenResourceError as error:
             self._fail(ConnectionLost, f"the connection broke: {reason(error)}")
-        except Unasked as error:
+        except UnsolicitedFrame as error:
             self._fail(ProtocolError, str(error))
 
     async def _take(self, event: Event[Pending]) -> None:
@@ -342,7 +342,7 @@ class Connection:
                 if sink is not None:
                     self._names.discard(sink.name)
                     sink.end()
-            case Told():
+            case UnsolicitedError():
                 self._told(event)
             case BlockFetched():
                 raise AssertionError("nothing is fetched on this connection")
@@ -397,7 +397,7 @@ class Connection:
             )
         self._ledger.settle(confirm.published)
 
-    def _told(self, told: Told) -> None:
+    def _told(self, told: UnsolicitedError) -> None:
         """Handle an Error that answers no waiting command."""
         text = _shown(told.text)
         match told.sentence.constructor if told.sentence is not None else None:

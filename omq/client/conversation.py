@@ -12,7 +12,7 @@ from omq.client.network import Stream
 from omq.client.reasons import reason
 from omq.client.silence import receive
 from omq.client.stream import open_greeted
-from omq.protocol.omq.client import ClientSession, Declined, Event, Told, Unasked
+from omq.protocol.omq.client import ClientSession, Declined, Event, UnsolicitedError, UnsolicitedFrame
 from omq.protocol.omq.frames import FrameError
 
 READ_OCTETS = 256 << 10
@@ -34,7 +34,7 @@ class Conversation:
                 self._events += self._session.feed(bytes(data))
             except FrameError as error:
                 raise ProtocolError(f"the server sent what is no frame: {error}") from error
-            except Unasked as error:
+            except UnsolicitedFrame as error:
                 raise ProtocolError(str(error)) from error
             except anyio.BrokenResourceError as error:
                 raise _broke(error) from error
@@ -57,7 +57,7 @@ def failure(event: Event[None], constructor: str, topic: bytes) -> OmqError:
     match event:
         case Declined(_, _, text):
             return ServerError(_shown(text), constructor, topic)
-        case Told(text):
+        case UnsolicitedError(text):
             return ConnectionLost(_CLOSED, _shown(text))
         case _:
             return ProtocolError(f"the server answered what was not asked: {event!r:.200}")

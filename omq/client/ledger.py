@@ -2,8 +2,8 @@
 
 The ledger numbers messages as they are queued, over all connections of a client. Every answered Confirm
 settles the messages before it, no matter which task sent it and whether that task still waits; so does the
-loss of a connection. The ledger keeps each failure as a `News`, and reports it once to every caller that it
-may concern. A caller is a task; for `omq.blocking` it is a thread.
+loss of a connection. The ledger keeps each failure as a `PublishFailure`, and reports it once to every
+caller that it may concern. A caller is a task; for `omq.blocking` it is a thread.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,14 +12,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, PublishRefused
 
-MOST_NEWS = 64
+MOST_FAILURES = 64
 """The most failures that are kept separately. Beyond that the ledger merges the oldest two: then a task may
 get the report of a failure that does not concern it, but no task misses one that does.
 """
 
 
 @dataclass(slots=True, eq=False)
-class News:
+class PublishFailure:
     """A failure: of the messages after number `start`, up to and including `end`, some were refused or may be
     lost.
     """
@@ -60,7 +60,7 @@ class Ledger:
         """Messages up to this number have an outcome: safe, refused, or possibly lost."""
         self.publisher: object = None
         """The caller that published last, which saves a lookup."""
-        self._news: list[News] = []
+        self._failures: list[PublishFailure] = []
         self._seen: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     # -- the callers that publish and confirm --------------------------------------------------------------
@@ -76,7 +76,7 @@ class Ledger:
         """
         caller = self.caller()
         if caller not in self._seen:
-            untold = (news.start for news in self._news if news.untold)
+            untold = (failure.start for failure in self._failures if failure.untold)
             self._seen[caller] = min(untold, default=self.settled)
 
     # -- outcomes ------------------------------------------------------------------------------------------
@@ -93,26 +93,26 @@ class Ledger:
         self, end: int, text: str, command: str, argument: bytes, refusals: Iterable[str], *, private: bool
     ) -> None:
         """Record that some of the unsettled messages up to number `end` were refused."""
-        news = News(self._start(end), end, text, command, argument, tuple(refusals))
-        self._add(news, private=private)
+        failure = PublishFailure(self._start(end), end, text, command, argument, tuple(refusals))
+        self._add(failure, private=private)
 
     def lost(self, text: str, *, private: bool) -> None:
         """Record that the connection ended and all unsettled messages may be lost."""
         if self.unsettled:
-            self._add(News(self.settled, self.published, text, lost=True), private=private)
+            self._add(PublishFailure(self.settled, self.published, text, lost=True), private=private)
 
     def _start(self, end: int) -> int:
         return min(self.settled, end - 1)
 
-    def _add(self, news: News, *, private: bool) -> None:
-        if private and news.untold == 1:
-            news.private = True
-            news.untold = 0
-        self.settle(news.end)
-        self._news.append(news)
-        if len(self._news) > MOST_NEWS:
-            first, second = self._news[:2]
-            self._news[:2] = [_merged(first, second)]
+    def _add(self, failure: PublishFailure, *, private: bool) -> None:
+        if private and failure.untold == 1:
+            failure.private = True
+            failure.untold = 0
+        self.settle(failure.end)
+        self._failures.append(failure)
+        if len(self._failures) > MOST_FAILURES:
+            first, second = self._failures[:2]
+            self._failures[:2] = [_merged(first, second)]
 
     # -- reports -------------------------------------------------------------------------------------------
 
@@ -121,12 +121,12 @@ class Ledger:
         caller = self.caller()
         since = self._seen.get(caller, 0)
         found = [
-            news
-            for news in self._news
-            if news.end > since and news.start < end and caller not in news.told_to
+            failure
+            for failure in self._failures
+            if failure.end > since and failure.start < end and caller not in failure.told_to
         ]
-        for news in found:
-            news.untold = 0
+        for failure in found:
+            failure.untold = 0
         self._raise(found)
 
     def tell_publisher(self, number: int) -> None:
@@ -137,21 +137,21 @@ class Ledger:
         since = self._seen.get(caller, 0)
         self._raise(
             [
-                news
-                for news in self._news
-                if news.start < number
-                and news.end > since
-                and caller not in news.told_to
-                and caller not in news.told_with_own
-                and (news.end >= number or not news.private)
+                failure
+                for failure in self._failures
+                if failure.start < number
+                and failure.end > since
+                and caller not in failure.told_to
+                and caller not in failure.told_with_own
+                and (failure.end >= number or not failure.private)
             ]
         )
 
     def tell_untold(self) -> None:
         """Raise the failures that were reported to no task."""
-        found = [news for news in self._news if news.untold]
-        for news in found:
-            news.untold = 0
+        found = [failure for failure in self._failures if failure.untold]
+        for failure in found:
+            failure.untold = 0
         self._raise(found)
 
     def loss_told(self) -> None:
@@ -159,38 +159,38 @@ class Ledger:
         connection.
         """
         caller = self.caller()
-        for news in self._news:
-            if news.lost:
-                news.told_to.add(caller)
-                news.untold = 0
+        for failure in self._failures:
+            if failure.lost:
+                failure.told_to.add(caller)
+                failure.untold = 0
 
     def loss_of_one_told(self, number: int) -> None:
         """Note that the caller was told of the loss of its message `number`. It was not told of the loss of
         other messages, which it may have published before.
         """
         caller = self.caller()
-        for news in self._news:
-            if news.lost and news.start < number <= news.end:
-                told = news.told_to if news.end - news.start == 1 else news.told_with_own
+        for failure in self._failures:
+            if failure.lost and failure.start < number <= failure.end:
+                told = failure.told_to if failure.end - failure.start == 1 else failure.told_with_own
                 told.add(caller)
-                news.untold = max(news.untold - 1, 0)
+                failure.untold = max(failure.untold - 1, 0)
 
-    def _raise(self, found: list[News]) -> None:
+    def _raise(self, found: list[PublishFailure]) -> None:
         if not found:
             return
         caller = self.caller()
-        for news in found:
-            news.told_to.add(caller)
-        refusals = tuple(refusal for news in found for refusal in news.refusals)[:MOST_REFUSALS]
-        for news in found:
-            if news.lost:
-                raise ConnectionLost("; ".join((news.text, *refusals)))
+        for failure in found:
+            failure.told_to.add(caller)
+        refusals = tuple(refusal for failure in found for refusal in failure.refusals)[:MOST_REFUSALS]
+        for failure in found:
+            if failure.lost:
+                raise ConnectionLost("; ".join((failure.text, *refusals)))
         last = found[-1]
         raise PublishRefused(last.text, last.command, last.argument, refusals)
 
 
-def _merged(first: News, second: News) -> News:
-    both = News(
+def _merged(first: PublishFailure, second: PublishFailure) -> PublishFailure:
+    both = PublishFailure(
         first.start,
         second.end,
         first.text if first.lost else second.text,

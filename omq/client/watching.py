@@ -49,7 +49,7 @@ class _Parts:
     lines: list[watching.Line] = field(default_factory=list)
 
 
-class Picture:
+class ServerView:
     """What a watcher knows, from the values of its Statistics frames."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Rounds:
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
-        self._picture = Picture()
+        self._view = ServerView()
 
     def __aiter__(self) -> Self:
         return self
@@ -104,7 +104,7 @@ class Rounds:
         while True:
             match await self._conversation.event():
                 case Reported(statistics):
-                    completed = self._picture.take(statistics)
+                    completed = self._view.take(statistics)
                     if completed is not None:
                         return completed
                 case Answered():

@@ -10,14 +10,14 @@ import trio
 
 from omq.config import Config
 from omq.drivers.alarms import Alarms
-from omq.drivers.dead_letters import Office
+from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.factory import DriverFactory
 from omq.drivers.leftovers import Leftovers
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, Private, check_user
-from omq.drivers.loading import Loaded, Loading
-from omq.drivers.making import Making, check_name, first_bound
+from omq.drivers.loading import Loaded, TopicLoader
+from omq.drivers.making import TopicMaker, check_name, first_bound
 from omq.drivers.memory import Memory
 from omq.drivers.private_topics import PrivateTopics
 from omq.drivers.push import Lanes
@@ -64,7 +64,7 @@ class Catalogue:
         self._nursery = nursery
         self.ids = Reservations(self._reserve)
         self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
-        self.dead_letters = Office(nursery.start_soon)
+        self.dead_letters = DeadLetterDelivery(nursery.start_soon)
         resources = Resources(
             memory=memory,
             readers=trio.CapacityLimiter(READERS),
@@ -98,7 +98,7 @@ class Catalogue:
             self._drivers, self._factory, self._quota, self._reserve_topics, self._gone
         )
         self._changing = trio.Lock()
-        self._making = Making(self._topics, self._quota, self._calls, store, self._changing)
+        self._maker = TopicMaker(self._topics, self._quota, self._calls, store, self._changing)
         self.changes = TopicChanges(
             self._topics, store.catalogue, self._calls, self.ids, self._factory, self._changing
         )
@@ -165,14 +165,14 @@ class Catalogue:
 
         Raises StoreError, and Refused for a configured topic that exists with other types.
         """
-        loading = Loading(self._store)
-        for loaded in loading.topics():
+        loader = TopicLoader(self._store)
+        for loaded in loader.topics():
             self._topics.add(loaded)
         # Record it before anything else happens, for every later start: a client may have seen messages with
         # these ids.
-        await self._calls.in_need(partial(self._store.catalogue.settle, loading.losses))
+        await self._calls.in_need(partial(self._store.catalogue.settle, loader.losses))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
-        for level, leftover in loading.leftovers(next_id):
+        for level, leftover in loader.leftovers(next_id):
             self._leftovers.add(level, leftover)
         await self.drop_leftovers()
         groups: dict[tuple[Delivery, Persistence], list[bytes]] = {}
@@ -359,8 +359,8 @@ class Catalogue:
         *,
         declared: bool = True,
     ) -> None:
-        """Make topics that are about to be declared or published to, in few commits: see `Making.make`."""
-        await self._making.make(names, delivery, persistence, admit, declared=declared)
+        """Make topics before they are declared or published to, in few commits: see `TopicMaker.make`."""
+        await self._maker.make(names, delivery, persistence, admit, declared=declared)
 
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""

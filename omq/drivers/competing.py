@@ -29,7 +29,7 @@ from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
-from omq_storage.runs import Returned, Run
+from omq_storage.runs import ReturnedIds, Run
 
 FREE_OCTETS = 16 << 10
 """The octets that an empty transient topic accepts even if the memory for waiting messages is used up."""
@@ -54,9 +54,9 @@ class CompetingDriver(Driver):
         """The id up to which housekeeping has deleted messages that are done."""
         self._note_move()
         self._cursor = min(position.cursor, self.next_id)
-        self._returned = Returned()
+        self._returned = ReturnedIds()
         # Set aside: undeliverable to every subscriber that has room.
-        self._aside = Returned()
+        self._aside = ReturnedIds()
         self._counted = 0  # octets of the share for the ids that both hold
         self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)

@@ -46,7 +46,7 @@ class Death(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A dead letter: the message as it was in its queue."""
 
     id: int
@@ -59,17 +59,17 @@ class Letter:
 Undelivered = Mapping[int, Failure]
 """The letters that must be sent again, by their ids, and why."""
 
-Deliver = Callable[[bytes, QueueOptions, Death, Sequence[Letter]], Awaitable[Undelivered]]
+Deliver = Callable[[bytes, QueueOptions, Death, Sequence[DeadLetter]], Awaitable[Undelivered]]
 """Sends letters of the queue with this name and these options to those of their new queues that are not done.
 It returns when these letters have the persistence of these queues, or have failed.
 """
 
 
-class Office:
+class DeadLetterDelivery:
     """What the queues of a server need to send dead letters."""
 
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """Create a closed office, which starts tasks with `start`."""
+        """Create a closed delivery, which starts tasks with `start`."""
         self.start = start
         self._is_open = trio.Event()
         self._deliver: Deliver | None = None
@@ -82,9 +82,9 @@ class Office:
         self._is_open.set()
 
     async def deliver(
-        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
+        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[DeadLetter]
     ) -> Undelivered:
-        """Send letters, as soon as the office is open: see `Deliver`."""
+        """Send letters, as soon as it is open: see `Deliver`."""
         await self._is_open.wait()
         assert self._deliver is not None
         return await self._deliver(queue, options, death, letters)
@@ -107,13 +107,13 @@ class DeadLetterSource(Protocol):
 class DeadLetters:
     """The dead letters of one queue that are not done yet. A task sends them as long as there are any."""
 
-    def __init__(self, source: DeadLetterSource, office: Office) -> None:
+    def __init__(self, source: DeadLetterSource, delivery: DeadLetterDelivery) -> None:
         self._source = source
-        self._office = office
+        self._delivery = delivery
         self._waiting: deque[tuple[Death, Run]] = deque()
         self._sending = DeliveredIds()
         self._done: dict[int, set[int]] = {}
-        """The letters of the last attempt that must be sent again, by their ids: see `Letter.done`."""
+        """The letters of the last attempt that must be sent again, by their ids: see `DeadLetter.done`."""
         self._is_running = False
         name = source.topic.topic
         self._problems = LogThrottle.of_problem(log, f"{quoted(name)}: dead letters wait", topic=name)
@@ -141,7 +141,7 @@ class DeadLetters:
             self._waiting.append((death, run))
         if self._waiting and not self._is_running:
             self._is_running = True
-            self._office.start(self._run)
+            self._delivery.start(self._run)
 
     def clear(self) -> None:
         """Forget the messages of a queue that was deleted."""
@@ -184,11 +184,11 @@ class DeadLetters:
             self._waiting.extendleft((death, run) for run in reversed(self._sending.runs()))
             self._sending.clear()
 
-    async def _take(self, death: Death) -> list[Letter]:
+    async def _take(self, death: Death) -> list[DeadLetter]:
         """Let the next letters that died in this way be sent; return those that are still kept. Raises
         StoreError.
         """
-        letters: list[Letter] = []
+        letters: list[DeadLetter] = []
         octets = 0
         block: Block | None = None
         while self._waiting and self._waiting[0][0] is death:
@@ -202,15 +202,15 @@ class DeadLetters:
                 block = await self._source.block_of(message)
             if block is not None:
                 body, head = bytes(block.frame(message)[FRAME_HEADER:]), block.head(message)
-                letters.append(Letter(message, body, head, self._done.get(message) or set()))
+                letters.append(DeadLetter(message, body, head, self._done.get(message) or set()))
                 octets += len(body) + len(head)
         return letters
 
-    async def _send(self, death: Death, letters: Sequence[Letter]) -> Undelivered:
+    async def _send(self, death: Death, letters: Sequence[DeadLetter]) -> Undelivered:
         source = self._source
         if not letters or source.deleted:
             return {}
-        undelivered = await self._office.deliver(source.topic.topic, source.options, death, letters)
+        undelivered = await self._delivery.deliver(source.topic.topic, source.options, death, letters)
         self._done = {letter.id: letter.done for letter in letters if letter.id in undelivered}
         return undelivered
 

@@ -15,7 +15,7 @@ import trio
 from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
-from omq.drivers.dead_letters import Office
+from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.entrance import Entrance, Entrant, RoomAnswer
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
@@ -76,7 +76,7 @@ class Resources:
     """Called when a topic must be deleted because nobody uses it, with a function that says whether this is
     still so.
     """
-    dead_letters: Office
+    dead_letters: DeadLetterDelivery
     spills: Writer
     """Writes the messages of transient queues that the memory has no room for."""
 

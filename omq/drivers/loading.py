@@ -39,7 +39,7 @@ class Loaded:
     """Those of a queue that was declared as one."""
 
 
-class Loading:
+class TopicLoader:
     """Reads the topics of one store, once."""
 
     def __init__(self, store: Store) -> None:

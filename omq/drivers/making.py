@@ -24,7 +24,7 @@ ADDED_AT_ONCE = 16
 log = logging.getLogger("omq.catalogue")
 
 
-class Making:
+class TopicMaker:
     """Makes topics of a catalogue."""
 
     def __init__(

@@ -15,7 +15,7 @@ from omq.drivers.seam import Gone
 from omq.drivers.unsettled import number_of
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
-from omq_storage.runs import Ids, Returned, Run
+from omq_storage.runs import Ids, ReturnedIds, Run
 
 _CHUNK_IDS = 1024
 """The number of neighbouring ids whose priorities are kept together."""
@@ -90,7 +90,7 @@ def _places(levels: bytes, level: int) -> int:
     return int(levels[::-1].translate(digits), 2)
 
 
-class Levels(Returned):
+class Levels(ReturnedIds):
     """Ids of messages that are ready: the highest priority leaves first, and there the lowest id.
 
     The priority of a message is known from its arrival until it is done.
@@ -98,7 +98,7 @@ class Levels(Returned):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ready: dict[int, Returned] = {}
+        self._ready: dict[int, ReturnedIds] = {}
         self._order: list[int] = []  # the priorities of `_ready`, the highest last
         self._known = _Priorities()
         self._unsorted: deque[Run] = deque()
@@ -118,7 +118,7 @@ class Levels(Returned):
         """How often that message was delivered before."""
         return self._next().deliveries
 
-    def _next(self) -> Returned:
+    def _next(self) -> ReturnedIds:
         """Return the ids with the highest priority."""
         while self._unsorted:
             self.sort()
@@ -171,7 +171,7 @@ class Levels(Returned):
     def _add(self, level: int, runs: Iterable[Run]) -> None:
         ready = self._ready.get(level)
         if ready is None:
-            ready = self._ready[level] = Returned()
+            ready = self._ready[level] = ReturnedIds()
             insort(self._order, level)
         ready.add(runs)
 

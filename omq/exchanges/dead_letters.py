@@ -13,12 +13,12 @@ from typing import Protocol
 import trio
 
 from omq.drivers.confirmation import Confirmation, all_of
-from omq.drivers.dead_letters import Death, Letter, Undelivered
+from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.offer import NoRoom
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
-from omq.exchanges.deaths import Buried, Record, burying
+from omq.exchanges.deaths import DeadMessage, Record, add_death
 from omq.exchanges.routes import Route, TopicIsReplaced
 from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as heads
@@ -48,7 +48,7 @@ class Addressed:
 
     route: Route
     head: bytes
-    letter: Letter
+    letter: DeadLetter
 
 
 class DeadLetterExchange:
@@ -61,21 +61,21 @@ class DeadLetterExchange:
         self._defects = LogThrottle.of_problem(log, "a dead letter dropped by a defect of the server")
 
     async def deliver(
-        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
+        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[DeadLetter]
     ) -> Undelivered:
         """Send letters to those of their new queues that are not done with them: see
         `omq.drivers.dead_letters.Deliver`.
         """
-        sent: list[tuple[Driver, list[Letter], Confirmation]] = []
+        sent: list[tuple[Driver, list[DeadLetter], Confirmation]] = []
         waiting = deque(letters)
         while waiting:
             portion = Portion()
-            buried: list[tuple[Letter, Buried]] = []
-            for _ in self._burying(queue, options, death, waiting, portion, buried):
+            dead: list[tuple[DeadLetter, DeadMessage]] = []
+            for _ in self._record_deaths(queue, options, death, waiting, portion, dead):
                 await trio.lowlevel.checkpoint()
             while True:
                 try:
-                    addressed = self._addressed(queue, options, buried, portion)
+                    addressed = self._addressed(queue, options, dead, portion)
                     break
                 except TopicIsReplaced:
                     await self._exchanges.settled()
@@ -107,16 +107,16 @@ class DeadLetterExchange:
                     undelivered.update((letter.id, failure) for letter in run)
         return undelivered
 
-    def _burying(
+    def _record_deaths(
         self,
         queue: bytes,
         options: QueueOptions,
         death: Death,
-        letters: deque[Letter],
+        letters: deque[DeadLetter],
         portion: Portion,
-        buried: list[tuple[Letter, Buried]],
+        dead: list[tuple[DeadLetter, DeadMessage]],
     ) -> Steps[None]:
-        """Move the first letters, which are the portion of a step, with their new heads to `buried`."""
+        """Move the first letters, which are the portion of a step, with their new heads to `dead`."""
         now = int(self._now())
         while letters and not portion.is_spent:
             letter = letters.popleft()
@@ -124,14 +124,18 @@ class DeadLetterExchange:
             with self._dropping(queue, options):
                 head = _named(letter.head, queue, portion)
                 exchange, key = _exchange_of(options), options.dead_letter_key
-                buried.append((letter, (yield from burying(head, queue, exchange, key, death, now))))
+                dead.append((letter, (yield from add_death(head, queue, exchange, key, death, now))))
 
     def _addressed(
-        self, queue: bytes, options: QueueOptions, buried: Sequence[tuple[Letter, Buried]], portion: Portion
+        self,
+        queue: bytes,
+        options: QueueOptions,
+        dead: Sequence[tuple[DeadLetter, DeadMessage]],
+        portion: Portion,
     ) -> list[Addressed]:
         """Return those of these letters that have a new queue. Raises TopicIsReplaced."""
         found: list[Addressed] = []
-        for letter, (key, head, records) in buried:
+        for letter, (key, head, records) in dead:
             with self._dropping(queue, options):
                 route = self._exchanges.route(_exchange_of(options), key, expanded(head, key, portion))
                 kept = tuple(

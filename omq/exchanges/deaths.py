@@ -47,7 +47,7 @@ class Record(NamedTuple):
     """The table."""
 
 
-class Buried(NamedTuple):
+class DeadMessage(NamedTuple):
     """A message with a record of its death."""
 
     routing_key: bytes
@@ -68,9 +68,9 @@ class _Known(NamedTuple):
     """The entries that stay."""
 
 
-def burying(
+def add_death(
     head: bytes, queue: bytes, exchange: bytes, key: bytes | None, death: Death, now: int
-) -> Steps[Buried]:
+) -> Steps[DeadMessage]:
     """Add a record of a death to a head, and the exchange and routing key of the dead letter. Without a `key`
     it keeps its own.
 
@@ -110,7 +110,7 @@ def burying(
         if excess > 0:  # the first death alone is too much: the message stays as it was published
             entries = known.others
         made = written(entries + _array(kept) if kept else entries)
-    return Buried(new_key, made, records)
+    return DeadMessage(new_key, made, records)
 
 
 def _reading(head: bytes, *, keeps_copies: bool) -> Steps[_Known]:

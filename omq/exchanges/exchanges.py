@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 import trio
 
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.dead_letters import Death, Letter, Undelivered
+from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
@@ -90,7 +90,7 @@ class Exchanges:
         return self._router.parts(exchange, key, run)
 
     async def _deliver(
-        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
+        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[DeadLetter]
     ) -> Undelivered:
         """See `omq.drivers.dead_letters.Deliver`. The first letters load the code for them, in a thread, so
         that the server starts sooner.

@@ -15,7 +15,7 @@ END_SECONDS = 5.0
 """How long to wait for the thread at the end; a slow server may block it longer."""
 
 
-class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
+class ReadAhead(Generic[T], AbstractContextManager["ReadAhead[T]"]):
     """Iterates over a generator that runs in a thread. Leaving the block stops and closes the generator."""
 
     def __init__(self, items: Generator[T, None, None]) -> None:

@@ -15,7 +15,7 @@ from omq.bulk.errors import ConnectionLost, Unreachable
 from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
-from omq.replay.ahead import Ahead
+from omq.replay.ahead import ReadAhead
 from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
@@ -92,7 +92,7 @@ class _Copy:
         self._source = plan.request.source
         self._server = server
         self._skip_lost = plan.request.skip_lost
-        self._patience = destination.place.patience
+        self._retry_policy = destination.place.retry_policy
         self._part = part
         self._target = (destination.topic or part.topic.name).encode()
         self._producer = producer
@@ -116,12 +116,12 @@ class _Copy:
                 failures = failures + 1 if self._confirmed == before else 1
                 if self._sent > self._confirmed and not self._producer.all:
                     raise Unreachable(f"{lost}. {self._doubt()}") from lost
-                if failures > self._patience.retries:
+                if failures > self._retry_policy.retries:
                     raise Unreachable(f"{lost} ({failures} attempts). {self._doubt()}") from lost
                 begun = self._sent > self._part.start
                 again = f"continuing at message {self._confirmed}" if begun else "trying again"
                 self._meter.say(f"{lost}; {again}")
-                time.sleep(self._patience.seconds)
+                time.sleep(self._retry_policy.seconds)
             else:
                 break
         if self._stop.is_set():
@@ -141,7 +141,7 @@ class _Copy:
 
     def _go_on(self) -> None:
         """Copy from the last confirmed message to the end. Raises ConnectionLost for the sink."""
-        with Ahead(self._pieces(self._confirmed)) as ahead:
+        with ReadAhead(self._pieces(self._confirmed)) as ahead:
             pieces = iter(ahead)
             while not self._stop.is_set() and self._portion(pieces):
                 pass

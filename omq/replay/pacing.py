@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from omq.bulk.access import Access, Gap
 from omq.bulk.ranges import Range
-from omq.bulk.remote import Patience
+from omq.bulk.remote import RetryPolicy
 from omq.bulk.sinks import send
 from omq.replay.copying import producers
 from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
@@ -70,7 +70,7 @@ def publish(
     """
     place = destination.place
     # Retry only with a named producer: otherwise the server would store a repetition twice.
-    patience = place.patience if destination.producer is not None else Patience(0)
+    retry_policy = place.retry_policy if destination.producer is not None else RetryPolicy(0)
     confirmed = {part.topic.name: part.start for part in plan.parts if len(part)}
     lost: LostMessages | None = None
     with place.open() as server:
@@ -82,7 +82,7 @@ def publish(
                 for source, parts in by_source.items():
                     target = (destination.topic or source).encode()
                     count = sum(len(part.messages) for part in parts)
-                    send(server, patience, target, b"".join(part.envelopes for part in parts), count)
+                    send(server, retry_policy, target, b"".join(part.envelopes for part in parts), count)
                     confirmed[source] = parts[-1].messages.stop
                     meter.add(source, count, sum(part.octets for part in parts))
         except LostMessages as error:

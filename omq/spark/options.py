@@ -25,7 +25,7 @@ from omq.bulk.places import (
     Timestamp,
     TimestampPerTopic,
 )
-from omq.bulk.remote import Patience, parse_servers
+from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.model import check_topic
 
 
@@ -114,8 +114,8 @@ def spelled(place: ServerPlace) -> dict[str, str]:
     known = place.credentials
     given = {
         SERVERS: ",".join(address.url for address in place.addresses),
-        RETRIES: str(place.patience.retries),
-        RETRY_INTERVAL: str(round(place.patience.seconds * 1000)),
+        RETRIES: str(place.retry_policy.retries),
+        RETRY_INTERVAL: str(round(place.retry_policy.seconds * 1000)),
         CA: known.ca,
         CERT: known.certificate,
         KEY: known.key,
@@ -248,10 +248,10 @@ def _servers(given: _Given) -> ServerPlace:
         raise BadOptions(f"{SERVERS}: {error}.") from error
     retries = given.number(RETRIES, 0)
     interval = given.number(RETRY_INTERVAL, 0)
-    usual = Patience()
+    usual = RetryPolicy()
     return ServerPlace(
         addresses,
-        Patience(
+        RetryPolicy(
             usual.retries if retries is None else retries,
             usual.seconds if interval is None else interval / 1000,
         ),

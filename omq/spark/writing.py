@@ -131,7 +131,7 @@ class _Portions:
 
     def __init__(self, options: WriteOptions) -> None:
         servers = options.servers
-        self._patience = servers.patience
+        self._retry_policy = servers.retry_policy
         self.server = servers.open()
         self._waiting: dict[bytes, deque[Envelopes]] = {}
         self._octets = 0
@@ -145,7 +145,7 @@ class _Portions:
     def send_all(self) -> None:
         for topic, parts in self._waiting.items():
             octets = b"".join(part.octets for part in parts)
-            send(self.server, self._patience, topic, octets, sum(part.count for part in parts))
+            send(self.server, self._retry_policy, topic, octets, sum(part.count for part in parts))
         self._waiting.clear()
         self._octets = 0
 

@@ -44,7 +44,7 @@ from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_ide
 from omq_storage.levels import Level
 from omq_storage.lookup import VerifiedBlock, infos_from, read_stored
 from omq_storage.merging import merge_small
-from omq_storage.pieces import Intact, LargeMessage, open_message, read_piece, verify_fragments
+from omq_storage.pieces import LargeMessage, VerifiedBodies, open_message, read_piece, verify_fragments
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from omq_storage.records import (
     BLOCKS,
@@ -120,7 +120,7 @@ class Environment:
         self._bodies: set[int] = set()
         self._last_body: int | None = None
         self._bodies_lock = Lock()
-        self._intact = Intact()
+        self._verified = VerifiedBodies()
         with self._database.reading() as transaction:
             known = transaction.get(IDENTITY, IDENTITY_KEY) if transaction.has(IDENTITY) else None
             self._identity = None if known is None else unpack_identity(IDENTITY_KEY, known)
@@ -196,7 +196,7 @@ class Environment:
         for block in blocks:
             if isinstance(block, Fragmented):
                 self.abandon(block.body)  # it is a message, and not written any more
-                self._intact.add(block.body)
+                self._verified.add(block.body)
         return extents
 
     # -- messages in fragments: see omq_storage.fragments --------------------------------------------------
@@ -306,7 +306,11 @@ class Environment:
         """
         while True:
             found = open_message(self._database, topic, message)
-            if found is None or not isinstance(found.place, Fragmented) or self._intact.has(found.place.body):
+            if (
+                found is None
+                or not isinstance(found.place, Fragmented)
+                or self._verified.has(found.place.body)
+            ):
                 return found
             try:
                 verify_fragments(self._database, found.place)
@@ -314,7 +318,7 @@ class Environment:
                 if open_message(self._database, topic, message) == found:
                     raise  # otherwise it was deleted meanwhile
             else:
-                self._intact.add(found.place.body)
+                self._verified.add(found.place.body)
 
     def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
         """Return a copy of a part of its body; see ``pieces.read_piece``."""
@@ -322,7 +326,7 @@ class Environment:
             return read_piece(self._database, message, begin, octets)
         except DamagedBlock:
             if isinstance(message.place, Fragmented):
-                self._intact.discard(message.place.body)  # the next task that opens it learns of it at once
+                self._verified.discard(message.place.body)  # the next task that opens it learns of it at once
             raise
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockRecord]:

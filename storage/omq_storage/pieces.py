@@ -6,7 +6,7 @@ costs one MiB of checksum computation at most, and the piece is exactly what was
 
 The fragments of a message that is stored in fragments have checksums of their own, and never change.  So all
 of them are verified only when nothing is known of the message: then a damaged message is detected before its
-first piece is sent.  ``Intact`` remembers which bodies were verified or written by this process.
+first piece is sent.  ``VerifiedBodies`` remembers which bodies were verified or written by this process.
 """
 
 from dataclasses import dataclass
@@ -141,7 +141,7 @@ def _piece_of_block(
         return bytes(part[begin - start : begin - start + octets])
 
 
-class Intact:
+class VerifiedBodies:
     """The numbers of the bodies in fragments that were verified, or written, last.  Thread-safe."""
 
     def __init__(self) -> None:

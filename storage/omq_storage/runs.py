@@ -216,7 +216,7 @@ class Ids:
             self._delete(index)
 
 
-class Returned:
+class ReturnedIds:
     """A priority queue of ids: the lowest id leaves first. Its runs may overlap."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ import trio
 from served_control import Subscriber, connected, control, known
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.access.control import AccessControl, Crowded, LeasedSession
-from omq.access.leases import Principal, Unusable
+from omq.access.control import AccessControl, LeasedSession, QuotaUsedUp
+from omq.access.leases import LeaseProblem, Principal
 from omq.access.session import Session
 from omq.config import ClientConfig, Config
 from omq.drivers.feed import LeasedFeed
@@ -38,9 +38,9 @@ async def test_a_feed_whose_client_has_all_its_connections_is_closed(
         session = await connected(access, b"known:s")
         lease = await leased_feed(access, session)
         mock_clock.autojump_threshold = 0.01
-        assert await access.use_lease(lease, HERE) is Crowded.CLIENT
+        assert await access.use_lease(lease, HERE) is QuotaUsedUp.CLIENT
         assert (access.subscriptions.used, access.leased_connections.used) == (0, 0)
-        assert await access.use_lease(lease, HERE) is Unusable.USED
+        assert await access.use_lease(lease, HERE) is LeaseProblem.USED
         assert access.leased_connections.used == 0
 
 
@@ -63,7 +63,7 @@ async def test_a_lease_of_a_client_that_is_gone_is_worth_nothing(tmp_path: Path)
         lease = await leased_feed(access, session)
         access.reload(Config(store=str(tmp_path), clients=[known("other")]))
         assert session.withdrawn == "the server's configuration does not have this client any more"
-        assert await access.use_lease(lease, HERE) is Unusable.NOT_VALID
+        assert await access.use_lease(lease, HERE) is LeaseProblem.NOT_VALID
         assert (access.subscriptions.used, access.leased_connections.used) == (0, 0)
         with pytest.raises(Refused) as refused:
             await connected(access, b"known:s")
@@ -80,7 +80,7 @@ async def test_a_lease_gives_a_session_of_its_client_until_that_is_closed(tmp_pa
             leased = await access.use_lease(leases[0], HERE)
             assert isinstance(leased, LeasedSession)
             assert leased.session.name == b"known"
-            assert await access.use_lease(leases[1], HERE) is Crowded.SERVER
+            assert await access.use_lease(leases[1], HERE) is QuotaUsedUp.SERVER
             for _ in range(2):  # the second changes nothing
                 leased.session.close()
             assert access.leased_connections.used == 0

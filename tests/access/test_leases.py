@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from omq.access.clients import ClientAccount, Identity
-from omq.access.leases import USED_SECONDS, DmpEnd, LeasedSink, Leases, Principal, Unusable
+from omq.access.leases import USED_SECONDS, DmpEnd, LeasedSink, LeaseProblem, Leases, Principal
 from omq.access.rights import EVERYTHING
 from omq.drivers.seam import Gone
 from omq.model import Topic
@@ -28,10 +28,10 @@ async def test_a_lease_can_be_used_for_exactly_its_time(
     leases = Leases(60, 10, same_host=True)
     first, second = [leases.grant(SINK, principal, identity) for _ in range(2)]
     mock_clock.jump(59.999)
-    assert not isinstance(leases.use(first, "here"), Unusable)
+    assert not isinstance(leases.use(first, "here"), LeaseProblem)
     assert (len(leases), identity.client.leases.used, list(principal.leases)) == (1, 1, [second])
     mock_clock.jump(0.001)
-    assert leases.use(second, "here") is Unusable.NOT_VALID
+    assert leases.use(second, "here") is LeaseProblem.NOT_VALID
     assert (len(leases), identity.client.leases.used, list(principal.leases)) == (0, 0, [])
 
 
@@ -49,7 +49,7 @@ async def test_leases_end_one_after_another(
         left.append(len(leases))
         mock_clock.jump(10)
     assert left == [3, 3, 3, 2, 1, 0]
-    assert [leases.use(each, "here") for each in granted] == [Unusable.NOT_VALID] * 3
+    assert [leases.use(each, "here") for each in granted] == [LeaseProblem.NOT_VALID] * 3
 
 
 async def test_a_second_use_is_told_from_a_guess_for_ten_minutes(
@@ -58,11 +58,11 @@ async def test_a_second_use_is_told_from_a_guess_for_ten_minutes(
     assert USED_SECONDS == 600
     leases = Leases(60, 1, same_host=True)
     lease = leases.grant(SINK, principal, identity)
-    assert not isinstance(leases.use(lease, "here"), Unusable)
+    assert not isinstance(leases.use(lease, "here"), LeaseProblem)
     mock_clock.jump(599.999)
-    assert leases.use(lease, "here") is Unusable.USED
+    assert leases.use(lease, "here") is LeaseProblem.USED
     mock_clock.jump(0.001)
-    assert leases.use(lease, "here") is Unusable.NOT_VALID
+    assert leases.use(lease, "here") is LeaseProblem.NOT_VALID
 
 
 async def test_a_lease_has_192_random_bits(identity: Identity, principal: Principal) -> None:

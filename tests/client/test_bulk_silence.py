@@ -13,8 +13,8 @@ from relays import Relay, relayed
 
 from omq.bulk.credentials import Credentials
 from omq.bulk.errors import Unreachable
-from omq.bulk.remote import Patience, parse_servers
 from omq.bulk.remote import RemoteServer as Blocking
+from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.bulk.sinks import SinkConnection, send
 from omq.client import ConnectionLost, Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
@@ -24,7 +24,7 @@ from omq.server import Server
 SILENCE = 2.0
 """How long the server may be silent: far longer than a busy machine keeps it from sending its pings."""
 
-PATIENCE = Patience(retries=0, seconds=0, silence=SILENCE)
+RETRY_POLICY = RetryPolicy(retries=0, seconds=0, silence=SILENCE)
 MIB = 1 << 20
 
 SETTINGS = {"ping_seconds": 0.4, "missed_pings": 0, "memory_bytes": 4 * MIB, "max_message_bytes": MIB}
@@ -48,7 +48,7 @@ async def relay(server: Server) -> AsyncIterator[Relay]:
 
 
 def blocking(url: str) -> Blocking:
-    return Blocking(parse_servers(url), PATIENCE)
+    return Blocking(parse_servers(url), RETRY_POLICY)
 
 
 async def in_thread(call: Callable[[], T]) -> T:
@@ -109,7 +109,7 @@ async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
         nursery.start_soon(take_late)
         with blocking(relay.url) as client:
             begun = time.monotonic()
-            await in_thread(lambda: send(client, PATIENCE, b"jobs", for_sink(bodies), len(bodies)))
+            await in_thread(lambda: send(client, RETRY_POLICY, b"jobs", for_sink(bodies), len(bodies)))
             assert time.monotonic() - begun >= 2 * SILENCE
 
 
@@ -134,8 +134,8 @@ async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, 
 
         nursery.start_soon(take_late)
         addresses = parse_servers(relay.url.replace("omq://", "omqs://"))
-        with Blocking(addresses, PATIENCE, Credentials(ca=str(authority.file))) as client:
-            await in_thread(lambda: send(client, PATIENCE, b"jobs", for_sink(bodies), len(bodies)))
+        with Blocking(addresses, RETRY_POLICY, Credentials(ca=str(authority.file))) as client:
+            await in_thread(lambda: send(client, RETRY_POLICY, b"jobs", for_sink(bodies), len(bodies)))
             sink = await in_thread(lambda: SinkConnection(client, b"t"))
             await in_thread(lambda: sink.send(for_sink([b"1"])))
             relay.swallow()

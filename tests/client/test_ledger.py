@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from omq.client import ConnectionLost
-from omq.client.ledger import MOST_NEWS, Ledger
+from omq.client.ledger import MOST_FAILURES, Ledger
 
 
 class Task:
@@ -69,7 +69,7 @@ def test_a_loss_of_which_every_publisher_was_told_is_not_repeated_at_the_end() -
 @pytest.mark.parametrize("are_all_told", [True, False])
 def test_merged_losses_are_repeated_at_the_end_unless_every_publisher_was_told(are_all_told: bool) -> None:
     ledger = lossy_ledger(Task(), 2)
-    for _ in range(MOST_NEWS):
+    for _ in range(MOST_FAILURES):
         ledger.loss_of_one_told(ledger.published)
         if are_all_told:
             ledger.loss_of_one_told(ledger.published - 1)

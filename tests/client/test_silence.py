@@ -9,8 +9,8 @@ from client_helpers import connect_to
 from relays import Relay, relayed
 from trio.testing import MockClock
 
-from omq.bulk.remote import Patience, parse_servers
 from omq.bulk.remote import RemoteServer as Blocking
+from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.bulk.sinks import SinkConnection
 from omq.client import ConnectionLost, FromBeginning, connect
 from omq.server import Server
@@ -219,7 +219,7 @@ def idle_timers(port: int) -> list[str]:
 async def test_every_connection_has_keepalive(server: Server) -> None:
     addresses = parse_servers(f"127.0.0.1:{server.port}")
     async with connect_to(server) as client, client.sink("t"), client.feed("t"), client.fetch("t"):
-        with Blocking(addresses, Patience()) as blocking:
+        with Blocking(addresses, RetryPolicy()) as blocking:
             await trio.to_thread.run_sync(blocking.topics)
             with await trio.to_thread.run_sync(SinkConnection, blocking, b"t"):
                 # Until what was sent last is acknowledged, there is another timer.

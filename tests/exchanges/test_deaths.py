@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from omq.drivers.dead_letters import Death
-from omq.exchanges.deaths import Buried, burying
+from omq.exchanges.deaths import DeadMessage, add_death
 from omq.protocol.amqp import fields
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import VALUES_A_STEP, Array, LongString, Number, NumberType, Table, Value, Void
@@ -23,11 +23,11 @@ def headed(*entries: tuple[bytes, Value]) -> bytes:
     )
 
 
-def buried(head: bytes, key: bytes | None = None) -> Buried:
-    return finished(burying(head, b"q", b"dlx", key, Death.REJECTED, NOW))
+def buried(head: bytes, key: bytes | None = None) -> DeadMessage:
+    return finished(add_death(head, b"q", b"dlx", key, Death.REJECTED, NOW))
 
 
-def headers_of(made: Buried) -> Entries:
+def headers_of(made: DeadMessage) -> Entries:
     headers = heads.decode(made.head).properties.headers
     assert headers is not None
     return headers.entries
@@ -71,13 +71,13 @@ def test_the_largest_heads_are_written_in_steps(head: bytes, monkeypatch: pytest
     assert MAX_HEAD - 30_000 < len(head) <= MAX_HEAD
     monkeypatch.setattr(fields, "places", counted)
     longest = 0
-    steps = burying(head, b"q", b"dlx", None, Death.REJECTED, NOW)
+    steps = add_death(head, b"q", b"dlx", None, Death.REJECTED, NOW)
     while True:
         looked_at = 0
         try:
             next(steps)
         except StopIteration as stop:
-            made: Buried = stop.value
+            made: DeadMessage = stop.value
             break
         finally:
             longest = max(longest, looked_at)

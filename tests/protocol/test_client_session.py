@@ -17,8 +17,8 @@ from omq.protocol.omq.client import (
     HandshakeFailed,
     MessagesGone,
     NotAnOmqServer,
-    Told,
-    Unasked,
+    UnsolicitedError,
+    UnsolicitedFrame,
 )
 from omq.protocol.omq.frames import FrameError, MessageRun, encode
 from omq.protocol.omq.sentences import Sentence, gone, read_sentence, sentence, shortened
@@ -121,8 +121,8 @@ def test_an_error_about_something_else_leaves_the_command_waiting() -> None:
     client = session()
     client.ask(Confirm(5), "confirm")
     told = events(client, Error(b"Confirm 6: x"), Error(b"Publish t: full"), Error(b"nonsense"))
-    assert [type(event) for event in told] == [Told, Told, Told]
-    assert [event.sentence for event in told if isinstance(event, Told)][2] is None
+    assert [type(event) for event in told] == [UnsolicitedError, UnsolicitedError, UnsolicitedError]
+    assert [event.sentence for event in told if isinstance(event, UnsolicitedError)][2] is None
     assert list(client.waiting) == ["confirm"]
 
 
@@ -130,7 +130,7 @@ def test_an_error_about_something_else_leaves_the_command_waiting() -> None:
 def test_an_answer_that_nobody_waits_for_is_refused(frame: Frame) -> None:
     client = session()
     client.ask(Confirm(5), "confirm")
-    with pytest.raises(Unasked, match="answered what was not asked"):
+    with pytest.raises(UnsolicitedFrame, match="answered what was not asked"):
         events(client, frame)
 
 
@@ -170,7 +170,7 @@ def test_blocks_belong_to_the_fetch_whose_turn_it_is() -> None:
     assert events(client, StoredBlock(value)) == [BlockFetched("two", value)]
     (event,) = events(client, Error(b"Fetch prices: the topic was deleted"))
     assert isinstance(event, Declined)
-    with pytest.raises(Unasked, match="a block that nobody fetched"):
+    with pytest.raises(UnsolicitedFrame, match="a block that nobody fetched"):
         events(client, StoredBlock(value))
     with pytest.raises(RuntimeError):
         client.end_fetch()

@@ -21,14 +21,14 @@ from server_command import running_server
 from serving_stores import Serving, serving
 
 from omq.bulk.errors import Unreachable
-from omq.bulk.remote import Patience
+from omq.bulk.remote import RetryPolicy
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.replay import copying
-from omq.replay.ahead import Ahead
+from omq.replay.ahead import ReadAhead
 from omq.replay.copying import copy
 from omq.replay.envelopes import ReplayProducer, envelopes
 from omq.replay.plan import make_plan
@@ -323,16 +323,16 @@ def _started(before: Serving) -> Iterator[Serving]:
         yield server
 
 
-QUICK = Patience(2, 0.001)
+QUICK = RetryPolicy(2, 0.001)
 
 
-def run_copy(words: tuple[str, ...], meter: Counting, patience: Patience | None = None) -> bool:
+def run_copy(words: tuple[str, ...], meter: Counting, retry_policy: RetryPolicy | None = None) -> bool:
     """Return whether it was interrupted."""
     wanted = request(*words)
     destination = wanted.destination
     assert isinstance(destination, ToServer)
-    if patience is not None:
-        destination = replace(destination, place=replace(destination.place, patience=patience))
+    if retry_policy is not None:
+        destination = replace(destination, place=replace(destination.place, retry_policy=retry_policy))
     with wanted.source.open() as access:
         plan = make_plan(access, wanted)
     with stop_on_interrupt() as stop:
@@ -466,7 +466,7 @@ def test_reading_ahead_passes_errors_on_and_ends() -> None:
         yield 1
         raise ValueError("no more")
 
-    with Ahead(items()) as ahead:
+    with ReadAhead(items()) as ahead:
         iterator = iter(ahead)
         assert next(iterator) == 1
         with pytest.raises(ValueError, match="no more"):
@@ -481,7 +481,7 @@ def test_reading_ahead_passes_errors_on_and_ends() -> None:
         finally:
             closed.append(True)
 
-    with Ahead(zeros()) as endless:
+    with ReadAhead(zeros()) as endless:
         assert next(iter(endless)) == 0
     assert closed, "the thread has ended, and it closed the generator"
 

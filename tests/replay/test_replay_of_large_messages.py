@@ -8,7 +8,7 @@ from serving_stores import serving
 
 from omq.bulk.access import Access, Gap
 from omq.bulk.local import LocalStore
-from omq.bulk.remote import Patience, RemoteServer, parse_servers
+from omq.bulk.remote import RemoteServer, RetryPolicy, parse_servers
 from omq_storage import fragments
 from omq_storage.blocks import Block
 
@@ -48,5 +48,5 @@ def test_a_message_that_is_too_large_for_a_block_is_a_gap(
         with LocalStore(str(source.store)) as local:
             gap = Gap(3, 3, "it has 2000000 octets, too many for a block")
             assert found(local) == [22, 1_200_017, gap, 21]
-        with RemoteServer(parse_servers(source.address), Patience(0)) as server:
+        with RemoteServer(parse_servers(source.address), RetryPolicy(0)) as server:
             assert found(server) == [22, 1_200_017, 2_000_017, 21]

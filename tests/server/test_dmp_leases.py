@@ -8,7 +8,7 @@ from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
 from omq.access.clients import ClientAccount, Identity
-from omq.access.leases import DmpEnd, LeasedSink, Leases, Principal, Unusable
+from omq.access.leases import DmpEnd, LeasedSink, LeaseProblem, Leases, Principal
 from omq.access.rights import EVERYTHING
 from omq.drivers.seam import Gone
 from omq.model import Topic
@@ -344,8 +344,12 @@ async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
     principal, who = Principal("here", b"tester", report), Identity(ClientAccount(EVERYTHING))
     used = [leases.grant(LeasedSink(Topic(0, b"t")), principal, who) for _ in range(3)]
     for one in used:
-        assert not isinstance(leases.use(one, "here"), Unusable)
-    assert [leases.use(one, "here") for one in used] == [Unusable.NOT_VALID, Unusable.USED, Unusable.USED]
+        assert not isinstance(leases.use(one, "here"), LeaseProblem)
+    assert [leases.use(one, "here") for one in used] == [
+        LeaseProblem.NOT_VALID,
+        LeaseProblem.USED,
+        LeaseProblem.USED,
+    ]
     clock.jump(601)
-    assert [leases.use(one, "here") for one in used] == [Unusable.NOT_VALID] * 3
+    assert [leases.use(one, "here") for one in used] == [LeaseProblem.NOT_VALID] * 3
     assert not principal.leases

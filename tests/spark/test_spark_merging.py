@@ -18,7 +18,7 @@ from spark_helpers import reading
 
 from omq.arrow.columns import Columns
 from omq.bulk.places import Place, ServerPlace, StorePlace
-from omq.bulk.remote import Patience, RemoteServer, parse_servers
+from omq.bulk.remote import RemoteServer, RetryPolicy, parse_servers
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
@@ -39,7 +39,7 @@ def served(tmp_path: Path) -> Iterator[Serving]:
 def place(served: Serving, way: str) -> Place:
     if way == "store":
         return StorePlace(str(served.store))
-    return ServerPlace(parse_servers(served.address), Patience(retries=3, seconds=0.01))
+    return ServerPlace(parse_servers(served.address), RetryPolicy(retries=3, seconds=0.01))
 
 
 def bodies(block: Block, messages: range) -> list[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from omq_storage.records import Position, pack_position, topic_key, unpack_position
-from omq_storage.runs import RUN_IDS, RUN_OCTETS, Ids, Returned, Run, runs_of, united
+from omq_storage.runs import RUN_IDS, RUN_OCTETS, Ids, ReturnedIds, Run, runs_of, united
 
 STEPS = st.sampled_from([1, 2, 3, 7, 20, 5000])
 COUNTS = st.sampled_from([1, 1, 2, 5, 100, RUN_IDS + 3])
@@ -83,7 +83,7 @@ TestIdsAgainstASet = IdsAgainstASet.TestCase
 
 @given(st.lists(st.tuples(st.integers(1, 50), STEPS, st.integers(1, 200)), max_size=5), st.integers(0, 400))
 def test_returned_ids_come_from_the_lowest_on(shapes: list[tuple[int, int, int]], limit: int) -> None:
-    returned, known = Returned(), set[int]()
+    returned, known = ReturnedIds(), set[int]()
     for start, step, count in shapes:
         new = [id for id in range(start, start + step * count, step) if id not in known]
         returned.add(runs_of(new))
@@ -100,7 +100,7 @@ def test_returned_ids_come_from_the_lowest_on(shapes: list[tuple[int, int, int]]
 
 
 def test_ids_that_return_in_order_need_few_runs() -> None:
-    returned = Returned()
+    returned = ReturnedIds()
     for id in range(1, 2 * RUN_IDS, 2):
         returned.add([Run(id, 1, 1)])
     assert len(returned.runs()) == 2
@@ -108,7 +108,7 @@ def test_ids_that_return_in_order_need_few_runs() -> None:
 
 
 def test_joined_runs_keep_their_deliveries_and_the_order_of_others() -> None:
-    returned = Returned()
+    returned = ReturnedIds()
     known: dict[int, int] = {}
     for number in range(3000):
         id = number * 7919 % 3001  # ascending and descending neighbours

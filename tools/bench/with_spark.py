@@ -25,7 +25,7 @@ from systems import Kind
 from workers import BenchFailure
 
 from omq.bulk.places import NamedTopics, Place, ServerPlace, StorePlace
-from omq.bulk.remote import Patience, RemoteServer, parse_servers
+from omq.bulk.remote import RemoteServer, RetryPolicy, parse_servers
 from omq.bulk.sinks import SinkConnection
 from omq.client import connect
 from omq.protocol.dmp import writer as dmp_writer
@@ -187,14 +187,14 @@ class SparkBench:
         return max(1, int(TOPICS[topic][0] * self._scale))
 
     def _place(self) -> ServerPlace:
-        return ServerPlace(parse_servers(f"127.0.0.1:{self._system.port}"), Patience())
+        return ServerPlace(parse_servers(f"127.0.0.1:{self._system.port}"), RetryPolicy())
 
     def _fill(self) -> None:
         place = self._place()
         for topic in TOPICS:
             count, size = self._count(topic), TOPICS[topic][1]
             with (
-                RemoteServer(place.addresses, place.patience) as server,
+                RemoteServer(place.addresses, place.retry_policy) as server,
                 SinkConnection(server, topic.encode()) as sink,
             ):
                 for first in range(0, count, PORTION):
@@ -243,7 +243,7 @@ class SparkBench:
     def _check(self, topic: str, count: int) -> None:
         """Check that all of it is there."""
         place = self._place()
-        with RemoteServer(place.addresses, place.patience) as server:
+        with RemoteServer(place.addresses, place.retry_policy) as server:
             found = server.topics()[topic]
         if found.next - found.first != count:
             raise BenchFailure(f"{topic}: {found.next - found.first} messages are stored, {count} were sent")

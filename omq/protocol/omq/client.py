@@ -127,7 +127,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class UnsolicitedError:
     """An Error that answers no waiting command: about a Publish, a sink, a feed or a worker, or with the
     reason why the server closes the connection.
     """
@@ -143,7 +143,16 @@ class Reported:
     statistics: watching.Statistics
 
 
-Event = Answered[T] | Declined[T] | BlockFetched[T] | MessagesGone | Ended | Told | Reported | MessageRun
+Event = (
+    Answered[T]
+    | Declined[T]
+    | BlockFetched[T]
+    | MessagesGone
+    | Ended
+    | UnsolicitedError
+    | Reported
+    | MessageRun
+)
 
 
 class HandshakeFailed(Exception):
@@ -154,7 +163,7 @@ class NotAnOmqServer(HandshakeFailed):
     """The peer's answer is not an answer of the omq protocol."""
 
 
-class Unasked(Exception):
+class UnsolicitedFrame(Exception):
     """The server sent a frame that answers no command; the message describes it."""
 
 
@@ -248,7 +257,7 @@ class ClientSession(Generic[T]):
     def feed(self, octets: bytes) -> Iterator[Event[T]]:
         """Yield the events in these octets; the state of the session is that after the last yielded event.
 
-        Raises FrameError and Unasked, after the events before.
+        Raises FrameError and UnsolicitedFrame, after the events before.
         """
         failure: FrameError | None = None
         frames: list[Frame | MessageRun]
@@ -265,7 +274,7 @@ class ClientSession(Generic[T]):
             raise failure
 
     def take(self, frame: Frame) -> Event[T] | None:
-        """Convert a frame to an event; acknowledge a Ping and return None. Raises Unasked."""
+        """Convert a frame to an event; acknowledge a Ping and return None. Raises UnsolicitedFrame."""
         match frame:
             case Ping():
                 self.acknowledge()
@@ -276,7 +285,7 @@ class ClientSession(Generic[T]):
                 return MessageRun(topic, [id], [body])
             case StoredBlock(value):
                 if not self._expected or not isinstance(self._expected[0].command, Fetch):
-                    raise Unasked("the server sent a block that nobody fetched")
+                    raise UnsolicitedFrame("the server sent a block that nobody fetched")
                 return BlockFetched(self._expected[0].token, value)
             case _:
                 return self._answer(frame)
@@ -298,12 +307,12 @@ class ClientSession(Generic[T]):
                 return Ended(topic)
             case Watched(statistics):
                 return Reported(statistics)
-        raise Unasked(f"the server answered what was not asked: {frame!r:.200}")
+        raise UnsolicitedFrame(f"the server answered what was not asked: {frame!r:.200}")
 
     def _error(self, text: bytes) -> Event[T]:
         said = read_sentence(text)
         if said is None:
-            return Told(text, None)
+            return UnsolicitedError(text, None)
         if said.constructor in ("Subscribe", "Fetch") and said.argument is not None and (gap := said.gone()):
             return MessagesGone(said.constructor, said.argument, *gap)
         if self._expected:
@@ -311,7 +320,7 @@ class ClientSession(Generic[T]):
             if said.answers(constructor(command), argument(command)):
                 self._expected.popleft()
                 return Declined(command, token, text, said)
-        return Told(text, said)
+        return UnsolicitedError(text, said)
 
 
 def constructor(command: Command) -> str:

@@ -18,8 +18,8 @@ from typing import assert_never
 
 import trio
 
-from omq.access.control import Crowded, LeasedSession
-from omq.access.leases import LeasedExchange, LeasedSink, Unusable
+from omq.access.control import LeasedSession, QuotaUsedUp
+from omq.access.leases import LeasedExchange, LeasedSink, LeaseProblem
 from omq.access.rights import Right
 from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
@@ -213,15 +213,15 @@ class DmpTerminal:
                     await self._serve_leased(used)
                 finally:
                     used.session.close()
-            case Unusable.NOT_VALID:
+            case LeaseProblem.NOT_VALID:
                 await self._refuse(LEASE_NOT_VALID)
-            case Unusable.USED:
+            case LeaseProblem.USED:
                 await self._refuse(LEASE_IN_USE)
-            case Unusable.OTHER_HOST:
+            case LeaseProblem.OTHER_HOST:
                 await self._refuse(OTHER_HOST)
-            case Crowded.SERVER:
+            case QuotaUsedUp.SERVER:
                 await self._refuse(TOO_MANY)
-            case Crowded.CLIENT:
+            case QuotaUsedUp.CLIENT:
                 await self._refuse(TOO_MANY_OF_CLIENT)
             case _:
                 assert_never(used)
