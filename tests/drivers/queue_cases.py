@@ -38,10 +38,15 @@ async def queue_of(
     )
 
 
+def published(exchange: bytes, key: bytes, **properties: Any) -> bytes:
+    """Return the head of a message that was published so."""
+    return heads.encode(Head(exchange, key, Properties(**properties)))
+
+
 def expiring(milliseconds: int | bytes) -> bytes:
     """Return the head of a message with this expiration."""
     text = milliseconds if isinstance(milliseconds, bytes) else b"%d" % milliseconds
-    return heads.encode(Head(b"", b"q", Properties(expiration=text)))
+    return published(b"", b"q", expiration=text)
 
 
 def worker(queue: QueueDriver, window: int = 100) -> Client:

@@ -1,20 +1,14 @@
-"""Dead letters: where they go, what they say, and that none is lost on its way."""
+"""Dead letters: where they go, and what they say."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from queue_cases import EITHER, FAILED, queue_of, worker
-from served_drivers import Drivers, opened, post, quiet
+from queue_cases import EITHER, FAILED, published, queue_of, worker
+from served_drivers import Drivers, post, quiet
 
-from omq.drivers.queue import QueueDriver
-from omq.drivers.queue_options import Overflow, QueueOptions
-from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import REJECTED
 from omq.exchanges.exchanges import Exchanges
-from omq.exchanges.routes import Route
 from omq.exchanges.types import Destination, DestinationKind
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
@@ -24,15 +18,6 @@ from omq.protocol.amqp_1_0 import types
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import store
 from omq.protocol.amqp_1_0.types import List, Map
-
-
-@pytest.fixture
-async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Yield drivers with exchanges, whose topics are deleted at the end, so that they must hold nothing."""
-    Exchanges(shared_drivers.catalogue)
-    yield shared_drivers
-    for topic in list(shared_drivers.catalogue):
-        await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
 def shown(value: Value) -> object:
@@ -55,10 +40,6 @@ def headers(head: bytes) -> Any:
     assert properties.headers is not None
     assert properties.expiration is None
     return shown(properties.headers)
-
-
-def published(exchange: bytes, key: bytes, **properties: Any) -> bytes:
-    return heads.encode(Head(exchange, key, Properties(**properties)))
 
 
 @EITHER
@@ -96,26 +77,6 @@ async def test_a_rejected_message_goes_to_the_exchange(drivers: Drivers, durable
     assert stored.properties.message_id == b"m"
     await quiet()
     assert (source.info().messages, source.statistics().rejections) == (0, 2)
-    client.close()
-    heir.close()
-
-
-async def test_letters_that_die_one_by_one_need_few_runs(drivers: Drivers) -> None:
-    dead = await queue_of(drivers, b"dl")
-    source = await queue_of(drivers, b"dq", durable=True, dead_letter_exchange=b"", dead_letter_key=b"dl")
-    client, count = worker(source, 1000), 1000
-    await post(source, *(b"%d" % number for number in range(count)))
-    await client.read()
-    for id in range(1, count + 1):
-        client.channel.settle(range(id, id + 1), REJECTED)
-    waiting = source.position().undone
-    assert [id for run in waiting for id in run.ids()] == [*range(1, count + 1)]
-    assert len(waiting) == 1
-    with trio.fail_after(60):
-        while dead.ready < count:
-            await quiet()
-    heir = worker(dead, count)
-    assert (await heir.read()).bodies == [b"%d" % number for number in range(count)]
     client.close()
     heir.close()
 
@@ -271,138 +232,6 @@ async def test_a_cycle_without_a_consumer_ends(drivers: Drivers) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("killed", [False, True])
-async def test_a_dead_letter_is_done_only_when_it_is_stored_elsewhere(
-    tmp_path: Path, mock_clock: trio.testing.MockClock, killed: bool
-) -> None:
-    async with opened(tmp_path / "store", killed=killed) as drivers:
-        Exchanges(drivers.catalogue)
-        dead = await queue_of(drivers, b"dl", durable=True)
-        source = await queue_of(drivers, b"q", durable=True, dead_letter_exchange=b"", dead_letter_key=b"dl")
-        client = worker(source)
-        await post(source, b"a", b"b", b"c")
-        await client.read()
-        assert dead.writer is not None
-        dead.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
-        client.settle(1, outcome=REJECTED)
-        client.settle(2, outcome=REJECTED)
-        client.settle(3)
-        await quiet()
-        await drivers.drain()
-        await quiet()
-        assert (dead.ready, source.ready) == (0, 0)
-        assert source.info().messages == 2
-        await drivers.save_positions()
-        if not killed:
-            dead.writer.refusal = None
-            mock_clock.jump(1.5)
-            await quiet()
-            await drivers.drain()
-            await quiet()
-            assert dead.ready == 2
-            assert source.info().messages == 0
-        client.close()
-    async with opened(tmp_path / "store") as drivers:
-        stored = [drivers.catalogue.lookup(name) for name in (b"q", b"dl")]
-        # After a kill they are delivered once more, as messages that were delivered before.
-        assert [queue.ready for queue in stored if isinstance(queue, QueueDriver)] == [
-            2 * killed,
-            2 - 2 * killed,
-        ]
-
-
-@EITHER
-async def test_many_letters_are_sent_together(drivers: Drivers, durable: bool) -> None:
-    dead = await queue_of(drivers, b"dl", durable=True)
-    source = await queue_of(drivers, b"q", durable=durable, dead_letter_exchange=b"", dead_letter_key=b"dl")
-    client = worker(source, 5000)
-    await post(source, *(b"%d" % number for number in range(3000)))
-    await client.read()
-    assert client.channel.settle(range(1, 3001), REJECTED) == 3000
-    await quiet()
-    await drivers.drain()
-    while source.info().messages:
-        await quiet()
-        await drivers.drain()
-    assert dead.ready == 3000
-    heir = worker(dead, 5000)
-    assert (await heir.read()).bodies == [b"%d" % number for number in range(3000)]
-    client.close()
-    heir.close()
-
-
-class Steps(trio.abc.Instrument):
-    """Counts something in each step of a task."""
-
-    def __init__(self) -> None:
-        self.counts = [0]
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.counts.append(0)
-
-
-@pytest.mark.parametrize("by_amqp_1_0", [False, True])
-async def test_a_step_sends_only_some_letters(
-    drivers: Drivers, monkeypatch: pytest.MonkeyPatch, by_amqp_1_0: bool
-) -> None:
-    count = 300
-    dead = await queue_of(drivers, b"dl")
-    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
-    client, heir = worker(source, count), worker(dead, count)
-    if by_amqp_1_0:
-        ids = [types.write(List((f"{number}",))) for number in range(count)]
-        sent = [store(b"\x00\x53%c%s" % (Section.PROPERTIES, each)).head for each in ids]
-    else:
-        sent = [published(b"", b"q", message_id=b"%d" % number) for number in range(count)]
-    bodies = [b"%d" % number for number in range(count)]
-    await post(source, *bodies, heads=sent)
-    await client.read()
-    steps = Steps()
-    route = Exchanges.route
-
-    def counted(self: Exchanges, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
-        steps.counts[-1] += 1
-        return route(self, exchange, key, head)
-
-    monkeypatch.setattr(Exchanges, "route", counted)
-    trio.lowlevel.add_instrument(steps)
-    assert client.channel.settle(range(1, count + 1), REJECTED) == count
-    while source.info().messages:
-        await quiet()
-    trio.lowlevel.remove_instrument(steps)
-    assert sum(steps.counts) == count
-    assert max(steps.counts) <= 24
-    assert (await heir.read()).bodies == bodies
-    client.close()
-    heir.close()
-
-
-async def test_a_letter_that_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None:
-    """Letters wait until all queues and exchanges of the store are there."""
-    async with opened(tmp_path / "store") as drivers:
-        exchanges = Exchanges(drivers.catalogue)
-        await exchanges.declare(b"dlx", b"fanout", durable=True)
-        source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
-        await post(source, b"1", b"2", b"3", b"4")
-        client = worker(source, 2)
-        assert (await client.read()).bodies == [b"1", b"2"]
-        await post(source, b"5", b"6")
-        await queue_of(drivers, b"dl", durable=True)
-        await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), b"")
-        # What the consumer has not acknowledged comes back at the start, and makes the queue too long.
-        await drivers.save_positions()
-    async with opened(tmp_path / "store") as drivers:
-        source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
-        assert (source.ready, source.info().messages) == (4, 6)
-        Exchanges(drivers.catalogue)
-        await quiet()
-        await drivers.drain()
-        await quiet()
-        dead = drivers.catalogue.lookup(b"dl")
-        assert isinstance(dead, QueueDriver)
-        assert (dead.ready, source.info().messages) == (2, 4)
-
-
 @pytest.mark.parametrize(("octets", "key"), [(10, b"subject"), (40_000, b"q")])
 async def test_a_message_of_amqp_1_0_has_a_routing_key(drivers: Drivers, octets: int, key: bytes) -> None:
     """It is the name of its queue where the properties cannot be told to other protocols."""
@@ -474,118 +303,6 @@ async def test_an_impossible_dead_letter_is_dropped(
     assert "a dead letter dropped by a defect of the server: 'q'" in caplog.text
     assert "FieldError: the routing key of 256 octets is longer than 255" in caplog.text
     client.settle(2)
-    client.close()
-
-
-async def test_a_queue_can_lose_its_exchange_while_letters_wait(
-    drivers: Drivers, mock_clock: trio.testing.MockClock
-) -> None:
-    dead = await queue_of(drivers, b"dl", durable=True)
-    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
-    client = worker(source)
-    await post(source, b"a")
-    await client.read()
-    assert dead.writer is not None
-    dead.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
-    client.settle(1, outcome=REJECTED)
-    await quiet()
-    await drivers.drain()
-    await quiet()
-    assert source.info().messages == 1
-    await drivers.catalogue.changes.change_queue(b"q", QueueOptions())
-    dead.writer.refusal = None
-    mock_clock.jump(1.5)
-    await quiet()
-    assert (source.info().messages, dead.ready) == (0, 0)
-    client.close()
-
-
-async def fanout(drivers: Drivers, *queues: bytes) -> QueueDriver:
-    """Return a queue whose dead letters go to all of these queues."""
-    exchanges = Exchanges(drivers.catalogue)
-    await exchanges.declare(b"dlx", b"fanout")
-    for name in queues:
-        await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, name), b"")
-    return await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
-
-
-async def test_a_queue_with_its_greatest_length_drops_letters(
-    drivers: Drivers, mock_clock: trio.testing.MockClock
-) -> None:
-    one = await queue_of(drivers, b"one")
-    full = await queue_of(drivers, b"full", max_length=1, overflow=Overflow.REJECT_PUBLISH)
-    source = await fanout(drivers, b"one", b"full")
-    client = worker(source)
-    await post(source, b"a", b"b", b"c")
-    await client.read()
-    for number in (1, 2, 3):
-        client.settle(number, outcome=REJECTED)
-    for _ in range(3):
-        await quiet()
-        mock_clock.jump(1.5)
-    assert (one.ready, full.ready, source.info().messages) == (3, 1, 0)
-    client.close()
-
-
-async def test_a_letter_is_sent_again_to_failed_queues_alone(
-    drivers: Drivers, mock_clock: trio.testing.MockClock
-) -> None:
-    one = await queue_of(drivers, b"one")
-    failing = await queue_of(drivers, b"failing", durable=True)
-    source = await fanout(drivers, b"one", b"failing")
-    client, heir, late = worker(source), worker(one), worker(failing)
-    await post(source, b"a", b"b", b"c")
-    await client.read()
-    assert failing.writer is not None
-    failing.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
-    client.settle(1, outcome=REJECTED)
-    client.settle(2, outcome=REJECTED)
-    for _ in range(3):
-        await quiet()
-        await drivers.drain()
-        await quiet()
-        mock_clock.jump(1.5)
-    assert (await heir.read()).bodies == [b"a", b"b"]
-    assert source.info().messages == 3
-    client.settle(3, outcome=REJECTED)
-    failing.writer.refusal = None
-    for _ in range(3):
-        mock_clock.jump(1.5)
-        await quiet()
-        await drivers.drain()
-        await quiet()
-    assert (await heir.read()).bodies == [b"a", b"b", b"c"]
-    assert (await late.read()).bodies == [b"a", b"b", b"c"]
-    assert source.info().messages == 0
-    for each in (client, heir, late):
-        each.close()
-
-
-async def test_a_letter_that_was_delivered_is_not_sent_again_with_the_one_before_it(
-    drivers: Drivers, mock_clock: trio.testing.MockClock
-) -> None:
-    one = await queue_of(drivers, b"one")
-    failing = await queue_of(drivers, b"failing", durable=True)
-    exchanges = Exchanges(drivers.catalogue)
-    await exchanges.declare(b"dlx", b"direct")
-    for name in (b"one", b"failing"):
-        await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, name), name)
-    source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
-    client = worker(source)
-    heads = [published(b"", key) for key in (b"failing", b"one", b"one")]
-    await post(source, b"a", b"b", b"c", heads=heads)
-    await client.read()
-    assert failing.writer is not None
-    failing.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
-    assert client.channel.settle(range(1, 4), REJECTED) == 3
-    for refusal in (failing.writer.refusal, None):
-        failing.writer.refusal = refusal
-        for _ in range(3):
-            await quiet()
-            await drivers.drain()
-            await quiet()
-            mock_clock.jump(1.5)
-    assert (one.ready, failing.ready, source.info().messages) == (2, 1, 0)
     client.close()
 
 

@@ -64,12 +64,17 @@ def _amqp(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/amqp_0_9/test_{name}.py" for name in names)
 
 
-QUEUES = (*_amqp("probe", "channels", "amqp_tools"), "tests/exchanges/test_dead_letters.py")
+DEAD_LETTERS = (
+    "tests/exchanges/test_dead_letters.py",
+    "tests/exchanges/test_dead_letters_on_their_way.py",
+)
+
+QUEUES = (*_amqp("probe", "channels", "amqp_tools"), *DEAD_LETTERS)
 """Tests of queues and exchanges by AMQP 0-9-1."""
 
 DRIVERS = Area(
     "omq/drivers",
-    ("tests/drivers", "tests/exchanges/test_dead_letters.py"),
+    ("tests/drivers", *DEAD_LETTERS),
     {
         "ages.py": _server("clocks"),
         "alarms.py": _server("stalled"),
