@@ -1,7 +1,8 @@
 """Messages of a round-robin topic that are sent by themselves: large ones, and those that are half sent."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from omq.drivers.pieces import Pieces
@@ -49,7 +50,7 @@ class LoneMessage:
         assert self.pieces is not None
         piece = await self.pieces.take(slow=self.slow)
         self._taken_at = trio.current_time()
-        return replace(piece, deliveries=self.deliveries) if self.deliveries else piece
+        return msgspec.structs.replace(piece, deliveries=self.deliveries) if self.deliveries else piece
 
     def written(self, octets: int) -> None:
         """Note that N `octets` of its body are on the socket, and free the memory of the last piece."""

@@ -11,8 +11,9 @@ by the time that consumers withdrew it.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
@@ -75,8 +76,7 @@ class NodeConsumer(Protocol):
         """End the link: its node has ended, and the channel with it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Message:
+class _Message(msgspec.Struct, eq=False):
     id: int
     block: Block
     held: int
@@ -84,15 +84,14 @@ class _Message:
     done: Done
     is_settled: bool
     """Whether its producer does not want to know its outcome."""
-    tried: "set[DirectChannel]" = field(default_factory=set)
+    tried: "set[DirectChannel]" = msgspec.field(default_factory=set)
     """Consumers that gave it back."""
     outcome: Outcome = RELEASED
     """What the producer hears if nobody else takes it: what the last of those said."""
     told: bytes = b""
 
 
-@dataclass(slots=True)
-class DirectTraffic:
+class DirectTraffic(msgspec.Struct):
     """Counters of a node (`omq.drivers.statistics.Traffic`)."""
 
     messages_in: int = 0
@@ -103,8 +102,7 @@ class DirectTraffic:
     stalls: int = 0
 
 
-@dataclass(slots=True)
-class DirectTotals:
+class DirectTotals(msgspec.Struct):
     """Counters of all nodes of a server, so far."""
 
     undelivered: int = 0

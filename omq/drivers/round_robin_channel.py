@@ -22,9 +22,10 @@ its topic holds it until then.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
+
+import msgspec
 
 from omq.drivers.alone import Large, LoneMessage
 from omq.drivers.credit import ChannelCredit
@@ -296,7 +297,7 @@ class RoundRobinChannel:
                 if not self.settles:
                     self._dealer.done(cut.ids[:whole])
             if whole < len(cut.ids):
-                back.append(replace(cut, ids=cut.ids[whole:]) if whole else cut)
+                back.append(msgspec.structs.replace(cut, ids=cut.ids[whole:]) if whole else cut)
         self._sent(count - left)
         if begun is not None and back:  # otherwise it was closed meanwhile
             first = back[0]
@@ -306,7 +307,7 @@ class RoundRobinChannel:
             if pieces is not None:
                 pieces.begin = begun
             self._begun = LoneMessage(message, mean_octets(first.block), first.deliveries, pieces, slow=True)
-            back[:1] = [replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
+            back[:1] = [msgspec.structs.replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
         self._queued.extendleft(reversed(back))
         self._went_on()
 
@@ -363,7 +364,7 @@ class RoundRobinChannel:
             else:
                 octets = mean_octets(each.block)
                 if stays:
-                    kept.append(replace(each, ids=each.ids[:stays]))
+                    kept.append(msgspec.structs.replace(each, ids=each.ids[:stays]))
             ids = each.ids[stays:]
             self._unsent -= len(ids)
             self._octets -= len(ids) * octets

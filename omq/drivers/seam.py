@@ -7,9 +7,10 @@ its own commands to them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
@@ -34,8 +35,7 @@ class Torn(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """Some messages of a block, in order: at least one."""
 
     block: Block
@@ -70,8 +70,7 @@ class Cut:
         return count, octets
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(msgspec.Struct, frozen=True):
     """Messages to write, in order; the terminal chooses the form."""
 
     cuts: tuple[Cut, ...]
@@ -87,8 +86,7 @@ class Messages:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A part of the body of one message that is not in memory as a whole."""
 
     topic: int
@@ -103,8 +101,7 @@ class Piece:
     """How often the message was delivered before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """Messages `first` to `last` that are not available to this subscriber, and the reason."""
 
     first: int
@@ -124,8 +121,7 @@ class CreditKind(Enum):
     COUNT = "how many more messages may be delivered: the link credit of AMQP 1.0"
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     """The credit of a channel; None if credit of this kind does not limit it."""
 
     window: int | None = None
@@ -133,25 +129,21 @@ class Granted:
     """The remaining count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The client is done with the message (terminal-driver RFC, section 3.5.1, "channel_confirm")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     """The client cannot process the message, and no other client could (terminal-driver RFC, section 3.5.1,
     "channel_failure"). The message is done.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(msgspec.Struct, frozen=True):
     """The client did not process the message: it is delivered again, to this client or to another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Modified:
+class Modified(msgspec.Struct, frozen=True):
     """As Released, but the delivery left traces."""
 
     delivery_failed: bool = False

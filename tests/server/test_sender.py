@@ -6,10 +6,10 @@ import struct
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -417,7 +417,7 @@ class OneByOne(CutForm):
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         if self._when_framed is not None:
             self._when_framed()
-        return super().whole([replace(cuts[0], ids=cuts[0].ids[:1])])
+        return super().whole([msgspec.structs.replace(cuts[0], ids=cuts[0].ids[:1])])
 
 
 class Bodies:

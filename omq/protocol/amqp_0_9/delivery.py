@@ -6,9 +6,10 @@ deliveries (`x-delivery-count`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+
+import msgspec
 
 from omq.protocol.amqp import openamq, shortstr
 from omq.protocol.amqp.head import names, names_end
@@ -45,8 +46,7 @@ _LONGEST_CACHED = 512
 """The longest head, in octets, for which the octets of a delivery are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerFraming:
+class ConsumerFraming(msgspec.Struct, frozen=True):
     """How the messages of one consumer are framed."""
 
     channel: int
@@ -91,8 +91,7 @@ def _headers(octets: bytes) -> tuple[int, int]:
     return at, at + _LENGTH.size + _LENGTH.unpack_from(octets, at)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
+class _Template(msgspec.Struct, frozen=True):
     """Everything of a delivery that precedes its body frames, and where its numbers are."""
 
     octets: bytes

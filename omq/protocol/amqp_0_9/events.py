@@ -1,7 +1,8 @@
 """What a `ServerConnection` finds in the octets of a client."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9.methods import Method
@@ -9,8 +10,7 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem
 from omq_storage.batches import Batch
 
 
-@dataclass(frozen=True, slots=True)
-class StartOk:
+class StartOk(msgspec.Struct, frozen=True):
     """The client's answer to Connection.Start. Next the server sends `ServerConnection.tune`, or fails."""
 
     client_properties: Table
@@ -19,8 +19,7 @@ class StartOk:
     locale: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
+class Tuned(msgspec.Struct, frozen=True):
     """The limits that hold from now on; `heartbeat` is in seconds, 0 for none."""
 
     channel_max: int
@@ -28,21 +27,18 @@ class Tuned:
     heartbeat: int
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """The client opened the virtual host. The server sends Connection.Open-Ok."""
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(msgspec.Struct, frozen=True):
     """A method that is none of the other events; channel 0 is the connection."""
 
     channel: int
     method: Method
 
 
-@dataclass(frozen=True, slots=True)
-class PublishRun:
+class PublishRun(msgspec.Struct, frozen=True):
     """Consecutive Basic.Publish of one channel that are alike in exchange, routing key and flags."""
 
     channel: int
@@ -56,8 +52,7 @@ class PublishRun:
     """The property flags of all messages together: a bit that is not set is set in none of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LongBegun:
+class LongBegun(msgspec.Struct, frozen=True):
     """A Basic.Publish with a body that the protocol does not hold. The body follows in `LongPart` events,
     then `LongEnded`; events of other channels may stand between them. If the channel or the connection ends
     before `LongEnded`, the message is dropped.
@@ -73,23 +68,20 @@ class LongBegun:
     """The octets of the body, at most `max_message`. The client only claims them yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class LongPart:
+class LongPart(msgspec.Struct, frozen=True):
     """The next octets of a long body."""
 
     channel: int
     octets: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LongEnded:
+class LongEnded(msgspec.Struct, frozen=True):
     """All octets of a long body were in `LongPart` events."""
 
     channel: int
 
 
-@dataclass(frozen=True, slots=True)
-class AckRun:
+class AckRun(msgspec.Struct, frozen=True):
     """Consecutive Basic.Ack of one channel, in order.
 
     A range `(first, last)` acknowledges each of these delivery tags; `(0, last)` all outstanding ones up to
@@ -100,8 +92,7 @@ class AckRun:
     ranges: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedByPeer:
+class ClosedByPeer(msgspec.Struct, frozen=True):
     """The client closed a channel, or the connection if `channel` is 0; the server sends Close-Ok.
 
     Some clients send code 0 and no text.
@@ -112,22 +103,19 @@ class ClosedByPeer:
     reply_text: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
+class Freed(msgspec.Struct, frozen=True):
     """The client answered the server's Close of a channel, or of the connection if `channel` is 0."""
 
     channel: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Octets to send, without any other consequence."""
 
     octets: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelFault:
+class ChannelFault(msgspec.Struct, frozen=True):
     """The client broke a rule on a channel. Everything else on it is dropped already; the server sends
     `ServerConnection.close_channel`.
     """
@@ -136,8 +124,7 @@ class ChannelFault:
     problem: ChannelProblem
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionFault:
+class ConnectionFault(msgspec.Struct, frozen=True):
     """The client broke a rule of the connection. No event follows, except `Freed(0)` and `Reply`; the server
     sends `ServerConnection.close`.
     """

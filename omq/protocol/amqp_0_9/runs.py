@@ -4,9 +4,10 @@ A function here takes frames from a position on as long as they have the common 
 frame to the connection, which parses it by itself and knows the error. So it never raises.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+
+import msgspec
 
 from omq.protocol.amqp import properties as stored_properties
 from omq.protocol.amqp.head import MAX_HEAD
@@ -33,8 +34,7 @@ _NAMES_AT = _METHOD_AT + len(_PUBLISH) + 2
 _END = 0xCE
 
 
-@dataclass(frozen=True, slots=True)
-class RunLimits:
+class RunLimits(msgspec.Struct, frozen=True):
     """What a message may have to be taken in a run."""
 
     body: int

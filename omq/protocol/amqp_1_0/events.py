@@ -1,6 +1,6 @@
 """What a connection of AMQP 1.0 tells the server, in the order in which the peer said it."""
 
-from dataclasses import dataclass
+import msgspec
 
 from omq.protocol.amqp_1_0.conditions import ConditionRaised
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -9,8 +9,7 @@ from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.unsettled import Sent
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticating:
+class Authenticating(msgspec.Struct, frozen=True):
     """The client chose a SASL mechanism: answer with `AmqpConnection.authenticated`."""
 
     mechanism: str
@@ -18,29 +17,25 @@ class Authenticating:
     """Its initial response; empty if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """The client opens the connection: answer with `AmqpConnection.open`."""
 
     open: Open
 
 
-@dataclass(frozen=True, slots=True)
-class Attaching:
+class Attaching(msgspec.Struct, frozen=True):
     """The client attaches a link: answer with its `accept` or `refuse`."""
 
     link: SendingLink | ReceivingLink
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(msgspec.Struct, frozen=True):
     """The client stated the credit of a link on which the server sends: see its `credit` and `drain`."""
 
     link: SendingLink
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A message, or a part of one that takes several frames: its sections."""
 
     link: ReceivingLink
@@ -51,23 +46,20 @@ class Part:
     ends: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(msgspec.Struct, frozen=True):
     """Whole messages, in the form in which they are stored."""
 
     link: ReceivingLink
     run: TransferRun
 
 
-@dataclass(frozen=True, slots=True)
-class Aborted:
+class Aborted(msgspec.Struct, frozen=True):
     """The client aborted a message. It has used credit."""
 
     link: ReceivingLink
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The client told the outcome of messages that were sent to it; they are settled."""
 
     sent: tuple[Sent[SendingLink], ...]
@@ -77,23 +69,20 @@ class Outcome:
     """The octets of the state; empty for None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Detached:
+class Detached(msgspec.Struct, frozen=True):
     """A link is over: the client detached it, or ended its session, or closed the connection."""
 
     link: SendingLink | ReceivingLink
     error: Error | None
 
 
-@dataclass(frozen=True, slots=True)
-class WindowOpened:
+class WindowOpened(msgspec.Struct, frozen=True):
     """The client takes transfers again in a session whose window was closed."""
 
     links: tuple[SendingLink, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """The connection is over, after what is still to be sent: by the client, or because of a problem."""
 
     error: Error | None
@@ -101,8 +90,7 @@ class Closed:
     """What the server found wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Much was read that means nothing to the server: the other connections should have their turn."""
 
 

@@ -8,8 +8,9 @@ that continues; and a message whose body is one section `data` or `amqp-value`, 
 and footer.
 """
 
-from dataclasses import dataclass
 from struct import Struct
+
+import msgspec
 
 from omq.protocol.amqp_1_0 import serials, stored, types
 from omq.protocol.amqp_1_0.sections import Section
@@ -27,8 +28,7 @@ COMPILED_MESSAGES_A_STEP = 8 << 10
 LONGEST_TAG = 32
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRun:
+class TransferRun(msgspec.Struct, frozen=True):
     """Messages with consecutive delivery-ids."""
 
     channel: int
@@ -88,8 +88,7 @@ def take_transfers_plain(data: bytes, at: int, max_frame: int) -> tuple[Transfer
     return TransferRun(channel, handle, delivery, settled, longest, Bodies(bodies), kept), at
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
+class _Transfer(msgspec.Struct, frozen=True):
     link: tuple[int, int, bool, int]
     """Channel, handle, whether it is settled, and the delivery-id."""
     payload: int

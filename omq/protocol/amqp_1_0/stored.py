@@ -12,9 +12,10 @@ The head of a dead letter also has an exchange, a routing key, and the headers o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+
+import msgspec
 
 from omq.protocol.amqp.fields import ByteArray, Table
 from omq.protocol.amqp.fields import bounds as table_bounds
@@ -68,8 +69,7 @@ _CODES = {(int(section), constructor): form for (section, constructor), form in 
 _CONSTRUCTORS = {BodyKind.DATA: (0x75, 0xA0), BodyKind.TEXT: (0x77, 0xA1), BodyKind.BINARY: (0x77, 0xA0)}
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A message as it is stored."""
 
     head: bytes
@@ -133,8 +133,7 @@ def _head(form: int, before: bytes, after: bytes) -> bytes:
     return _BEGINNING + _U32.pack(len(table)) + table
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(msgspec.Struct, frozen=True):
     """What stands around a stored body."""
 
     form: int

@@ -5,16 +5,16 @@ deliveries are no more than the peer's credit allowed, however it settles them.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from omq.protocol.amqp_1_0 import serials
 
 L = TypeVar("L")
 
 
-@dataclass(frozen=True, slots=True)
-class Sent(Generic[L]):
+class Sent(msgspec.Struct, Generic[L], frozen=True):
     """Consecutive deliveries of one link, and the messages that they carry."""
 
     link: L

@@ -4,8 +4,8 @@ The messages of a read for one topic are one post, in their order. Order between
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import trio
 
 from omq.access.topology import Target
@@ -72,8 +72,7 @@ class Group:
 Groups = dict[Target, Group]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """Messages of a publish in one group."""
 
     group: Group
@@ -84,12 +83,11 @@ class _Part:
     """Which messages of the publish they are; None for all of them."""
 
 
-@dataclass(slots=True)
-class ChannelPost:
+class ChannelPost(msgspec.Struct):
     """Consecutive messages that a client published on one channel."""
 
     count: int
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_Part] = msgspec.field(default_factory=list)
 
     def add(self, group: Group, begin: int, count: int, indexes: Sequence[int] | None) -> None:
         """Note that N `count` of these messages are in this group: those at `indexes`, or all of them."""

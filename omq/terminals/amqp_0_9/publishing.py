@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import trio
 
 from omq.access.topology import REPLIES, Topology
@@ -234,7 +235,7 @@ def _slice_end(heads: Sequence[bytes], begin: int) -> int:
 def _slice(run: PublishRun, begin: int, end: int) -> PublishRun:
     if end - begin == run.batch.count:
         return run
-    return replace(run, batch=run.batch.part(begin, end), heads=run.heads[begin:end])
+    return msgspec.structs.replace(run, batch=run.batch.part(begin, end), heads=run.heads[begin:end])
 
 
 async def _bodies(batch: Batch) -> Sequence[bytes]:

@@ -6,9 +6,10 @@ that were framed and then given back, because the client stalled.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+
+import msgspec
 
 from omq.drivers.seam import Channel, Outcome
 
@@ -23,8 +24,7 @@ class UnknownTag(Exception):
         super().__init__(f"unknown delivery tag {tag}")
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(msgspec.Struct):
     """Messages with consecutive tags that one channel of the seam delivered."""
 
     first: int
@@ -38,8 +38,7 @@ class _Run:
         return self.first + len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """Messages that leave the unacknowledged ones: to be settled on their channel."""
 
     tag: int

@@ -6,8 +6,9 @@ session sends it when the window opens, and until then none of its links begins 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+import msgspec
 
 from omq.drivers.seam import Cut, Octets
 from omq.protocol.amqp.portions import Portion
@@ -25,23 +26,20 @@ MOST_FRAME = 64 << 10
 """The longest frame that the server sends, so that other links have their turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentFrames:
+class SentFrames(msgspec.Struct, frozen=True):
     """What became of the frames of one message: how many may leave now, and how many wait for the window."""
 
     now: int
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """Messages of one frame each, which may all leave now."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Framed:
+class _Framed(msgspec.Struct, frozen=True):
     """A message that has a delivery-id."""
 
     delivery: int
@@ -325,5 +323,5 @@ def _first(cuts: Sequence[Cut], count: int) -> Iterator[Cut]:
     for cut in cuts:
         if count <= 0:
             return
-        yield replace(cut, ids=cut.ids[:count])
+        yield msgspec.structs.replace(cut, ids=cut.ids[:count])
         count -= len(cut.ids)

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
@@ -20,8 +21,7 @@ from omq.terminals.connection.liveness import Excuse
 from omq_storage.batches import Batch, Bodies, joined
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """Messages of one read that are posted together."""
 
     batch: Batch

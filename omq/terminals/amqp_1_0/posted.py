@@ -1,7 +1,8 @@
 """Messages that were posted to a topic, and their outcomes in the terms of AMQP 1.0."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason
@@ -12,8 +13,7 @@ ACCEPTED = performatives.write(performatives.Accepted())
 RELEASED = performatives.write(performatives.Released())
 
 
-@dataclass(frozen=True, slots=True)
-class PostedDeliveries:
+class PostedDeliveries(msgspec.Struct, frozen=True):
     """Consecutive messages of a post that came with consecutive delivery-ids."""
 
     first: int | None
@@ -25,8 +25,7 @@ Told = tuple[int, int, bytes]
 """The first and the last delivery-id of messages, and their outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(msgspec.Struct, frozen=True):
     """Messages of one post, whose outcomes are not told yet."""
 
     deliveries: Sequence[PostedDeliveries]

@@ -5,8 +5,9 @@ its consumers a form of its own, which knows the channel and numbers the deliver
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
+
+import msgspec
 
 from omq.drivers.seam import Cut, Octets
 
@@ -101,6 +102,6 @@ def cuts_behind(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:
         if not count:
             return cuts[index:]
         if count < len(cut.ids):
-            return [replace(cut, ids=cut.ids[count:]), *cuts[index + 1 :]]
+            return [msgspec.structs.replace(cut, ids=cut.ids[count:]), *cuts[index + 1 :]]
         count -= len(cut.ids)
     return ()
