@@ -149,6 +149,7 @@ def test_forms(octets: str, value: Value) -> None:
     [
         ("", "missing"), ("3f", "no type 0x3f"), ("56 02", "0 or 1"), ("70 00", "1 of its 4"),
         ("a1 01 ff", "not UTF-8"), ("a3 01 ff", "not ASCII"), ("b0 ff ff ff ff 00", "of its"),
+        ("b0 00 00 00", "3 of its 4"), ("a0", "0 of its 1"),
         ("c0 00", "no count"), ("c0 01 01", "cannot have 1"), ("d0 00 00 00 04 ff ff ff ff", "cannot have"),
         ("c0 03 01 41 41", "belong to no value"), ("c1 02 01 41", "key without a value"),
         ("e0 01 00", "no constructor"), ("e0 02 00 3f", "no type"), ("e0 03 01 56 02", "0 or 1"),
@@ -159,6 +160,15 @@ def test_forms(octets: str, value: Value) -> None:
 def test_malformed_values(octets: str, problem: str) -> None:
     with pytest.raises(DecodeError, match=problem):
         types.read_all(bytes.fromhex(octets))
+
+
+@pytest.mark.parametrize("octets", ["70 00 00 00 07", "a0 01 ff", "b0 00 00 00 01 ff", "00 a3 01 61 41"])
+def test_a_truncated_value_is_not_skipped(octets: str) -> None:
+    whole = bytes.fromhex(octets)
+    for end in range(len(whole)):
+        with pytest.raises(DecodeError):
+            types.skip(whole, 0, end)
+    assert types.skip(whole, 0, len(whole)) == len(whole)
 
 
 def test_nesting_is_bounded() -> None:

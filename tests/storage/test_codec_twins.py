@@ -384,6 +384,15 @@ def test_spans_lie_within_their_octets(envelope: tuple[int, int, int]) -> None:
 
 
 @needs_codec
+def test_found_messages_are_frames_without_another_copy() -> None:
+    spans = native().Spans(bytes(20))
+    spans.add_envelope(0, 8, 20, 0)
+    found = batch(spans)
+    assert isinstance(found, Framed)
+    assert (found.count, found.longest, found.bodies()) == (1, 12, [bytes(12)])
+
+
+@needs_codec
 def test_joining_other_objects_is_refused() -> None:
     for wrong in (None, b"", 3):
         with pytest.raises(TypeError):

@@ -128,6 +128,26 @@ def test_a_damaged_block_is_named_and_all_others_are_saved(tmp_path: Path, level
         assert store.catalogue.topics()[topic].resume >= 1001
 
 
+def test_a_repair_without_room_leaves_nothing_open_and_can_be_repeated(tmp_path: Path) -> None:
+    path = filled(tmp_path / "store")
+    file = path / "strong" / "data.mdb"
+    change(file, file.read_bytes().index(b"0/105 "), b"X")
+    with lock_store(path):
+        before = files_open_in(path)
+        with pytest.raises(StoreError, match="full"):
+            repair(path, Words(), "first", lambda _: None, map_size=1 << 16)
+        assert files_open_in(path) == before
+    assert problems(path) != []
+    assert any("is kept as" in sentence for sentence in repaired(path))
+    assert problems(path) == []
+
+
+def files_open_in(path: Path) -> list[Path]:
+    """Return the files of a store that this process has open."""
+    opened = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.exists()]
+    return sorted(file for file in opened if file.is_relative_to(path))
+
+
 def test_a_lost_branch_page_loses_no_message(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)

@@ -139,6 +139,23 @@ def test_dependent_records_are_deleted_in_the_same_commit(
     catalogue.close()
 
 
+@pytest.mark.parametrize(
+    "delete",
+    [lambda catalogue: catalogue.delete_exchange(b"orders"), lambda catalogue: catalogue.unbind(TO_QUEUE)],
+    ids=["the exchange", "the binding"],
+)
+def test_the_queue_of_a_binding_that_is_gone_can_be_deleted(
+    path: Path, delete: Callable[[StoreCatalogue], None]
+) -> None:
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
+    fill(catalogue)
+    delete(catalogue)
+    catalogue.delete(0)
+    assert [record.id for record in catalogue.topics()] == [1]
+    assert all(binding.destination != 0 for binding in catalogue.bindings())
+    catalogue.close()
+
+
 def test_a_queue_and_its_options_are_one_commit(path: Path) -> None:
     catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
     fill(catalogue)

@@ -16,7 +16,7 @@ class Area:
     first test that fails.
     """
     twins: frozenset[str] = frozenset()
-    """The modules whose work the compiled codec does where there is one; it is off for them."""
+    """The modules whose work the compiled codec does where there is one; their tests also run without it."""
 
     def modules(self, root: Path) -> list[str]:
         """Return its modules, as paths from the root of the project."""
@@ -30,9 +30,11 @@ class Area:
     def _name(self, module: str) -> str:
         return str(Path(module).relative_to(self.folder))
 
-    def is_twin(self, module: str) -> bool:
-        """Return whether the compiled codec does the work of this module."""
-        return self._name(module) in self.twins
+    def codecs(self, module: str) -> tuple[bool, ...]:
+        """Return the codecs with which its tests must run: first the plain one (True) if this module does its
+        work, then the compiled one (False).
+        """
+        return (True, False) if self._name(module) in self.twins else (False,)
 
     def nearest_to(self, module: str) -> tuple[str, ...]:
         """Return the tests nearest to this module; all of the area where none are named."""
@@ -293,7 +295,7 @@ STORAGE = Area(
         "heads.py": _storage("blocks"),
         "inspection.py": _storage("inspection", "repair", "identity"),
         "integrity.py": _storage("integrity", "repair", "metas"),
-        "lookup.py": (*_storage("environment", "pieces"), *_server("bulk_reading")),
+        "lookup.py": (*_storage("environment", "pieces", "reader"), *_server("bulk_reading")),
         "merging.py": _storage("environment"),
         "metas.py": _storage("metas"),
         "misplaced.py": _storage("identity"),

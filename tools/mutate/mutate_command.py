@@ -166,16 +166,22 @@ def _outcomes(
             free.put(copy)
 
         def try_one(mutant: Mutant) -> tuple[Mutant, Trial]:
-            plain = area.is_twin(mutant.module)
             copy = free.get()  # waits until a worker is free
             try:
-                if options.nearest:
-                    return mutant, copy.try_files(mutant, area.nearest_to(mutant.module), plain)
-                tests = surveys[plain].chosen(mutant, area.tests_of(mutant.module), options.seconds)
-                limit = LIMIT_FACTOR * sum(map(surveys[plain].seconds.__getitem__, tests)) + LIMIT_SECONDS
-                return mutant, copy.try_mutant(mutant, tests, plain, limit)
+                for plain in area.codecs(mutant.module):
+                    trial = try_with_codec(copy, mutant, plain)
+                    if trial.outcome is not Outcome.SURVIVED:
+                        break
+                return mutant, trial
             finally:
                 free.put(copy)
+
+        def try_with_codec(copy: Copy, mutant: Mutant, plain: bool) -> Trial:
+            if options.nearest:
+                return copy.try_files(mutant, area.nearest_to(mutant.module), plain)
+            tests = surveys[plain].chosen(mutant, area.tests_of(mutant.module), options.seconds)
+            limit = LIMIT_FACTOR * sum(map(surveys[plain].seconds.__getitem__, tests)) + LIMIT_SECONDS
+            return copy.try_mutant(mutant, tests, plain, limit)
 
         try:
             surveys = {} if options.nearest else _surveys(area, mutants, copies[0], options.surveys)
@@ -191,8 +197,8 @@ def _outcomes(
 def _surveys(area: Area, mutants: list[Mutant], copy: Copy, kept: Path | None) -> dict[bool, Survey]:
     """Run the tests without a mutant, without and with the plain codec. Raises CannotRun."""
     surveys = {}
-    for plain in {area.is_twin(mutant.module) for mutant in mutants}:
-        modules = [module for module in area.modules(copy.folder) if area.is_twin(module) is plain]
+    for plain in {plain for mutant in mutants for plain in area.codecs(mutant.module)}:
+        modules = [module for module in area.modules(copy.folder) if plain in area.codecs(module)]
         tests = tuple(dict.fromkeys(chain.from_iterable(map(area.tests_of, modules)))) or area.tests
         name = f"{area.folder.replace('/', '-')}-{'plain' if plain else 'compiled'}.json"
         surveys[plain] = survey = copy.survey(tests, plain, None if kept is None else kept / name)

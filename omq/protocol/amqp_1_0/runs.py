@@ -122,7 +122,7 @@ def _transfer(data: bytes, at: int, max_frame: int) -> _Transfer | None:
         count, at = _U32.unpack_from(data, at + 8)[0], at + 12
     else:
         return None
-    if stop > end or at > stop or not _LEAST_FIELDS <= count <= _MOST_FIELDS:
+    if stop > end or not _LEAST_FIELDS <= count <= _MOST_FIELDS:
         return None
     handle, at = _uint(data, at, stop)
     delivery, at = _uint(data, at, stop) if handle is not None else (None, at)
