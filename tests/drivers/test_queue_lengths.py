@@ -1,4 +1,4 @@
-"""Queues have at most so many messages and octets: the oldest make room, or new ones are refused."""
+"""Queues have limits of messages and of octets: the oldest make room, or new ones are refused."""
 
 import pytest
 from queue_cases import EITHER, FAILED, queue_of, rest, small_posts, worker

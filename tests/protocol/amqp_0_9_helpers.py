@@ -5,9 +5,10 @@ from struct import Struct
 
 from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.events import Event, PublishRun
+from omq.protocol.amqp_0_9.events import ChannelFault, ConnectionFault, Event, PublishRun
 from omq.protocol.amqp_0_9.frames import FrameType, body_frames, frame, header_frame, method_frame
 from omq.protocol.amqp_0_9.methods import (
+    BasicGet,
     BasicPublish,
     ChannelOpen,
     ConnectionOpen,
@@ -25,6 +26,9 @@ OPENAMQ = ConnectionStartOk(
 NO_PROPERTIES = b"\0\0"
 PERSISTENT = b"\x10\x00\x02"
 BAD_END = Struct(">BHIB")
+GET = BasicGet(b"q")
+WIDE = b"\x20\0\0\0\0\x1b\x01tT\0\0\0\0\0\0\0\x05\x01aA\0\0\0\x09T\0\0\0\0\0\0\0\x07"
+"""Properties with a table that has times of eight octets."""
 
 
 def publish(
@@ -99,6 +103,21 @@ def merged(events: Iterable[Event]) -> list[object]:
             case _:
                 found.append(event)
     return found
+
+
+def failure(events: list[Event]) -> tuple[int, int, int]:
+    """Return the code, class and method of the one event, a failure."""
+    assert len(events) == 1, events
+    (event,) = events
+    assert isinstance(event, ConnectionFault | ChannelFault)
+    return event.problem.code, event.problem.class_id, event.problem.method_id
+
+
+def one(events: list[Event]) -> PublishRun:
+    """Return the one event, a run of messages."""
+    (event,) = events
+    assert isinstance(event, PublishRun)
+    return event
 
 
 def all_methods() -> Sequence[type]:

@@ -7,7 +7,18 @@ from omq.protocol.amqp_1_0.connection import HEADER, AmqpConnection, Offer
 from omq.protocol.amqp_1_0.events import Attaching, Authenticating, Event, Opening
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
-from omq.protocol.amqp_1_0.performatives import Attach, Begin, Open, Performative, Source, Target
+from omq.protocol.amqp_1_0.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    End,
+    Error,
+    Open,
+    Performative,
+    Source,
+    Target,
+)
 from omq.protocol.amqp_1_0.types import NULL, write
 
 ADDRESS = write("a")
@@ -102,3 +113,12 @@ def source(address: bytes = ADDRESS) -> bytes:
 def target(address: bytes = ADDRESS) -> bytes:
     """Return a target with this address."""
     return performatives.write(Target(address)) if address else NULL
+
+
+def condition(said: list[Performative]) -> str:
+    """Return the condition with which the only detach, end or close among these came."""
+    errors = [one.error for one in said if isinstance(one, Detach | End | Close)]
+    assert len(errors) == 1
+    error = performatives.read_all(errors[0])
+    assert isinstance(error, Error)
+    return error.condition

@@ -29,7 +29,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.types import NULL, Binary, read_all, write
+from omq.protocol.amqp_1_0.types import NULL, Binary, Described, Map, Symbol, Value, read_all, write
 
 from .conversation import PATIENCE
 
@@ -60,6 +60,11 @@ def source(address: str | None, **fields: Any) -> bytes:
 def target(address: str | None, **fields: Any) -> bytes:
     """Return a target with this address."""
     return performatives.write(Target(write(address), **fields))
+
+
+def from_filter(name: str, value: Value) -> bytes:
+    """Return a filter set with the beginning of a replay."""
+    return write(Map(((Symbol("from"), Described(Symbol(name), value)),)))
 
 
 @dataclass(frozen=True, slots=True)

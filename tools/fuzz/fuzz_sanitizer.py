@@ -22,6 +22,8 @@ TESTS = (
     "tests/storage/test_codec_twins.py",
     "tests/protocol/test_protocol_twins.py",
     "tests/protocol/test_amqp_0_9_delivery.py",
+    "tests/protocol/test_amqp_0_9_cuts.py",
+    "tests/protocol/test_amqp_0_9_messages.py",
     "tests/protocol/test_amqp_0_9_server.py",
 )
 

@@ -90,7 +90,7 @@ DRIVERS = Area(
         "dead_letters.py": QUEUES,
         "direct.py": (
             *_drivers("direct_nodes"),
-            *_server("amqp_1_0", "amqp_1_0_relay", "amqp_1_0_statistics"),
+            *_server("amqp_1_0_nodes", "amqp_1_0_relay", "amqp_1_0_statistics"),
         ),
         "disuse.py": (*_drivers("queue_disuse"), *QUEUES),
         "ephemeral_queues.py": QUEUES,
@@ -180,7 +180,7 @@ ACCESS = Area(
         "attempts.py": ("tests/access/test_attempts.py", *_server("many_attempts")),
         "clients.py": _server("reloading", "many_attempts"),
         "control.py": ("tests/access/test_control.py", *_server("quotas", "dmp_leases", "reloading")),
-        "direct.py": _server("amqp_1_0", "amqp_1_0_relay", "amqp_1_0_statistics"),
+        "direct.py": _server("amqp_1_0_nodes", "amqp_1_0_relay", "amqp_1_0_statistics"),
         "hashes.py": ("tests/access/test_hashes.py",),
         "leased_topic.py": ("tests/access/test_leased_topics.py", *_server("dmp_leases", "dmp_sinks")),
         "leases.py": _server("dmp_leases"),
@@ -206,10 +206,16 @@ ACCESS = Area(
     },
 )
 
-AMQP_0_9 = (*_protocol("amqp_0_9_server", "amqp_0_9_recordings"), *_amqp("probe"))
+AMQP_0_9 = (
+    *_protocol("amqp_0_9_server", "amqp_0_9_messages", "amqp_0_9_cuts", "amqp_0_9_recordings"),
+    *_amqp("probe"),
+)
 """Tests of the dialogue of AMQP 0-9-1."""
 
-AMQP_1_0 = (*_protocol("amqp_1_0_connection"), *_server("amqp_1_0", "amqp_1_0_windows"))
+AMQP_1_0 = (
+    *_protocol("amqp_1_0_connection", "amqp_1_0_links", "amqp_1_0_transfers"),
+    *_server("amqp_1_0", "amqp_1_0_nodes", "amqp_1_0_refusals", "amqp_1_0_connections", "amqp_1_0_windows"),
+)
 """Tests of the dialogue of AMQP 1.0."""
 
 PROTOCOL = Area(

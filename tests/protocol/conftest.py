@@ -1,0 +1,13 @@
+"""What the tests of protocols share."""
+
+import pytest
+
+from tests.protocol.amqp_1_0_helpers import Peer
+
+
+@pytest.fixture
+def peer() -> Peer:
+    """Return a connection of AMQP 1.0 with one session."""
+    made = Peer()
+    made.open()
+    return made

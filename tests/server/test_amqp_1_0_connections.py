@@ -1,0 +1,113 @@
+"""Connections of AMQP 1.0: clients authenticate, have rights, and are closed when they are silent."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from omq.config import ClientConfig
+from omq.protocol.amqp_1_0 import performatives
+from omq.protocol.amqp_1_0.performatives import (
+    Close,
+    Detach,
+)
+from omq.protocol.amqp_1_0.types import NULL
+
+from .amqp_1_0_peer import (
+    HEADER,
+    SASL_HEADER,
+    condition,
+    opened,
+    peer,
+)
+from .conversation import serving
+from .test_clients import HASH, SECRET
+from .test_liveness import pass_time
+
+
+async def test_the_server_stops(store: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with serving(store) as host:
+            client = await stack.enter_async_context(opened(host.port))
+            await client.receiver("q", credit=1)
+        assert condition(await client.until(Close)) == "amqp:connection:forced"
+
+
+async def test_a_client_that_says_nothing_is_closed(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await pass_time(clock, 100)
+        await client.heartbeat()
+        await client.settle()
+        await pass_time(clock, 115)
+        await client.settle()
+        await pass_time(clock, 125)
+        assert condition(await client.until(Close)) == "amqp:resource-limit-exceeded"
+
+
+async def test_the_server_sends_heartbeats(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host, peer(host.port) as client:
+        await client.open(idle_ms=8000)
+        before = host.server.terminals()[0].statistics().octets_out
+        await pass_time(clock, 9, step=0.5)
+        assert host.server.terminals()[0].statistics().octets_out - before == 16
+
+
+async def test_a_client_that_does_not_open_is_closed(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host, peer(host.port) as client:
+        await client.send(HEADER)
+        assert await client.header() == HEADER
+        await pass_time(clock, host.server.config.handshake_seconds + 2)
+        with pytest.raises(EOFError):
+            await client.next()
+
+
+RIGHTS = {"declare": ["mine*"], "publish": ["mine*", "unicast.mine"], "subscribe": ["mine*", "unicast.mine"]}
+
+
+async def test_links_need_the_rights_of_their_client(store: Path) -> None:
+    clients = [ClientConfig(name="some", secret=HASH, **RIGHTS)]
+    async with serving(store, clients=clients) as host:
+        async with peer(host.port) as client:
+            assert (await client.authenticate("PLAIN", b"\0some\0wrong")).code == 1
+        async with peer(host.port) as client:
+            await client.send(HEADER)  # without SASL
+            assert await client.header() == SASL_HEADER
+            with pytest.raises(EOFError):
+                await client.next()
+        async with peer(host.port) as client:
+            assert (await client.authenticate("PLAIN", b"\0some\0" + SECRET.encode())).code == 0
+            await client.open()
+            allowed = ("mine", "unicast.mine")
+            refused = ("yours", "unicast.yours", "openstack.org/om/notify/x")
+            handle = 0
+            for address in (*allowed, *refused):
+                for attach in (client.sender, client.receiver):
+                    handle += 1
+                    answer = await attach(address, handle)
+                    terminus = answer.source if answer.role is False else answer.target
+                    assert (terminus != NULL) is (address in allowed), address
+                    if address in refused:
+                        assert condition(await client.until(Detach)) == "amqp:unauthorized-access"
+
+
+async def test_clients_authenticate(store: Path) -> None:
+    async with serving(store) as host:
+        async with peer(host.port) as client:
+            assert (await client.authenticate("ANONYMOUS")).code == 0
+            await client.open()
+            await client.sender("q")
+        async with peer(host.port) as client:
+            assert (await client.authenticate("PLAIN", b"\0me\0x")).code == 0
+            await client.open()
+            assert host.server.terminals()[-1].statistics().client == b"me"
+        async with peer(host.port) as client:
+            assert (await client.authenticate("PLAIN", b"me")).code == 1
+            with pytest.raises(EOFError):
+                await client.next()
+        async with peer(host.port) as client:
+            await client.send(SASL_HEADER + HEADER)
+            assert await client.header() == SASL_HEADER
+            await client.heard(performatives.SaslMechanisms)
+            with pytest.raises(EOFError):
+                await client.next()

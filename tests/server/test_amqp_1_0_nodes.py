@@ -1,0 +1,245 @@
+"""Nodes of AMQP 1.0 without queues: messages go from producers to consumers, and outcomes back."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from omq.protocol.amqp_1_0 import performatives
+from omq.protocol.amqp_1_0.performatives import (
+    Attach,
+    Detach,
+    Flow,
+    Modified,
+)
+
+from .amqp_1_0_peer import (
+    ACCEPTED,
+    RELEASED,
+    condition,
+    opened,
+    source,
+    target,
+    text,
+)
+from .conversation import eventually, serving
+
+
+async def test_a_direct_message_goes_to_a_consumer_and_its_outcome_comes_back(store: Path) -> None:
+    error = performatives.write(performatives.Error("app:no", "not today"))
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("exclusive.work", credit=10)
+        await client.sender("exclusive.work")
+        for state in (ACCEPTED, performatives.write(performatives.Rejected(error)), RELEASED):
+            delivery = await client.publish(text("x"))
+            message = await worker.message()
+            assert message.octets == text("x")
+            await worker.told(message.delivery, message.delivery, state)
+            outcome = await client.outcome()
+            assert (outcome.first, outcome.settled, outcome.state) == (delivery, True, state)
+
+
+async def test_a_direct_message_without_a_consumer_is_released(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("exclusive.work")
+        for _ in range(30):
+            await client.publish(text("x"))
+            assert (await client.outcome()).state == RELEASED
+        statistics = host.server.statistics()
+        assert (statistics.direct_nodes, statistics.undelivered) == (1, 30)
+
+
+async def test_a_released_direct_message_goes_to_a_consumer_that_has_not_had_it(store: Path) -> None:
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(serving(store))
+        client, one, two = [await stack.enter_async_context(opened(host.port)) for _ in range(3)]
+        await one.receiver("unicast.x", credit=1)
+        await one.settle()
+        await client.sender("unicast.x")
+        await client.publish(text("x"))
+        first = await one.message()
+        await two.receiver("unicast.x", credit=1)
+        await two.settle()
+        await one.told(first.delivery, first.delivery, RELEASED)
+        second = await two.message()
+        assert second.octets == text("x")
+        failed = performatives.write(Modified(delivery_failed=True))
+        await two.told(second.delivery, second.delivery, failed)
+        assert (await client.outcome()).state == failed
+
+
+async def test_the_consumers_credit_is_the_producers(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("unicast.x", credit=3)
+        await worker.settle()
+        await client.say(
+            Attach("s", 1, False, source=source("here"), target=target("unicast.x"), initial_delivery_count=0)
+        )
+        await client.heard(Attach)
+        assert (await client.heard(Flow)).link_credit == 3
+        for _ in range(3):
+            await client.publish(text("x"), settled=True)
+        messages = [await worker.message() for _ in range(3)]
+        await worker.told(messages[0].delivery, messages[-1].delivery)
+        await worker.credit(5, count=3)
+        flow = await client.heard(Flow)
+        assert (flow.delivery_count, flow.link_credit) == (3, 5)
+
+
+async def test_settled_direct_messages_wait_for_credit_that_was_withdrawn(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("unicast.x", credit=5)
+        await worker.settle()
+        await client.sender("unicast.x")
+        await worker.credit(0)
+        await worker.settle()
+        for number in range(5):
+            await client.publish(text(f"{number}"), settled=True)
+        await client.settle()
+        await worker.credit(5)
+        assert [(await worker.message()).octets for _ in range(5)] == [text(f"{n}") for n in range(5)]
+
+
+async def test_a_direct_message_whose_consumer_goes_away_is_in_doubt(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        async with opened(host.port) as worker:
+            await worker.receiver("unicast.x", credit=5)
+            await worker.settle()
+            await client.sender("unicast.x")
+            await client.publish(text("x"))
+            await worker.message()
+        assert (await client.outcome()).state == performatives.write(Modified(delivery_failed=True))
+
+
+async def test_a_dynamic_node_lives_with_its_link(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
+        address = await client.made()
+        await client.credit(1)
+        await client.settle()
+        await server.sender(address)
+        await server.publish(text("reply"), settled=True)
+        assert (await client.message()).octets == text("reply")
+        await client.say(Detach(0, closed=True))
+        assert condition(await server.until(Detach)) == "amqp:resource-deleted"
+        await server.sender(address, handle=3)
+        assert condition(await server.until(Detach)) == "amqp:not-found"
+        assert not host.server.memory.waiting.used
+
+
+async def test_a_stalled_consumer_of_a_node_leaves_messages_to_others(store: Path) -> None:
+    body = text("x" * 2_000_000)
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as slow:
+        await slow.receiver("unicast.x", credit=100)
+        await slow.settle()
+        await client.sender("unicast.x")
+        for _ in range(4):
+            await client.publish_long(body)
+        await client.settle()
+        await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
+        async with opened(host.port) as other:
+            await other.receiver("unicast.x", credit=100)
+            found = [(await other.message()).octets for _ in range(2)]
+            assert found == [body, body]
+
+
+async def test_outcomes_may_come_before_a_take_is_written_completely(store: Path) -> None:
+    small, large = text("x" * 40_000), text("x" * 6_000_000)
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await client.sender("unicast.x")
+        await worker.receiver("unicast.x", credit=4)
+        await worker.settle()
+        deliveries = [await client.publish_long(message) for message in (small, small, small, large)]
+        told: set[int] = set()
+        for _ in range(4):
+            message = await worker.message()
+            await worker.told(message.delivery, message.delivery)
+        while told != set(deliveries):
+            outcome = await client.outcome()
+            assert outcome.state == ACCEPTED
+            told |= set(range(outcome.first, (outcome.last or outcome.first) + 1))
+        assert not host.server.memory.waiting.used
+
+
+async def test_a_node_whose_maker_leaves_in_the_middle_of_a_send(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
+        address = await client.made()
+        await client.credit(10)
+        await client.settle()
+        await server.sender(address)
+        for _ in range(4):
+            await server.publish_long(text("x" * 2_000_000), settled=True)
+        await server.settle()
+        await client.say(Detach(0, closed=True))
+        assert (await client.until(Detach)).closed
+        assert condition(await server.until(Detach)) == "amqp:resource-deleted"
+        assert not host.server.memory.waiting.used
+        assert host.server.statistics().defects == 0
+
+
+async def test_a_producer_without_credit_gets_some_when_the_last_consumer_leaves(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        async with opened(host.port) as worker:
+            await worker.receiver("unicast.x")
+            await worker.settle()
+            said = Attach("s", 1, False, target=target("unicast.x"), initial_delivery_count=0)
+            await client.say(said)
+            await client.heard(Attach)
+            assert (await client.heard(Flow)).link_credit == 0
+        assert (await client.heard(Flow)).link_credit > 0
+        await client.publish(text("x"))
+        assert (await client.outcome()).state == RELEASED
+
+
+async def test_a_message_that_waits_for_a_consumer_that_leaves_is_told(store: Path) -> None:
+    failed = performatives.write(Modified(delivery_failed=True))
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as one:
+        await one.receiver("unicast.x", credit=50)
+        await one.settle()
+        await client.sender("unicast.x")
+        async with opened(host.port) as other:
+            await other.receiver("unicast.x")
+            await other.settle()
+            await client.publish(text("x"))
+            message = await one.message()
+            await one.told(message.delivery, message.delivery, failed)
+            await one.settle()
+        assert (await client.outcome()).state == failed
+
+
+async def test_a_dynamic_node_is_consumed_by_its_connection_alone(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
+        address = await client.made()
+        await other.receiver(address)
+        assert condition(await other.until(Detach)) == "amqp:not-found"
+        await client.receiver(address, handle=3)
+        await client.settle()
+
+
+async def test_a_topic_with_the_name_of_a_node_comes_first(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        omq = await host.connect()
+        await omq.ask(b"(Declare unicast.x Round_robin Transient)")
+        await client.sender("unicast.x")
+        await client.publish(text("x"))
+        assert (await client.outcome()).state == ACCEPTED
+        await client.receiver("unicast.x", credit=1)
+        assert (await client.message()).octets == text("x")
+
+
+async def test_a_flow_in_the_middle_of_a_blocked_send(store: Path) -> None:
+    body = text("x" * 8_000_000)
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("q")
+        await client.accepted(await client.publish_long(body))
+        async with opened(host.port, max_frame=8192, window=900) as slow:
+            said = Attach("r", 0, True, source=source("q"), target=target("here"))
+            await slow.say(said)
+            await slow.until(Attach)
+            await slow.say(Flow(0, 900, 0, 1 << 20, 0, 0, 1))
+            await eventually(lambda: any(one.statistics().is_sending for one in host.server.terminals()))
+            await slow.say(Flow(0, 5000, 0, 1 << 20))
+            await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
+            assert (await slow.message()).octets == body
+        assert host.server.statistics().defects == 0
