@@ -7,37 +7,41 @@ import itertools
 import re
 import tomllib
 import typing
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from struct import Struct
-from typing import Literal, assert_never
+from typing import assert_never
 
 import msgspec
 import pytest
 import trio
+from document_rows import dmp_rows, frame_rows, known
 from made_stores import damage
+from protocol_document import (
+    EXAMPLES,
+    TEXT,
+    Example,
+    Expect,
+    Mark,
+    Octet,
+    Send,
+    Step,
+    fenced,
+    sentence_patterns,
+)
 
 from omq import model
 from omq.config import Config
-from omq.protocol.amqp import head as stored_head
-from omq.protocol.amqp import properties, shortstr
-from omq.protocol.dmp.envelopes import AFTER_HEAD, NULL_MESSAGE, NUMBER
+from omq.protocol.amqp import properties
 from omq.protocol.dmp.responses import ResponseCode
-from omq.protocol.handshake import DMP_HEADER, hello
+from omq.protocol.handshake import hello
 from omq.protocol.omq import types
 from omq.protocol.omq.commands import CommandError, parse
 from omq.protocol.omq.frames import FrameDecoder, FrameType, MessageRun, encode
 from omq.server import open_server
 from omq_storage.blocks import encode as block_of
-from omq_storage.blocks import unpack_sent
 from omq_storage.levels import Level
-from omq_storage.numbers import unpack
 from omq_storage.store import Store
-
-DOCUMENT = Path(__file__).parent.parent / "docs" / "PROTOCOL.md"
-TEXT = DOCUMENT.read_text()
 
 PATIENCE_SECONDS = 60
 """The time limit of an example."""
@@ -45,353 +49,8 @@ PATIENCE_SECONDS = 60
 CONNECT = b"(Connect 1 example)\n"
 """What precedes an example that does not begin with a handshake of its own."""
 
-# -- reading the document -----------------------------------------------------------------------------------
 
-
-Octet = int | str | None
-"""A value; None for one that may have any; `L1` for one that may have any and is the next of `LEASE1`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Octets from the client; `LEASE1` stands for the lease with that name."""
-
-    connection: str
-    octets: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Expect:
-    """Octets that the server must send."""
-
-    connection: str
-    octets: tuple[Octet, ...]
-    line: int
-    written: tuple[str, ...] = ()
-    """The lines of the document, where they are in hex."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """`end`: the client finishes sending. `drop`: it closes. `closed`: the server has closed."""
-
-    connection: str
-    what: Literal["end", "drop", "closed"]
-
-
-Step = Send | Expect | Mark
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    line: int
-    heading: str
-    settings: str
-    stored: tuple[str, ...]
-    steps: tuple[Step, ...]
-    raw: frozenset[str]
-    """The connections that it shows from their first octets on, so that nothing goes before."""
-
-    def __str__(self) -> str:
-        return f"{self.heading}, line {self.line}"
-
-    def sent(self) -> bytes:
-        return b"".join(step.octets for step in self.steps if isinstance(step, Send))
-
-    def expected(self, connection: str) -> list[Expect]:
-        return [step for step in self.steps if isinstance(step, Expect) and step.connection == connection]
-
-    def speaking(self, *, dmp: bool) -> list[str]:
-        """Return the connections that speak DMP, or those that speak omq."""
-        begin: dict[str, bytes] = {}
-        for step in self.steps:
-            begin.setdefault(step.connection, step.octets if isinstance(step, Send) else b"")
-        return [name for name, octets in begin.items() if octets.startswith(DMP_HEADER) == dmp]
-
-
-@dataclass(slots=True)
-class Unfinished:
-    """An example while its lines are parsed."""
-
-    settings: list[str] = field(default_factory=list)
-    stored: list[str] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-
-
-STEP = re.compile(r"(\d?)([<>])(x|e|s|end|drop)?(?: (.*))?")
-LEASE_OCTET = re.compile(r"L\d")
-
-
-def read_octets(written: str) -> tuple[Octet, ...]:
-    return tuple(map(read_octet, written.partition(";")[0].split()))
-
-
-def read_octet(pair: str) -> Octet:
-    if LEASE_OCTET.fullmatch(pair):
-        return pair
-    return None if pair == "TT" else int(pair, 16)
-
-
-def read_sent(written: str) -> bytes:
-    digits = written.partition(";")[0].split()
-    return b"".join(part.encode() if part.startswith("LEASE") else bytes.fromhex(part) for part in digits)
-
-
-def read_example(line: int, heading: str, lines: list[str]) -> Example:
-    example = Unfinished()
-    for number, text in enumerate(lines, line):
-        match text[:2]:
-            case "= ":
-                example.settings.append(text[2:])
-            case "@ ":
-                example.stored.append(text[2:])
-            case "# " | "":
-                pass
-            case _:
-                match = STEP.fullmatch(text)
-                assert match, f"line {number} of the document is no line of an example: {text!r}"
-                example.steps.append(read_step(number, match[1], match[2], match[3], match[4] or ""))
-    first: dict[str, str] = {}
-    for text in lines:
-        if match := STEP.fullmatch(text):
-            first.setdefault(match[1], f"{match[2]}{match[3]}")
-    return Example(
-        line,
-        heading,
-        "\n".join(example.settings),
-        tuple(example.stored),
-        joined(example.steps),
-        raw=frozenset(connection for connection, kind in first.items() if kind == ">x"),
-    )
-
-
-def read_step(line: int, connection: str, arrow: str, kind: str | None, rest: str) -> Step:
-    match arrow, kind:
-        case ">", None:
-            return Send(connection, rest.encode() + b"\n")
-        case ">", "x":
-            return Send(connection, read_sent(rest))
-        case ">", "end":
-            return Mark(connection, "end")
-        case ">", "drop":
-            return Mark(connection, "drop")
-        case "<", "end":
-            return Mark(connection, "closed")
-        case "<", "e":
-            return Expect(connection, tuple(encode(types.Error(rest.encode()))), line)
-        case "<", "s":
-            return Expect(connection, tuple(shortstr.write(rest.encode(), rest)), line)
-        case "<", None:
-            return Expect(connection, read_octets(rest), line, (rest,))
-        case _:
-            raise AssertionError(f"line {line} of the document is no line of an example")
-
-
-def joined(steps: list[Step]) -> tuple[Step, ...]:
-    """Return steps with lines that belong together as one: what is sent at once, and the rows of octets."""
-    together: list[Step] = []
-    for step in steps:
-        match (together[-1] if together else None), step:
-            case Send(before, octets), Send(connection, more) if before == connection:
-                together[-1] = Send(connection, octets + more)
-            case Expect(before, octets, line, rows), Expect(connection, more, _, row) if (
-                before == connection and bool(rows) == bool(row)
-            ):
-                together[-1] = Expect(connection, octets + more, line, rows + row)
-            case _:
-                together.append(step)
-    return tuple(together)
-
-
-def fenced(kind: str) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the fenced blocks of a kind: the line of their first, the heading above them, and their lines."""
-    heading = ""
-    block: list[str] | None = None
-    start = 0
-    for number, text in enumerate(TEXT.splitlines(), 1):
-        if block is None:
-            if text.startswith("#"):
-                heading = text.lstrip("# ")
-            elif text.startswith("```"):
-                block, start, opened = [], number + 1, text[3:]
-        elif text == "```":
-            if opened == kind:
-                yield start, heading, block
-            block = None
-        else:
-            block.append(text)
-    assert block is None, "the document's last fenced block has no end"
-
-
-EXAMPLES = [read_example(*block) for block in fenced("omq")]
-
-
-NUMBERS = ("A", "B", "K", "M", "N")
-WORDS = ("ARGUMENT", "ARGUMENTS", "COMMAND", "FEED", "NAME", "SINK", "TIME", "TOPIC", "TYPES", "WHOSE", "WHY")
-STAND_IN = re.compile(rf"\b({'|'.join(NUMBERS + WORDS)})\b")
-
-
-def sentence_patterns() -> list[tuple[str, re.Pattern[str]]]:
-    """Return the sentences that the document lists, as patterns: a word in capitals stands for something."""
-    return [
-        (line, re.compile("".join(_pattern(part) for part in STAND_IN.split(line))))
-        for _, _, lines in fenced("errors")
-        for line in lines
-    ]
-
-
-def _pattern(part: str) -> str:
-    if part in NUMBERS:
-        return r"-?\d+"
-    return ".+" if part in WORDS else re.escape(part)
-
-
-# -- how frames are written ---------------------------------------------------------------------------------
-
-ROW = 16
-COLUMN = 3 * ROW + 2
-NAMES = {
-    FrameType.ERROR: "Error", FrameType.PING: "Ping", FrameType.MESSAGE: "Message",
-    FrameType.SUBSCRIBED: "Subscribed", FrameType.UNSUBSCRIBED: "Unsubscribed",
-    FrameType.DECLARED: "Declared", FrameType.CONFIRMED: "Confirmed", FrameType.TOPICS: "Topics",
-    FrameType.DELETED: "Deleted", FrameType.LEASED: "Leased", FrameType.BLOCK: "Block",
-    FrameType.BLOCKS: "Blocks", FrameType.MANAGED: "Managed", FrameType.STATISTICS: "Statistics",
-    FrameType.CONNECTIONS: "Connections", FrameType.SUBSCRIBERS: "Subscribers", FrameType.DONE: "Done",
-}  # fmt: skip
-LENGTH = Struct(">I")
-
-
-def frame_rows(octets: tuple[Octet, ...]) -> list[str]:
-    """Return whole frames as the document writes them: rows of hex, each with what it means."""
-    rows: list[str] = []
-    while octets:
-        (length,) = LENGTH.unpack(known(octets[:4]))
-        frame, octets = octets[: 4 + length], octets[4 + length :]
-        kind = frame[4]
-        assert isinstance(kind, int)
-        rows.append(row(frame[:5], NAMES[FrameType(kind)]))
-        payload = frame[5:]
-        match kind:
-            case FrameType.MESSAGE:
-                rows.append(row(payload[:8], f"id {number(payload[:8])}"))
-                rows.append(row(payload[8:12], f"topic {number(payload[8:12])}"))
-                payload = payload[12:]
-            case FrameType.PING:
-                rows.append(row(payload, "seconds since the epoch"))
-                payload = ()
-            case FrameType.CONFIRMED:
-                rows.append(row(payload, f"n {number(payload)}"))
-                payload = ()
-            case FrameType.DONE:
-                rows.append(row(payload, f"count {number(payload)}"))
-                payload = ()
-            case FrameType.BLOCK:
-                rows += block_rows(payload)
-                payload = ()
-            case _:
-                pass
-        rows += text_rows(payload)
-    return rows
-
-
-BLOCK_FIELDS = (
-    (8, "magic, format {0}, flags {1}"), (4, "checksum"), (4, "topic {n}"), (8, "first id {n}"),
-    (8, "time {n}"), (4, "{n} messages"), (4, "{n} octets of frames"), (8, "{n} octets of heads"),
-)  # fmt: skip
-
-
-def block_rows(octets: tuple[Octet, ...]) -> list[str]:
-    """Return a stored block: its header field by field, its arrays, and its frames and heads."""
-    value = known(octets)
-    block = unpack_sent(value)
-    rows: list[str] = []
-    at = 0
-    for size, meaning in BLOCK_FIELDS:
-        field = octets[at : at + size]
-        at += size
-        rows.append(row(field, meaning.format(value[4], value[5], n=number(field))))
-    arrays = [("offsets", block.offsets), ("time deltas", block.deltas)]
-    if block.heads is not None:
-        arrays.append(("offsets of heads", block.heads.offsets))
-    for meaning, array in arrays:
-        if array is not None:
-            rows.append(row(octets[at : at + len(array)], f"{meaning} {', '.join(map(str, unpack(array)))}"))
-            at += len(array)
-    for message in range(block.first, block.next):
-        size = len(block.frame(message))
-        rows += text_rows(octets[at : at + size])
-        at += size
-    return rows + text_rows(octets[at:])
-
-
-def text_rows(octets: tuple[Octet, ...]) -> list[str]:
-    parts = (octets[start : start + ROW] for start in range(0, len(octets), ROW))
-    return [row(part, shown(known(part))).rstrip() for part in parts]
-
-
-def shown(octets: bytes) -> str:
-    return "".join(chr(octet) if 32 <= octet < 127 else "." for octet in octets)
-
-
-def dmp_rows(octets: bytes) -> list[str]:
-    """Return what a DMP server sends, as the document writes it: short strings, then perhaps envelopes."""
-    rows: list[str] = []
-    while octets:
-        if octets[0]:  # no envelope in the document has 16 MiB
-            end = 1 + octets[0]
-            rows += [row(tuple(octets[:1]), f"{octets[0]} octets"), *text_rows(tuple(octets[1:end]))]
-        elif octets.startswith(NULL_MESSAGE):
-            end = len(NULL_MESSAGE)
-            rows.append(row(tuple(octets[:end]), "a null message"))
-        else:
-            end = NUMBER.size + NUMBER.unpack_from(octets)[0]
-            rows += envelope_rows(octets[:end])
-        octets = octets[end:]
-    return rows
-
-
-def envelope_rows(envelope: bytes) -> list[str]:
-    key_at = NUMBER.size + 1 + envelope[NUMBER.size]
-    flags_at = key_at + 1 + envelope[key_at]
-    values_at = flags_at + 2
-    options_at = stored_head.skip(envelope, NUMBER.size, len(envelope) - AFTER_HEAD)
-    body_at = options_at + AFTER_HEAD
-    present = [
-        name.replace("_", "-")
-        for name in properties.Properties.__dataclass_fields__
-        if getattr(stored_head.decode(envelope[NUMBER.size : options_at]).properties, name) is not None
-    ]
-    exchange, key = envelope[NUMBER.size : key_at], envelope[key_at:flags_at]
-    return [
-        row(tuple(envelope[: NUMBER.size]), f"size {len(envelope) - NUMBER.size}"),
-        row(tuple(exchange), f"exchange {shown(exchange[1:])}" if exchange[0] else "no exchange"),
-        row(tuple(key), f"key {shown(key[1:])}" if key[0] else "no key"),
-        row(tuple(envelope[flags_at:values_at]), ", ".join(present) or "no properties"),
-        *text_rows(tuple(envelope[values_at:options_at])),
-        row(
-            tuple(envelope[options_at:body_at]),
-            f"options {envelope[options_at]}, body of {len(envelope) - body_at}",
-        ),
-        *text_rows(tuple(envelope[body_at:])),
-    ]
-
-
-def known(octets: tuple[Octet, ...]) -> bytes:
-    """Return the octets, with a digit for each one of a clock, and 0 for each one of a lease."""
-    clock = ord("0")
-    return bytes(octet if isinstance(octet, int) else clock if octet is None else 0 for octet in octets)
-
-
-def number(octets: tuple[Octet, ...]) -> int:
-    return int.from_bytes(known(octets), "big", signed=True)
-
-
-def row(octets: tuple[Octet, ...], meaning: str) -> str:
-    digits = " ".join(f"{octet:02x}" if isinstance(octet, int) else octet or "TT" for octet in octets)
-    return f"{digits:<{COLUMN}}; {meaning}"
-
-
-# -- running an example -------------------------------------------------------------------------------------
+# -- running an example --------------------------------------------------------------------------------------
 
 
 def fill_store(path: Path, stored: tuple[str, ...]) -> None:
@@ -540,7 +199,7 @@ def test_the_words_beside_the_octets_are_right(example: Example) -> None:
                 assert list(step.written) == rows, f"from line {step.line} of the document"
 
 
-# -- the document is complete -------------------------------------------------------------------------------
+# -- the document is complete --------------------------------------------------------------------------------
 
 
 def frames_shown() -> list[types.Frame | MessageRun]:
@@ -608,7 +267,7 @@ def test_the_limits_are_those_of_the_configuration() -> None:
         assert getattr(Config(), key) == int(limit.replace(",", "")), key
 
 
-# -- the errors ---------------------------------------------------------------------------------------------
+# -- the errors ----------------------------------------------------------------------------------------------
 
 
 async def told_when_too_slow(path: Path) -> str:
