@@ -350,7 +350,7 @@ def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> N
         "--server",
         type=_server,
         metavar="omq://HOST:PORT",
-        default=default(_Variable(os.environ.get("OMQ_SERVER", DEFAULT_SERVER))),
+        default=default(replay_arguments.DefaultServer(os.environ.get("OMQ_SERVER", DEFAULT_SERVER))),
         help=f"the server's address; with TLS: omqs://HOST:PORT (default: $OMQ_SERVER, or {DEFAULT_SERVER})",
     )
     group.add_argument(
@@ -391,14 +391,8 @@ def _topic(text: str) -> bytes:
     return name
 
 
-class _Variable(str):
-    """The value of $OMQ_SERVER: an error must not blame the option that nobody gave."""
-
-    __slots__ = ()
-
-
 def _server(text: str) -> str:
-    source = "$OMQ_SERVER: " if isinstance(text, _Variable) else ""
+    source = "$OMQ_SERVER: " if isinstance(text, replay_arguments.DefaultServer) else ""
     try:
         parse_url(text).host.encode("idna")
     except UnicodeError as error:

@@ -20,12 +20,18 @@ needs the extra spark of omq-server and Java 17 or later. A replay excludes mess
 start."""
 
 
+class DefaultServer(str):
+    """The value of `--server` on a command line without this option: errors must not blame it."""
+
+    __slots__ = ()
+
+
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the source server, as `omq` has them before its commands."""
     parser.add_argument(
         "--server",
         metavar="omq://HOST:PORT",
-        default="omq://127.0.0.1:7730",
+        default=DefaultServer("omq://127.0.0.1:7730"),
         help="the server to read from; with TLS: omqs://HOST:PORT",
     )
     _add_credentials(parser, "", "--server", "OMQ_ID")

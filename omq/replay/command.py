@@ -52,7 +52,7 @@ def request_of(options: argparse.Namespace) -> ReplayRequest:
 
 
 def _place_and_choice(options: argparse.Namespace) -> ReadOptions:
-    given = {"path": options.path} if options.path is not None else servers.source(options)
+    given = servers.source(options)
     if options.pattern is not None and options.topics:
         raise BadOptions("Give topics or --pattern, not both.")
     if options.pattern is not None:

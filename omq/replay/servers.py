@@ -5,7 +5,8 @@ import os
 from dataclasses import dataclass
 
 from omq.bulk.errors import BadOptions
-from omq.spark.options import CA, CERT, ID_FILE, ID_VARIABLE, KEY, SERVERS
+from omq.replay.arguments import DefaultServer
+from omq.spark.options import CA, CERT, ID_FILE, ID_VARIABLE, KEY, PATH, SERVERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,15 @@ _TO = _Named("to-", "OMQ_TO_ID")
 
 
 def source(options: argparse.Namespace) -> dict[str, str]:
-    """Make the options for `--server`. Raises BadOptions."""
-    return _options(options, options.server, _FROM)
+    """Make the options for `--server` or `--path`. Raises BadOptions."""
+    if options.path is None:
+        return _options(options, options.server, _FROM)
+    if not isinstance(options.server, DefaultServer):
+        raise BadOptions("Give --server or --path, not both.")
+    for name in _NAMES:
+        if _given(options, _FROM, name) is not None:
+            raise BadOptions(f"--{name} is for --server, not for --path.")
+    return {PATH: options.path}
 
 
 def destination(options: argparse.Namespace, url: str) -> dict[str, str]:
