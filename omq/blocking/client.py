@@ -175,7 +175,7 @@ class Client(AbstractContextManager["Client"]):
         Raises ServerError when the server refuses.
         """
         subscribed = partial(self._client.subscribe, topic, replay, credit=credit, capacity=capacity)
-        return Subscription(self._portal, self._portal.enter(subscribed), timeout)
+        return Subscription(self._portal, subscribed, timeout)
 
     # -- DMP -----------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Client(AbstractContextManager["Client"]):
         Opening raises ServerError, FeedFailed, ConnectionFailed and ConnectionLost. A feed does not
         reconnect.
         """
-        return Feed(self._portal, self._portal.enter(partial(self._client.feed, topic, replay)), timeout)
+        return Feed(self._portal, partial(self._client.feed, topic, replay), timeout)
 
     # -- bulk reading ---------------------------------------------------------------------------------------
 

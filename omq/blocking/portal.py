@@ -100,13 +100,14 @@ class Portal:
 
     def call_within(
         self,
-        seconds: float | None,
+        timeout: float | None,
         function: Callable[[Unpack[Arguments]], Awaitable[T]],
         *arguments: *Arguments,
     ) -> T:
-        """Call a function as `call` does, but cancel the call after `seconds` and raise TimeoutError. None
-        waits without limit.
+        """Call a function as `call` does, but cancel the call after `timeout` seconds and raise
+        TimeoutError. None waits without limit.
         """
+        seconds = checked(timeout)
         if seconds is None:
             return self.call(function, *arguments)
         return self.call(_within, seconds, partial(function, *arguments))
@@ -299,6 +300,13 @@ class _Loop:
             return
         if threading.current_thread() is not self._thread:
             self._thread.join(ABANDON_SECONDS)
+
+
+def checked(timeout: float | None) -> float | None:
+    """Return the timeout of a call. Raises ValueError for one that cannot be."""
+    if timeout is not None and not timeout >= 0:  # NaN is refused, too
+        raise ValueError(f"timeout must not be negative: {timeout!r}")
+    return timeout
 
 
 async def _within(seconds: float, function: Callable[[], Awaitable[T]]) -> T:

@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Generic, Self, TypeVar
 
 from omq.blocking.entered import EnteredContext
-from omq.blocking.portal import Entered, Portal
+from omq.blocking.portal import Portal, checked
 from omq.client import ConnectionLost, Envelope, EnvelopeRun, Message, MessageRun, Topic
 from omq.client import Feed as AsyncFeed
 from omq.client import Subscription as AsyncSubscription
@@ -19,11 +20,17 @@ Run = TypeVar("Run")
 class Receiving(EnteredContext[Source], ABC, Generic[Source, Item, Run]):
     """An iterator over messages, and over runs of messages."""
 
-    def __init__(self, portal: Portal, entered: Entered[Source], timeout: float | None) -> None:
-        super().__init__(portal, entered)
+    def __init__(
+        self,
+        portal: Portal,
+        make: Callable[[], AbstractAsyncContextManager[Source]],
+        timeout: float | None,
+    ) -> None:
+        """Subscribe as `make` says. Raises ValueError for a `timeout` that cannot be."""
+        self._timeout = checked(timeout)
+        super().__init__(portal, portal.enter(make))
         self.ended = False
         """Whether the topic was deleted, after which there is no further message."""
-        self._timeout = timeout
         # The client's thread fills these. So what has arrived is not lost when Ctrl-C interrupts a call, but
         # returned by the next one.
         self._items: deque[Item] = deque()

@@ -1,7 +1,9 @@
 """The synchronous client with a real server."""
 
 import gc
+import math
 import threading
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -68,6 +70,18 @@ def test_topics_are_declared_and_deleted(client: Client, topic: str) -> None:
         assert messages.receive() is None
         assert list(messages.runs()) == []
     assert client.delete("another").id == declared.id
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, math.nan])
+def test_a_timeout_that_cannot_be_is_refused(client: Client, topic: str, timeout: float) -> None:
+    refused = pytest.raises(ValueError, match=f"^timeout must not be negative: {timeout}$")
+    with client.subscribe(topic) as messages, refused:
+        messages.receive(timeout=timeout)
+    with client.feed(topic) as feed, refused:
+        feed.next_run(timeout=timeout)
+    for call in (client.confirm, partial(client.subscribe, topic), partial(client.feed, topic)):
+        with refused:
+            call(timeout=timeout)
 
 
 def test_waiting_ends_after_the_timeout(client: Client, topic: str) -> None:
