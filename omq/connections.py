@@ -1,6 +1,5 @@
 """The connections that have their terminals."""
 
-import logging
 from collections import Counter, defaultdict
 from typing import Protocol
 
@@ -16,11 +15,6 @@ from omq.terminals.connection.statistics import (
     SubscriptionStatistics,
 )
 from omq.terminals.connection.transport import BY_CLIENT
-
-MOST_ENDS, ENDS_SECONDS = 100, 10.0
-"""The log has a line for the end of each connection, but at most N in N seconds."""
-
-log = logging.getLogger("omq.connections")
 
 
 class Terminal(Protocol):
@@ -67,9 +61,7 @@ class Connections:
         """How many connections there are now."""
         self.ended: defaultdict[Kind, EndedConnections] = defaultdict(EndedConnections)
         """The sums of the connections that have ended."""
-        self._ends = LogThrottle(
-            log, logging.INFO, "connections ended", lines=MOST_ENDS, seconds=ENDS_SECONDS
-        )
+        self._ends = LogThrottle.of_connections("connections ended")
         self.is_stopping = False
 
     def numbered(self) -> list[tuple[Terminal, int]]:

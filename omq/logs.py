@@ -15,6 +15,9 @@ LINES = 5
 SECONDS = 10.0
 """A throttle writes at most LINES lines in SECONDS unless it is made with other limits."""
 
+CONNECTION_LINES = 100
+"""As many connects, and as many ends of connections, are written one by one in SECONDS."""
+
 PROBLEM_SECONDS = 5.0
 """A throttle for one kind of problem writes one line in this time."""
 
@@ -97,6 +100,17 @@ class LogThrottle:
             topic=topic,
             lines=1,
             seconds=PROBLEM_SECONDS,
+        )
+
+    @classmethod
+    def of_connections(cls, what: str) -> "LogThrottle":
+        """Return a throttle for lines that each connection causes, such as `what`: "connections ended"."""
+        return cls(
+            logging.getLogger("omq.connections"),
+            logging.INFO,
+            what,
+            lines=CONNECTION_LINES,
+            seconds=SECONDS,
         )
 
     def add(

@@ -297,10 +297,10 @@ def test_keys_that_need_a_start_are_named_each_time(tmp_path: Path) -> None:
 def test_log_levels_of_areas(tmp_path: Path) -> None:
     with configured(tmp_path, 'log_level = "error"\nlog_levels = {server = "info"}') as run:
         assert run.peer("one").works()
-        run.reload('log_levels = {server = "info", terminal = "debug"}')
+        run.reload('log_levels = {server = "info", connections = "info"}')
         assert run.peer("two").works()
-        log = run.reload('log_level = "debug"\nlog_levels = {terminal = "info"}')
-        assert [line for line in log if "omq.terminal" in line and "'two'" in line]
+        log = run.reload('log_level = "debug"\nlog_levels = {connections = "error"}')
+        assert [line for line in log if "omq.connections" in line and "'two' connected" in line]
         assert not [line for line in log if "'one'" in line]
         assert run.peer("three").works()
         assert not [line for line in run.reload("") if "'three'" in line]

@@ -8,6 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from omq import watching as w
+from omq.logs import CONNECTION_LINES
 from omq.protocol.omq.types import ConnectionList, Done, Error, Message, SubscriberList, Watched
 
 from . import dmp_conversation as dmp
@@ -224,13 +225,26 @@ async def test_a_disconnected_client_is_told_and_logged(
         other.close()
         await eventually(lambda: host.connections == 1)
         assert await client.ask(b"(Disconnect %d)" % found.id) == Done(0)
-    ends = [record.getMessage() for record in caplog.records if record.name == "omq.connections"]
+    ends = [line for line in caplog.messages if " disconnected after " in line]
     assert "an operator ended the connection; " in ends[0]
     assert "(omq) disconnected after" in ends[0]
 
 
+async def test_the_log_counts_connects_and_ends_that_are_too_many_to_write(
+    store: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.connections")
+    async with serving(store) as host:
+        for _ in range(CONNECTION_LINES + 1):
+            await host.connect()
+    lines = [record.getMessage() for record in caplog.records if record.name == "omq.connections"]
+    for what in ("' connected", "' (omq) disconnected after"):
+        assert sum(what in line for line in lines) == CONNECTION_LINES
+    assert lines[-2:] == ["1 more clients connected", "1 more connections ended"]
+
+
 async def test_a_connect_is_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "omq.terminal")
+    caplog.set_level("INFO", "omq.connections")
     async with serving(store) as host:
         client = await host.open()
         await client.send(bytes.fromhex("0000000000000001") + b"(Connect 1 somebody)\n")
@@ -242,7 +256,7 @@ async def test_a_connect_is_logged(store: Path, caplog: pytest.LogCaptureFixture
 async def test_the_connect_of_a_sink_and_of_a_feed_is_logged(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", "omq.terminal")
+    caplog.set_level("INFO", "omq.connections")
     async with serving(store) as host:
         client = await host.open()
         await client.send(bytes.fromhex("0000000000000001") + b"(Connect 1 somebody)\n")
@@ -252,7 +266,7 @@ async def test_the_connect_of_a_sink_and_of_a_feed_is_logged(
         peers = [
             "{}:{}".format(*each.stream.socket.getsockname()) for each in (client, sink, feed.connection)
         ]
-    assert [line for line in caplog.messages if "connected" in line] == [
+    assert [line for line in caplog.messages if "' connected" in line] == [
         f"{peers[0]}: 'somebody' connected",
         f"{peers[1]}: 'somebody' connected: sink 't'",
         f"{peers[2]}: 'somebody' connected: feed 't'",
@@ -273,7 +287,7 @@ async def test_the_end_of_a_connection_is_logged_with_its_messages(
         await client.ended()
         client.close()
         await eventually(lambda: host.connections == 0)
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "omq.connections"]
+    (line,) = [line for line in caplog.messages if " disconnected after " in line]
     assert re.search(r"; 2 messages and \d+ octets in, 2 messages and \d+ octets out$", line)
 
 

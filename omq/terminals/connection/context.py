@@ -8,7 +8,7 @@ from typing import Self
 from omq.access.control import AccessControl
 from omq.config import Config
 from omq.drivers.memory import Memory
-from omq.logs import LogThrottle
+from omq.logs import LogThrottle, quoted
 from omq.terminals.connection.at_once import AtOnce
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import Transport
@@ -28,6 +28,8 @@ class Context:
     """Bounds what all connections send in one round of the scheduler."""
     at_once: AtOnce
     """The connections that have something to send because of what another one reads."""
+    connects: LogThrottle
+    """The log of clients that have connected."""
     untold: LogThrottle
     """The log of reports whose principal has gone."""
     gave_way: LogThrottle
@@ -44,6 +46,7 @@ class Context:
             config,
             Pace(),
             AtOnce(),
+            connects=LogThrottle.of_connections("clients connected"),
             untold=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"
             ),
@@ -52,6 +55,10 @@ class Context:
                 log, logging.INFO, "connections were closed because others needed their memory"
             ),
         )
+
+    def tell_connected(self, peer: str, client: bytes, what: str = "") -> None:
+        """Log that a client has connected. `what`: for what, such as ": sink 'prices'"."""
+        self.connects.add(f"{peer}: {quoted(client)} connected{what}", peer=peer, client=client)
 
     def tell_gave_way(self, transport: Transport, client: bytes | None, what: str) -> None:
         """Log that a connection was closed because it took too long for `what`: "to complete a line"."""

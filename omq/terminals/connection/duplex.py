@@ -13,7 +13,6 @@ from omq.access.session import Session
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import Excuse
-from omq.terminals.connection.login import log_login
 from omq.terminals.connection.sender import Sender, Side
 from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets, Kind
 
@@ -35,10 +34,13 @@ class Duplex:
     while it runs.
     """
 
-    __slots__ = ("_known", "_reading", "_received", "_transport", "admission", "excused", "scope", "sender")
+    __slots__ = (
+        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused", "scope", "sender"
+    )  # fmt: skip
 
     def __init__(self, arrival: Arrival, context: Context, received: bytes) -> None:
         """Create the two directions of a connection from which these octets were received."""
+        self._context = context
         memory = context.memory
         self._transport = transport = arrival.transport
         self._known = arrival.known
@@ -84,7 +86,7 @@ class Duplex:
         """
         self._known()
         self.sender.limit(session.rates.answered, session.rates.sent)
-        log_login(session, self._transport.peer())
+        self._context.tell_connected(self._transport.peer(), session.name)
 
     async def limit_reading(self, session: Session) -> None:
         """Keep to the client's rate limit for what is read. What was read before counts, and is waited

@@ -1,12 +1,6 @@
-"""The log-in of clients: PLAIN as an id of omq's clients, and the log of log-ins."""
+"""The log-in of clients: PLAIN as an id of omq's clients."""
 
-import logging
 from dataclasses import dataclass
-
-from omq.access.session import Session
-from omq.logs import quoted, subject
-
-log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +35,3 @@ def client_name(name: bytes) -> bytes:
     if b":" in name:  # it would end the name in an id
         raise BadLogin("a name has no colon")
     return name
-
-
-def log_login(session: Session, peer: str) -> None:
-    """Log that a client has logged in."""
-    log.debug("%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))

@@ -25,7 +25,7 @@ from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel
-from omq.logs import quoted, subject
+from omq.logs import quoted
 from omq.model import Topic
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
@@ -236,11 +236,8 @@ class DmpTerminal:
                 what, name = Kind.FEED, topic.topic
             case other:
                 assert_never(other)
-        peer, client = self._transport.peer(), leased.session.name
-        log.debug(
-            "%s: %s connected: %s %s",
-            peer, quoted(client), what.value, quoted(name), extra=subject(peer=peer, client=client),
-        )  # fmt: skip
+        what_for = f": {what.value} {quoted(name)}"
+        self._context.tell_connected(self._transport.peer(), leased.session.name, what_for)
 
     async def _serve_leased(self, leased: LeasedSession) -> None:
         match leased.what:

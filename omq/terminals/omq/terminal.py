@@ -28,7 +28,6 @@ from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.liveness import Liveness, Tick
-from omq.terminals.connection.login import log_login
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.states import Greeting, Over
 from omq.terminals.connection.statistics import (
@@ -542,7 +541,7 @@ class OmqTerminal:
         )
         if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
             self._state = Serving(commands)
-        log_login(session, peer)
+        self._context.tell_connected(peer, session.name)
         await self._admission.limit(rates.received, self._transport.received)
         return True
 
