@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from omq.counted import counted
 from omq.model import (
     DELIVERIES,
     LONGEST_BODY,
@@ -268,7 +269,8 @@ def check(config: Config) -> None:
         if topic.persistence == "transient" and bounded:
             raise ConfigError(f"topics.retention_*: {topic.name!r} is transient, it keeps nothing to retain")
     if len(config.topics) > config.max_topics:
-        raise ConfigError(f"max_topics: {config.max_topics}, but {len(config.topics)} topics are declared")
+        declared = counted(len(config.topics), "declared topic")
+        raise ConfigError(f"max_topics: {config.max_topics}, less than {declared}")
     if config.max_line_bytes > config.memory_bytes:
         raise ConfigError("max_line_bytes: must not exceed memory_bytes")
     if config.max_message_bytes > LONGEST_BODY:

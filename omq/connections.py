@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from typing import Protocol
 
 from omq.access.session import Session
+from omq.counted import counted
 from omq.drivers.seam import Channel
 from omq.logs import LogThrottle, quoted
 from omq.model import Topic
@@ -95,8 +96,8 @@ class Connections:
         line = (
             f"{peer}: {quoted(client)} ({seen.kind.value}) disconnected after {seen.seconds:.1f} s: "
             f"{printable(seen.ending or BY_CLIENT)}; "
-            f"{seen.messages_in} messages and {seen.octets_in} octets in, "
-            f"{seen.messages_out} messages and {seen.octets_out} octets out"
+            f"{counted(seen.messages_in, 'message')} and {counted(seen.octets_in, 'octet')} in, "
+            f"{counted(seen.messages_out, 'message')} and {counted(seen.octets_out, 'octet')} out"
         )
         self._ends.add(line, peer=peer, client=client)
 

@@ -74,8 +74,8 @@ class LogThrottle:
         lines: int = LINES,
         seconds: float = SECONDS,
     ) -> None:
-        """Create a throttle. When `what` was suppressed N times, the log says "N more WHAT". All lines begin
-        with `prefix`, and have `topic` as a field.
+        """Create a throttle. When N lines were suppressed, the log says "WHAT: N more". All other lines begin
+        with `prefix`, and all have `topic` as a field.
         """
         self._log = log
         self._level = level
@@ -95,7 +95,7 @@ class LogThrottle:
         return cls(
             log,
             logging.ERROR,
-            "times",
+            what,
             prefix=f"{what}: ",
             topic=topic,
             lines=1,
@@ -141,7 +141,7 @@ class LogThrottle:
     def report(self, *, early: bool = False) -> None:
         """Log how many lines were suppressed, if the period is over, or `early`."""
         if self._suppressed and (early or trio.current_time() >= self._until):
-            line = "%s%d more %s", self._prefix, self._suppressed, self._what
+            line = "%s: %d more", self._what, self._suppressed
             self._log.log(self._level, *line, extra=subject(topic=self._topic))
             self._suppressed = 0
             del _suppressing()[self]

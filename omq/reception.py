@@ -87,10 +87,10 @@ class Reception:
         """Serve one connection from its first octet to its end. Its errors do not affect others."""
         transport = Transport(stream)
         if not self.quota.take() and not self._make_room():
-            most = self.quota.most
             peer = transport.peer()
             self.turned_away += 1
-            self._turned_away.add(f"{peer}: there are {most} connections, the most there may be", peer=peer)
+            why = f"there are as many connections as max_connections allows: {self.quota.most}"
+            self._turned_away.add(f"{peer}: {why}", peer=peer)
             transport.close()
             return
         newcomer = trio.CancelScope()

@@ -21,6 +21,7 @@ LAYERS = {
         "omq.reloading",
         "omq.systemd",
         "omq.client",
+        "omq.counted",
         "omq.printable",
         "omq.server",
         "omq.listening",
@@ -67,6 +68,7 @@ LAYERS = {
         "omq.protocol",
     },
     "omq.connections": {
+        "omq.counted",
         "omq.printable",
         "omq.model",
         "omq.terminals.connection",
@@ -203,7 +205,7 @@ LAYERS = {
     },
     "omq.logs": {"omq.printable"},
     "omq.threads": set(),
-    "omq.config": {"omq.model", "omq.config_errors"},
+    "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
     "omq.client": {
         "omq.watching",
         "omq.errors",
@@ -218,6 +220,7 @@ LAYERS = {
     "omq.replay": {
         "omq.spark",
         "omq.bulk",
+        "omq.counted",
         "omq.printable",
         "omq.protocol",
         "omq.protocol.omq",
@@ -226,7 +229,7 @@ LAYERS = {
         "omq.model",
         "omq_storage",
     },
-    "omq.arrow": {"omq.bulk", "omq.protocol.amqp", "omq_storage"},
+    "omq.arrow": {"omq.bulk", "omq.counted", "omq.protocol.amqp", "omq_storage"},
     "omq.spark": {
         "omq.arrow",
         "omq.bulk",
@@ -236,6 +239,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.bulk": {
+        "omq.counted",
         "omq.errors",
         "omq.protocol",
         "omq.protocol.omq",
@@ -259,6 +263,7 @@ LAYERS = {
     "omq.protocol.amqp_1_0": {"omq.protocol.amqp", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol", "omq_storage"},
     "omq.printable": set(),
+    "omq.counted": set(),
     "omq.management": set(),
     "omq.watching": {"omq.model"},
     "omq.model": set(),

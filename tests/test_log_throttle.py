@@ -49,7 +49,7 @@ async def test_the_first_lines_are_written_and_others_counted(flood: Flood, mock
     assert flood.add(1) == []
     assert flood.report() == []
     mock_clock.jump(0.1)
-    assert flood.report() == ["4 more lines that were added"]
+    assert flood.report() == ["lines that were added: 4 more"]
     assert flood.report() == []
 
 
@@ -57,7 +57,7 @@ async def test_a_lasting_flood_is_logged_in_one_line(flood: Flood, mock_clock: M
     flood.add(LINES + 1)
     for time in range(3):
         mock_clock.jump(SECONDS)
-        assert flood.add(4) == [f"{1 if time == 0 else 3} more lines that were added", str(7 + 4 * time)]
+        assert flood.add(4) == [f"lines that were added: {1 if time == 0 else 3} more", str(7 + 4 * time)]
 
 
 async def test_after_a_while_without_a_flood_several_are_written_again(
@@ -65,7 +65,7 @@ async def test_after_a_while_without_a_flood_several_are_written_again(
 ) -> None:
     flood.add(LINES + 1)
     mock_clock.jump(2 * SECONDS)
-    assert flood.report() == ["1 more lines that were added"]
+    assert flood.report() == ["lines that were added: 1 more"]
     assert flood.add(LINES + 1) == ["7", "8", "9", "10", "11"]
 
 
@@ -74,7 +74,7 @@ async def test_a_flood_that_has_just_ended_goes_on_with_the_next_line(
 ) -> None:
     flood.add(LINES + 1)
     mock_clock.jump(2 * SECONDS - 0.1)
-    assert flood.add(2) == ["1 more lines that were added", "7"]
+    assert flood.add(2) == ["lines that were added: 1 more", "7"]
 
 
 async def test_as_many_as_may_be_written_are_no_flood(flood: Flood, mock_clock: MockClock) -> None:
@@ -92,7 +92,7 @@ async def test_lines_that_come_seldom_are_all_written(flood: Flood, mock_clock: 
 
 async def test_the_last_count_is_reported_early_and_once(flood: Flood, mock_clock: MockClock) -> None:
     flood.add(LINES + 2)
-    assert flood.report(early=True) == ["2 more lines that were added"]
+    assert flood.report(early=True) == ["lines that were added: 2 more"]
     mock_clock.jump(SECONDS)
     assert flood.report() == []
 
@@ -107,7 +107,7 @@ async def test_a_problem_is_written_once_in_its_period_and_counted(
     problem.add("no room")
     assert caplog.messages == [
         "100% of it fails: no room",
-        "100% of it fails: 999 more times",
+        "100% of it fails: 999 more",
         "100% of it fails: no room",
     ]
     assert [vars(record)["topic"] for record in caplog.records] == ["Füße"] * 3

@@ -9,6 +9,7 @@ from omq.bulk.access import Access, Gap
 from omq.bulk.errors import DataLoss
 from omq.bulk.places import Place
 from omq.bulk.ranges import Range
+from omq.counted import counted
 
 log = logging.getLogger("omq.arrow")
 
@@ -42,4 +43,4 @@ def batches_from(
         if not found.is_hole:
             skipped += len(found)
     if skipped:
-        log.warning("Topic %r: %d messages skipped in all", part.topic.name, skipped)
+        log.warning("Topic %r: %s skipped in all", part.topic.name, counted(skipped, "message"))

@@ -14,6 +14,7 @@ from omq.bulk.credentials import NO_CREDENTIALS, Credentials
 from omq.bulk.errors import ConnectionLost, DataLoss, OmqError, ServerRefused, Unreachable
 from omq.bulk.network import Address, Security, Waiting, in_our_words
 from omq.bulk.opening import open_wire
+from omq.counted import counted
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (
@@ -109,7 +110,7 @@ class RetryPolicy:
                 return attempt()
             except ConnectionLost as lost:
                 if not left:
-                    raise Unreachable(f"{lost} ({self.retries + 1} attempts)") from lost
+                    raise Unreachable(f"{lost} ({counted(self.retries + 1, 'attempt')})") from lost
                 log.warning("%s; trying again", lost)
                 time.sleep(self.seconds)
         raise AssertionError("the last attempt returns or raises")

@@ -14,6 +14,7 @@ from omq.bulk.errors import ConnectionLost, ServerRefused, Unreachable
 from omq.bulk.network import LOOK_SECONDS, Waiting, in_our_words
 from omq.bulk.opening import open_wire
 from omq.bulk.remote import RemoteServer, RetryPolicy
+from omq.counted import counted
 from omq.protocol.dmp.client import (
     Answered,
     ClientDialogue,
@@ -49,9 +50,10 @@ def send(server: RemoteServer, retry_policy: RetryPolicy, topic: bytes, envelope
             if failures > retry_policy.retries:
                 shown = topic.decode("utf-8", "backslashreplace")
                 raise Unreachable(
-                    f"{lost} ({failures} attempts); {count} messages for {shown!r} may not be stored."
+                    f"{lost} ({counted(failures, 'attempt')}); "
+                    f"{counted(count, 'message')} for {shown!r} may not be stored."
                 ) from lost
-            log.warning("%s; sending %d messages again", lost, count)
+            log.warning("%s; sending %s again", lost, counted(count, "message"))
             time.sleep(retry_policy.seconds)
 
 

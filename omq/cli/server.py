@@ -21,6 +21,7 @@ from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
 from omq.config import Config, ConfigError, check, format_address, load
+from omq.counted import counted
 from omq.drivers.reasons import Refused
 from omq.listening import ListenError
 from omq.reloading import applied, need_restart
@@ -287,7 +288,7 @@ async def _serve(
             manager.ready(status)
         else:
             tasks = trio.lowlevel.current_statistics().tasks_living
-            log.info("SIGUSR1: %d connections, %d tasks", server.connections, tasks)
+            log.info("SIGUSR1: %s, %s", counted(server.connections, "connection"), counted(tasks, "task"))
 
 
 async def _reload(server: Server, started: Config, read: Callable[[], Config] | None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from omq.config import DEFAULT_STORE
+from omq.counted import counted
 from omq.drivers.stored_types import StoredTypes
 from omq_storage.backup import backup
 from omq_storage.errors import StoreError, StoreInUse
@@ -60,7 +61,8 @@ def _check(options: argparse.Namespace) -> int:
         whole = found.levels[level].found
         blocks = [info for topic in whole.blocks for info, _ in whole.in_order(topic)]
         messages = sum(info.count for info in blocks)
-        print(f"{level.value}: {messages} messages in {len(blocks)} blocks of {len(whole.blocks)} topics")
+        where = f"{counted(len(blocks), 'block')} of {counted(len(whole.blocks), 'topic')}"
+        print(f"{level.value}: {counted(messages, 'message')} in {where}")
     for problem in found.problems:
         print(problem)
     if found.problems:
@@ -83,7 +85,7 @@ def _repair(options: argparse.Namespace) -> int:
 
 def _backup(options: argparse.Namespace) -> int:
     octets = backup(options.store, options.to, current_boot(), _step)
-    print(f"{options.to}: {octets} octets")
+    print(f"{options.to}: {counted(octets, 'octet')}")
     return 0
 
 

@@ -15,6 +15,7 @@ import trio
 from omq import watching
 from omq.cli.output import CommandFailed, columns, for_terminal, shown, watch_output, write_all
 from omq.client import Client, Numbers, Round
+from omq.counted import counted
 from omq.model import Delivery, Persistence, delivery_name, persistence_name
 
 CLEAR = b"\x1b[H\x1b[2J"
@@ -203,7 +204,7 @@ def _head(server: watching.Server) -> list[str]:
     found = [
         f"omq {shown(server.version)}, up {_duration(server.uptime)}",
         f"connections: {server.connections} of {server.max_connections} ({spoken or 'none'}),"
-        f" {server.subscriptions} subscriptions",
+        f" {counted(server.subscriptions, 'subscription')}",
         f"memory: {_octets(held)} of {_octets(limit)}" + (f"; {', '.join(full)}" if full else ""),
         f"last commits: {commits or 'none'}",
         f"disk: {_octets(server.disk_free)} free, the store has {_octets(server.store_octets)}",
@@ -217,10 +218,13 @@ def _percent(share: watching.Share) -> str:
 
 
 def _octets(octets: float) -> str:
-    for unit in ("octets", "KiB", "MiB", "GiB"):
-        if octets < 1024:
-            return f"{octets:.0f} {unit}" if unit == "octets" else f"{octets:.1f} {unit}"
+    if octets < 1024:
+        return counted(round(octets), "octet")
+    for unit in ("KiB", "MiB", "GiB"):
         octets /= 1024
+        if octets < 1024:
+            return f"{octets:.1f} {unit}"
+    octets /= 1024
     return f"{octets:.1f} TiB"
 
 

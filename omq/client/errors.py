@@ -71,7 +71,7 @@ class SinkFailed(OmqError):
 
     def __init__(self, response: Response, sent: int, stored: int) -> None:
         said = _said(response)
-        super().__init__(f"{stored} of {sent} messages are stored; the server said: {said}" if sent else said)
+        super().__init__(f"messages stored: {stored} of {sent}; the server said: {said}" if sent else said)
         self.response = response
         self.sent = sent
         self.stored = stored

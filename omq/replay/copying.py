@@ -15,6 +15,7 @@ from omq.bulk.errors import ConnectionLost, Unreachable
 from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
+from omq.counted import counted
 from omq.replay.ahead import ReadAhead
 from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
@@ -117,7 +118,7 @@ class _Copy:
                 if self._sent > self._confirmed and not self._producer.all:
                     raise Unreachable(f"{lost}. {self._doubt()}") from lost
                 if failures > self._retry_policy.retries:
-                    raise Unreachable(f"{lost} ({failures} attempts). {self._doubt()}") from lost
+                    raise Unreachable(f"{lost} ({counted(failures, 'attempt')}). {self._doubt()}") from lost
                 begun = self._sent > self._part.start
                 again = f"continuing at message {self._confirmed}" if begun else "trying again"
                 self._meter.say(f"{lost}; {again}")

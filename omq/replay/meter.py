@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from tqdm import tqdm
 
+from omq.counted import counted
 from omq.printable import printable
 from omq.replay.plan import octets
 
@@ -53,7 +54,8 @@ class Meter(AbstractContextManager["Meter"]):
         ]
         messages, size = self.messages.total(), self.octets.total()
         rate = messages / seconds if seconds else 0.0
-        lines.append(f"\n{messages:,} messages, {octets(size)}, in {seconds:.2f} s: {rate:,.0f} messages/s")
+        total = f"{counted(messages, 'message', ',')}, {octets(size)}, in {seconds:.2f} s"
+        lines.append(f"\n{total}: {rate:,.0f} messages/s")
         if self.skipped:
-            lines.append(f"{self.skipped:,} messages could not be had any more and were left out")
+            lines.append(f"messages that could not be had any more and were left out: {self.skipped:,}")
         return "\n".join(lines)

@@ -192,7 +192,7 @@ def _inspect_level(
             damaged.append(f"{path.name}: what is stored of {called} is not known.")
         unlisted = found.blocks.get(topic, {}).keys() - found.index.get(topic, {}).keys()
         if unlisted and not found.problems:
-            damaged.append(f"{path.name}: {len(unlisted)} blocks of {called} are not in the index.")
+            damaged.append(f"{path.name}: blocks of {called} that are not in the index: {len(unlisted)}.")
     return LevelInspection(level, found, missing, rolled_back, foreign, damaged)
 
 
@@ -215,7 +215,7 @@ def quoted(name: bytes) -> str:
 def _file_problems(file: Path, found: Salvage) -> list[str]:
     told = [f"The file {file} is damaged: {problem}." for problem in found.problems[:MAX_REPORTED]]
     if len(found.problems) > MAX_REPORTED:
-        told.append(f"The file {file} has {len(found.problems) - MAX_REPORTED} more faults.")
+        told.append(f"Further faults of the file {file}: {len(found.problems) - MAX_REPORTED}.")
     if found.damaged:
         told.append(f"The file {file} has {found.damaged} damaged entries.")
     return told

@@ -17,7 +17,7 @@ def counts(server: RunningServer) -> tuple[int, int]:
     while True:
         line = server.process.stderr.readline()
         assert line, "the log ended"
-        told = re.search(r"SIGUSR1: (\d+) connections, (\d+) tasks$", line)
+        told = re.search(r"SIGUSR1: (\d+) connections?, (\d+) tasks?$", line)
         if told is not None:
             return int(told[1]), int(told[2])
 

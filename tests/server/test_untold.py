@@ -30,7 +30,7 @@ async def test_news_that_find_no_principal_are_counted(
         told = [line for line in caplog.messages if "sink 't': 502 SYNTAX-ERROR" in line]
         assert len(told) == LINES
         clock.jump(SECONDS)
-        more = f"{30 - LINES} more reports about sinks and feeds found no principal connection"
+        more = f"reports about sinks and feeds found no principal connection: {30 - LINES} more"
         await eventually(lambda: more in caplog.messages)
 
 
@@ -60,6 +60,6 @@ async def test_a_topic_that_cannot_be_read_is_told_now_and_then(
         told = [line for line in caplog.messages if "cannot be read" in line]
         assert told == [
             "'t' cannot be read: The disk is gone.",
-            "'t' cannot be read: 49 more times",
+            "'t' cannot be read: 49 more",
             "'t' cannot be read: The disk is gone.",
         ]

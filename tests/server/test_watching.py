@@ -240,7 +240,7 @@ async def test_the_log_counts_connects_and_ends_that_are_too_many_to_write(
     lines = [record.getMessage() for record in caplog.records if record.name == "omq.connections"]
     for what in ("' connected", "' (omq) disconnected after"):
         assert sum(what in line for line in lines) == CONNECTION_LINES
-    assert lines[-2:] == ["1 more clients connected", "1 more connections ended"]
+    assert lines[-2:] == ["clients connected: 1 more", "connections ended: 1 more"]
 
 
 async def test_a_connect_is_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:

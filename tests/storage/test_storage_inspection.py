@@ -85,7 +85,7 @@ def test_blocks_without_a_record_are_counted(path: Path) -> None:
     forget(path / "strong", *((INDEX, block_key(0, first)) for first in (11, 21, 991)))
     forget(path / "strong", (EXTENTS, topic_key(1)))
     assert problems(path) == [
-        "strong: 3 blocks of 'strong news' are not in the index.",
+        "strong: blocks of 'strong news' that are not in the index: 3.",
         "strong: what is stored of 'strong work' is not known.",
     ]
     repaired(path)
@@ -116,8 +116,8 @@ def test_damaged_entries_are_counted(path: Path) -> None:
     found = problems(path)
     assert found[0] == f"The file {path / 'strong' / 'data.mdb'} has 3 damaged entries."
     assert found[1:] == [
-        "strong: 1 blocks of 'strong news' are not in the index.",
-        "strong: 1 blocks of 'strong work' are not in the index.",
+        "strong: blocks of 'strong news' that are not in the index: 1.",
+        "strong: blocks of 'strong work' that are not in the index: 1.",
     ]
     repaired(path)
     assert problems(path) == []
@@ -203,7 +203,7 @@ def test_a_file_with_many_faults_lists_some_of_them(path: Path) -> None:
     assert len(damaged) == MAX_REPORTED
     more = len(integrity.problems(file.parent, thorough=True)) - MAX_REPORTED
     assert more > 0
-    assert f"The file {file} has {more} more faults." in told
+    assert f"Further faults of the file {file}: {more}." in told
 
 
 def test_each_part_is_named_before_it_is_read(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from server import Server
 
-COUNTS = re.compile(r"SIGUSR1: (\d+) connections, (\d+) tasks\n")
+COUNTS = re.compile(r"SIGUSR1: (\d+) connections?, (\d+) tasks?\n")
 
 
 @dataclass(frozen=True, slots=True)
