@@ -38,10 +38,10 @@ All work for single messages is in ``omq_storage.codec``, ``omq_storage.heads`` 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from struct import Struct
 
+import msgspec
 from crc32c import crc32c
 
 from omq_storage import codec, numbers
@@ -74,8 +74,7 @@ BLOCK_HEADER = _ARRAYS_AT + numbers.SIZE
 """Octets of a stored value that do not depend on its messages: the header and the last offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """Consecutive messages of one topic.
 
     ``frames``: the Message frames, as the server sends them.  ``offsets``: count + 1 little-endian u32, the
@@ -128,7 +127,7 @@ class Block:
         """Return a copy with octets of its own, for a block that is a view of a buffer or of the map."""
         deltas = None if self.deltas is None else bytes(self.deltas)
         heads = None if self.heads is None else self.heads.copy()
-        return replace(
+        return msgspec.structs.replace(
             self, frames=bytes(self.frames), offsets=bytes(self.offsets), deltas=deltas, heads=heads
         )
 

@@ -4,15 +4,15 @@ This package interprets nothing of a head but its property flags.  It is empty f
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
+
+import msgspec
 
 from omq_storage import codec, numbers
 from omq_storage.numbers import OFFSETS_LIMIT, Octets
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(msgspec.Struct, frozen=True):
     """The heads of consecutive messages in the form that a block has."""
 
     offsets: Octets

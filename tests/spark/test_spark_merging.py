@@ -1,10 +1,10 @@
 """Blocks that are merged while they are read: nothing comes twice, and nothing of a block is kept."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
@@ -73,7 +73,9 @@ def test_a_record_batch_keeps_nothing_of_its_block() -> None:
     memory = [bytearray(part) for part in (block.frames, block.offsets, block.deltas)]
     in_heads = [bytearray(part) for part in (block.heads.offsets, block.heads.octets)]
     frames, offsets, deltas = memory
-    view = replace(block, frames=frames, offsets=offsets, deltas=deltas, heads=Heads(*in_heads))
+    view = msgspec.structs.replace(
+        block, frames=frames, offsets=offsets, deltas=deltas, heads=Heads(*in_heads)
+    )
     options = read_options({"path": "a store", "subscribe": "t", "includeHeaders": "true"}, stream=False)
     columns = Columns(to_arrow_schema(usual_schema(options), timezone="UTC"), "t")
     expected = columns.batch(block.copy(), range(1, 4))

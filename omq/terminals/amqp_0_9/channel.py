@@ -76,9 +76,9 @@ class AmqpChannel:
         before = self.failure
         while self._unsettled and self._unsettled[0].is_settled:
             # A queue that may not be longer refuses messages, and only confirms tell so.
-            failures = self._unsettled.popleft().failures().values()
-            told = (each for each in failures if each.reason is not Reason.OVERFLOW)
-            self.failure = next(told, self.failure)
+            if failures := self._unsettled.popleft().failures():
+                told = (each for each in failures.values() if each.reason is not Reason.OVERFLOW)
+                self.failure = next(told, self.failure)
         if self.failure is not before or isinstance(self.mode, Confirms):
             self._changed(self)
 
