@@ -7,6 +7,7 @@ from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
 from omq_storage.levels import Level
+from omq_storage.records import TooOld
 
 NOON = 1_700_000_000_000_000
 """A time, in microseconds since the epoch."""
@@ -49,3 +50,20 @@ def numbered(topic: int, first: int, count: int, size: int = 100, time: int = NO
     """Return a block whose bodies contain topic and message id, padded to ``size`` octets."""
     bodies = [b"%d/%d " % (topic, message) for message in range(first, first + count)]
     return encode(topic, first, [body.ljust(size, b".") for body in bodies], time)
+
+
+def before(time: int) -> TooOld:
+    """Select all messages with an earlier time."""
+    return TooOld(time, time_below=1 << 63, below=0)
+
+
+def merge_all(environment: Environment, topic: int) -> int:
+    """Merge until nothing is left to merge, and return the number of calls."""
+    calls, start = 0, 0
+    while True:
+        calls += 1
+        following = environment.merge_small(topic, start)
+        if following is None:
+            return calls
+        assert following >= start
+        start = following

@@ -17,11 +17,6 @@ from omq_storage.records import BLOCKS, block_key
 MIB = 1 << 20
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    return open_level(tmp_path / "weak")
-
-
 def large(first: int, sizes: list[int], heads: tuple[bytes, ...] = ()) -> Block:
     """Return a body in which every MiB is different."""
     bodies = [b"".join(b"%07d " % n for n in range(first, first + size // 8 + 1))[:size] for size in sizes]

@@ -18,11 +18,6 @@ from omq_storage.levels import Level
 NAMES = [b"", b"a", b"b", b"\0", b"ab", b"x" * 255]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    return open_level(tmp_path / "weak")
-
-
 def records(path: Path) -> dict[bytes, int]:
     """Return the number of records in each table of producers."""
     found = {}
