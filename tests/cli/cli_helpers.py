@@ -4,15 +4,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from omq.blocking import connect
+from omq.watching import TopicWatch
 
 OMQ = [sys.executable, "-c", "from omq.cli.start import main; main()"]
 OMQ_SERVER = [sys.executable, "-c", "from omq.cli.server import main; main()"]
 SECONDS = 60
+WATCH_SECONDS = 0.1
+"""The shortest period of a Watch."""
 
 
 class Shell:
@@ -54,11 +57,20 @@ class Shell:
 
     def wait_for_subscriber(self, topic: str) -> None:
         """Wait until the server counts a subscriber: its actions are not visible from outside otherwise."""
-        by = time.monotonic() + SECONDS
-        with connect(self.url) as client:
-            while not any(info.subscribers for info in client.topics() if info.topic == topic.encode()):
-                assert time.monotonic() < by, f"nobody subscribed to {topic}"
-                time.sleep(0.01)  # the server tells nobody of a subscriber: one can only ask again
+        watch_until(self.url, topic, lambda numbers: numbers.subscribers > 0)
+
+
+def watch_until(
+    url: str, topic: str, condition: Callable[[TopicWatch], bool], *, id: str = "watcher"
+) -> None:
+    """Watch a topic until its numbers meet a condition."""
+    by = time.monotonic() + SECONDS
+    with connect(url, id=id) as client, client.watch(WATCH_SECONDS) as rounds:
+        for round in rounds:
+            found = [each.topic for each in round.topics.values() if each.topic.topic == topic.encode()]
+            if any(map(condition, found)):
+                return
+            assert time.monotonic() < by, found
 
 
 @contextmanager
