@@ -38,6 +38,12 @@ TEXT = section(Section.AMQP_VALUE, "hello")
         (HEADER + ANNOTATIONS + PROPERTIES + TEXT + FOOTER, BodyKind.TEXT, b"hello"),
         (section(Section.AMQP_VALUE, Binary(b"\xff")), BodyKind.BINARY, b"\xff"),
         (section(Section.AMQP_VALUE, None), BodyKind.SECTIONS, b"\x00\x53\x77\x40"),
+        # The constructor of a uint, 0x70, is also the code of a section.
+        (
+            section(Section.AMQP_VALUE, Number(NumberType.UINT, 1000)),
+            BodyKind.SECTIONS,
+            b"\x00\x53\x77\x70\x00\x00\x03\xe8",
+        ),
         (DATA + DATA, BodyKind.SECTIONS, DATA + DATA),
         (section(Section.AMQP_SEQUENCE, List((True,))), BodyKind.SECTIONS, b"\x00\x53\x76\xc0\x02\x01\x41"),
         (

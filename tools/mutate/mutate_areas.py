@@ -282,7 +282,7 @@ STORAGE = Area(
     "storage/omq_storage",
     ("tests/storage",),
     {
-        "backup.py": _storage("repair"),
+        "backup.py": _storage("repair", "identity"),
         "batches.py": ("tests/storage/test_codec_twins.py", *_storage("batches", "blocks")),
         "blocks.py": (*_storage("blocks"), *_server("large_messages")),
         "catalogue.py": (
@@ -292,7 +292,7 @@ STORAGE = Area(
         "checkpoint.py": (*_storage("checkpoint"), *_server("persistence", "interrupted_starts")),
         "codec.py": ("tests/storage/test_codec_twins.py",),
         "database.py": (
-            *_storage("environment", "deleting", "damage"),
+            *_storage("environment", "database", "deleting", "damage"),
             *_server("store_trouble", "scarcity"),
         ),
         "deleting.py": (*_storage("deleting", "environment"), *_server("trouble", "store_trouble")),
@@ -322,7 +322,7 @@ STORAGE = Area(
         "repair.py": _storage("repair", "identity"),
         "runs.py": (*_storage("runs"), *_server("stores_of_older_formats")),
         "routes.py": _storage("topology"),
-        "salvage.py": _storage("salvage", "repair"),
+        "salvage.py": _storage("salvage", "repair", "fragments"),
         "spare.py": (*_storage("files"), *_server("full_disk")),
         "store.py": (*_storage("store"), *_server("stores_of_older_formats")),
         "time_search.py": _storage("time_search"),
