@@ -1,5 +1,6 @@
 """What drivers promise to publishers (docs/PROTOCOL.md, "Publish", "Confirm", "Idempotent producers")."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ from omq.config import Config
 from omq.drivers.housekeeping import look_at_disk
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.uploads import PORTION_OCTETS, Upload
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync
 from omq_storage.batches import Bodies
+from omq_storage.fragments import FRAGMENT_OCTETS
 from omq_storage.store import Store
 
 STORED = of_kinds(lambda kind: kind.is_persistent)
@@ -77,6 +80,36 @@ async def test_a_message_is_stored_before_it_is_confirmed_and_before_it_is_sent(
     assert sorted(set(stored)) == [("confirmed", 2), ("woken", 2)]
     assert [what for what, _ in stored].count("confirmed") == 1
     assert (await client.read()).ids == [1, 2]
+    client.close()
+
+
+@STORED
+async def test_large_messages_have_their_places_between_others_of_a_commit(
+    shared_drivers: Drivers, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    assert driver.writer is not None
+    body = bytes(-(-PORTION_OCTETS // FRAGMENT_OCTETS) * FRAGMENT_OCTETS)
+    large, larger = [await Upload.begin(driver) for _ in range(2)]
+    for upload in (large, larger):
+        await upload.add(body)  # which stores all of it
+    async with driver.writer.paused():
+        posts = [await driver.post(Bodies([b"first"]))]
+        await quiet()  # the writer has taken the first post; the others wait for its next commit
+        posts.append(await driver.post(Bodies([b"a", b"b"])))
+        posts.append(await large.post(b"", None))
+        posts.append(await driver.post(Bodies([b"c"])))
+        posts.append(await larger.post(b"", None))
+        posts.append(await driver.post(Bodies([b"d"])))
+    assert [await settled(confirmation) for confirmation in posts] == [None] * 6
+    assert driver.failures == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    large.close()
+    larger.close()
+    client = Client(driver) if driver.delivery is Delivery.ROUND_ROBIN else Client(driver, FromBeginning())
+    await client.read()
+    assert client.ids == [1, 2, 3, 4, 5, 6, 7]
+    assert client.bodies == [b"first", b"a", b"b", body, b"c", body, b"d"]
     client.close()
 
 

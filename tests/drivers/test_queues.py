@@ -393,6 +393,26 @@ async def test_a_single_active_consumer_has_the_queue_until_it_has_gone(
 
 
 @EITHER
+async def test_a_drain_ends_for_those_that_are_not_active(drivers: Drivers, options: QueueOptions) -> None:
+    options = replace(options, single_active=True)
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    active, idle = consumer(queue, 1), consumer(queue, 9)
+    await post(queue, b"a", b"b")
+    assert await read(active, idle) == [[b"a"], []]
+    drained: list[str] = []
+    idle.channel.drain(lambda _: drained.append("idle"))
+    assert drained == ["idle"]
+    active.channel.grant(9, CreditKind.COUNT)
+    active.settle(1)
+    active.channel.drain(lambda _: drained.append("active"))
+    assert drained == ["idle"]
+    assert await read(active, idle) == [[b"a", b"b"], []]
+    assert drained == ["idle", "active"]
+    active.close()
+    idle.close()
+
+
+@EITHER
 async def test_consumers_share_a_window(drivers: Drivers, options: QueueOptions) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", options)
     other = await drivers.catalogue.declare_queue(b"other", options)
