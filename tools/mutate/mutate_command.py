@@ -22,8 +22,8 @@ from mutate_trial import CannotRun, Copy, Outcome, Trial
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).resolve().parent / "equivalent.toml"
 
-LIMIT_FACTOR, LIMIT_SECONDS = 3, 30
-"""The time limit of a mutant: a multiple of the time that its tests take without it, plus some seconds."""
+LIMIT_SECONDS = 30
+"""What a mutant may take at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=None, metavar="S",
         help="limit the tests of a mutant to this total time, the fastest first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--patience", type=float, default=3, metavar="N",
+        help="how many times as long as without a mutant the tests may take, beyond some seconds (default "
+        "%(default)s); more on a busy machine, where tests are slow without hanging",
     )  # fmt: skip
     parser.add_argument(
         "--surveys", type=Path, default=None, metavar="FOLDER",
@@ -180,7 +185,7 @@ def _outcomes(
             if options.nearest:
                 return copy.try_files(mutant, area.nearest_to(mutant.module), plain)
             tests = surveys[plain].chosen(mutant, area.tests_of(mutant.module), options.seconds)
-            limit = LIMIT_FACTOR * sum(map(surveys[plain].seconds.__getitem__, tests)) + LIMIT_SECONDS
+            limit = options.patience * sum(map(surveys[plain].seconds.__getitem__, tests)) + LIMIT_SECONDS
             return copy.try_mutant(mutant, tests, plain, limit)
 
         try:
