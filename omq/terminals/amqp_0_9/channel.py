@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from omq.access.topology import Getter
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.reasons import Failure, Reason
+from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.seam import Outcome
 from omq.drivers.shared_window import SharedWindow
+from omq.protocol.amqp_0_9.frames import method_frame
+from omq.protocol.amqp_0_9.methods import Method
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Tags
+from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import ChannelPost, settled
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import Settled
@@ -58,6 +61,22 @@ class AmqpChannel:
         """Why something that was published without confirms could not be stored."""
         self.is_over = False
         """Whether it is closed. The sender may close it while a method of it is executed."""
+
+    def answer(self, outbox: Outbox, method: Method, then: Callable[[], None] | None = None) -> None:
+        """Send an answer, unless the channel is over: nothing follows Channel.Close."""
+        if not self.is_over:
+            outbox.add(method_frame(self.number, method), channel=self.number, then=then)
+
+    def queue_named(self, name: bytes) -> bytes:
+        """Return the name of a queue; an empty one means the last queue that was declared on the channel.
+
+        Raises Refused.
+        """
+        if name:
+            return name
+        if self.last_queue is None:
+            raise Refused(Reason.NOT_FOUND, "no queue was declared on this channel")
+        return self.last_queue
 
     # -- publishing: see omq.terminals.amqp_0_9.publishing.Publisher ---------------------------------------
 

@@ -45,6 +45,7 @@ from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.commands import Commands
 from omq.terminals.amqp_0_9.consumers import Consumer
+from omq.terminals.amqp_0_9.consuming import Consuming
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import DirectLeases
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
@@ -450,17 +451,25 @@ class AmqpTerminal:
         if self._context.config.amqp_direct:
             self._principal = Principal(host, session.name, None, is_openamq=self._protocol.is_openamq)
             direct = DirectLeases(self._topology, self._principal, self._outbox, self._is_open)
+        consuming = Consuming(
+            self._topology,
+            publishing,
+            self._outbox,
+            self._sender,
+            self._fail_channel,
+            direct,
+            self._has_messages,
+            tells_cancels=has_capability(event.client_properties, b"consumer_cancel_notify"),
+        )
         commands = Commands(
             self._topology,
             publishing,
             self._outbox,
             self._sender,
             self._context.memory,
-            self._fail_channel,
             self._duplex.excused,
             direct,
-            self._has_messages,
-            tells_cancels=has_capability(event.client_properties, b"consumer_cancel_notify"),
+            consuming,
         )
         self._long = LongPublishes(self._topology, publishing)
         self._state = Serving(session, self._topology, publishing, commands, self._long, direct)

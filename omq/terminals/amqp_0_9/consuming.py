@@ -1,0 +1,253 @@
+"""Begins and ends the consumers of a connection, and limits how many messages they have."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from omq import model
+from omq.access.topology import REPLIES, Topology
+from omq.drivers.shared_window import SharedWindow
+from omq.logs import quoted
+from omq.protocol.amqp.fields import Number, Table, Value
+from omq.protocol.amqp_0_9 import delivery, methods
+from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
+from omq.terminals.amqp_0_9.channel import AmqpChannel
+from omq.terminals.amqp_0_9.consumers import Consumer
+from omq.terminals.amqp_0_9.direct import DirectLeases
+from omq.terminals.amqp_0_9.forms import ConsumerForm
+from omq.terminals.amqp_0_9.offsets import FromAgo, FromLast, FromTime, read_offset
+from omq.terminals.amqp_0_9.outbox import Outbox
+from omq.terminals.amqp_0_9.publishing import Publishing
+from omq.terminals.amqp_0_9.refusals import failed
+from omq.terminals.connection.sender import Sender
+
+TAG_OCTETS = 16
+"""The random octets of a consumer tag that the server makes: 22 characters."""
+
+
+class Consuming:
+    """The consumers of one connection."""
+
+    __slots__ = (
+        "_deferred",
+        "_direct",
+        "_fail",
+        "_outbox",
+        "_publishing",
+        "_sender",
+        "_tells_cancels",
+        "_topology",
+        "_woken",
+    )
+
+    def __init__(
+        self,
+        topology: Topology,
+        publishing: Publishing,
+        outbox: Outbox,
+        sender: Sender,
+        fail: Callable[[AmqpChannel, ChannelProblem], None],
+        direct: DirectLeases | None,
+        woken: Callable[[Consumer], None],
+        *,
+        tells_cancels: bool,
+    ) -> None:
+        """Create it without consumers. `fail` ends a channel. `direct` is None if there is no direct mode.
+        `woken` is called with a consumer that may have messages. `tells_cancels`: whether the client wants to
+        know that a queue of a consumer was deleted.
+        """
+        self._topology = topology
+        self._publishing = publishing
+        self._outbox = outbox
+        self._sender = sender
+        self._fail = fail
+        self._direct = direct
+        self._woken = woken
+        self._tells_cancels = tells_cancels
+        self._deferred: list[tuple[AmqpChannel, Method]] | None = None
+        """While a queue is deleted, what its consumers are told after the answer."""
+
+    def set_prefetch(self, channel: AmqpChannel, count: int, *, is_global: bool) -> None:
+        """Limit how many messages each consumer may have unacknowledged, or all of the channel together."""
+        if is_global:
+            if channel.shared is not None and count:
+                channel.shared.set(count)
+                return
+            channel.shared = SharedWindow(count) if count else None
+            for consumer in channel.consumers.values():
+                self._share(channel, consumer)
+            return
+        # RabbitMQ spares consumers that run. Celery raises it for one, and its tasks would starve.
+        channel.prefetch = count
+        for consumer in channel.consumers.values():
+            consumer.grant(self._topology.window(count))
+
+    def _share(self, channel: AmqpChannel, consumer: Consumer) -> None:
+        if consumer.channel is not None and not consumer.no_ack:
+            consumer.channel.share(channel.shared)
+
+    async def consume(self, channel: AmqpChannel, method: methods.BasicConsume) -> None:
+        """Begin a consumer, and answer. Raises Refused, StoreError, ChannelProblem and ConnectionProblem."""
+        tag = method.consumer_tag or b"amq.ctag-" + secrets.token_urlsafe(TAG_OCTETS).encode()
+        if tag in channel.consumers or tag in channel.fed:
+            text = f"attempt to reuse consumer tag {quoted(tag)}"
+            raise ConnectionProblem(ReplyCode.NOT_ALLOWED, text, method.CLASS, method.METHOD)
+        if method.queue == REPLIES:
+            queue = await self._make_reply_queue(channel, method)
+        else:
+            queue = channel.queue_named(method.queue)
+        if self._direct is not None and (feed := self._direct.feed(queue)) is not None:
+            channel.fed[tag] = feed
+            feed.resume()
+            if not method.no_wait:
+                channel.answer(self._outbox, methods.BasicConsumeOk(tag))
+            return
+        replay: model.Replay = model.FromCurrent()
+        is_stream = self._topology.is_stream(queue)
+        if is_stream:
+            replay = await self._replay(queue, method)
+        if channel.is_over:
+            return
+        made, opened = self._topology.open(
+            queue,
+            replay,
+            partial(self._make, channel, method, tag, is_stream),
+            exclusive=method.exclusive,
+            priority=_priority(method),
+        )
+        made.is_paused = not channel.is_flowing
+        made.open(opened)
+        channel.consumers[tag] = made
+        self._share(channel, made)
+        made.grant(self._topology.window(channel.prefetch))
+        if method.no_wait:
+            made.start()
+        else:
+            channel.answer(self._outbox, methods.BasicConsumeOk(tag), made.start)
+
+    async def _make_reply_queue(self, channel: AmqpChannel, method: methods.BasicConsume) -> bytes:
+        if not method.no_ack:
+            raise failed(method, "reply consumer cannot acknowledge")
+        if channel.reply_queue is not None:
+            raise failed(method, "reply consumer already set")
+        channel.reply_queue = await self._topology.make_reply_queue()
+        return channel.reply_queue
+
+    def _make(
+        self,
+        channel: AmqpChannel,
+        method: methods.BasicConsume,
+        tag: bytes,
+        is_stream: bool,
+        topic: model.Topic,
+        place: Callable[[], None],
+    ) -> Consumer:
+        framing = self.framing(channel, tag, topic.topic, is_stream=is_stream)
+        return Consumer(
+            tag,
+            topic,
+            self._sender,
+            channel.contents,
+            ConsumerForm(framing, channel.tags, no_ack=method.no_ack),
+            self._woken,
+            place,
+            partial(self._ended, channel),
+            partial(self._unreadable, channel),
+            no_ack=method.no_ack,
+        )
+
+    def framing(
+        self, channel: AmqpChannel, tag: bytes, queue: bytes, *, is_stream: bool = False
+    ) -> delivery.ConsumerFraming:
+        """Return how messages of this queue are framed. Those of omq come without a head."""
+        return delivery.ConsumerFraming(
+            channel.number,
+            tag,
+            self._publishing.frame_max,
+            b"\0" + bytes([len(queue)]) + queue + b"\0\0",
+            is_stream=is_stream,
+            is_openamq=self._publishing.is_openamq,
+        )
+
+    def _ended(self, channel: AmqpChannel, consumer: Consumer) -> None:
+        """Remove a consumer whose queue was deleted, and tell the client if it wants to know."""
+        _leave_replies(channel, consumer)
+        if channel.consumers.pop(consumer.tag, None) is None or not self._tells_cancels:
+            return
+        told = methods.BasicCancel(consumer.tag, no_wait=True)
+        if self._deferred is None:
+            channel.answer(self._outbox, told)
+        else:
+            self._deferred.append((channel, told))
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Tell consumers at the end of the block that their queue was deleted."""
+        deferred = self._deferred = []
+        try:
+            yield
+        finally:
+            self._deferred = None
+            for channel, told in deferred:
+                channel.answer(self._outbox, told)
+
+    def _unreadable(self, channel: AmqpChannel, consumer: Consumer, why: str) -> None:
+        self._fail(channel, ChannelProblem(ReplyCode.INTERNAL_ERROR, why))
+
+    def cancel(self, channel: AmqpChannel, tag: bytes) -> None:
+        """End a consumer, if there is one with this tag. It keeps what is not acknowledged."""
+        feed = channel.fed.pop(tag, None)
+        if feed is not None:
+            feed.pause()
+            return
+        consumer = channel.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        _leave_replies(channel, consumer)
+        consumer.cancel()
+        channel.cancelled.append(consumer)
+        for each in list(channel.cancelled):
+            if not each.has_unacknowledged:
+                each.close()
+                channel.cancelled.remove(each)
+
+    async def _replay(self, queue: bytes, method: methods.BasicConsume) -> model.Replay:
+        """Return where the consumer of a stream begins. Raise Refused and ChannelProblem."""
+        value = _argument(method.arguments, b"x-stream-offset")
+        offset = read_offset(value)
+        match offset:
+            case None:
+                raise failed(method, f"invalid x-stream-offset for queue {quoted(queue)}")
+            case FromLast():
+                return self._topology.from_last(queue)
+            case FromTime(seconds):
+                return await self._topology.from_time(queue, seconds)
+            case FromAgo(seconds):
+                return await self._topology.from_ago(queue, seconds)
+            case _:
+                return offset
+
+
+def _leave_replies(channel: AmqpChannel, consumer: Consumer) -> None:
+    """Forget the queue of direct replies if this consumer, which is gone, was its one: there may be
+    another.
+    """
+    if consumer.topic.topic == channel.reply_queue:
+        channel.reply_queue = None
+
+
+def _argument(arguments: Table, name: bytes) -> Value | None:
+    return next((value for known, value in arguments.entries if known == name), None)
+
+
+def _priority(method: methods.BasicConsume) -> int:
+    """Return the priority of a consumer, 0 if it has none. Raise ChannelProblem."""
+    match _argument(method.arguments, b"x-priority"):
+        case None:
+            return 0
+        case Number(_, int(priority)):
+            return priority
+        case _:
+            raise failed(method, "invalid arg 'x-priority': it is no number")
