@@ -1,7 +1,10 @@
-"""When nothing more happens by itself."""
+"""When nothing more happens by itself, and time that passes then."""
+
+from collections.abc import Callable
 
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 
 async def quiet() -> None:
@@ -11,3 +14,18 @@ async def quiet() -> None:
         if not trio.testing.active_thread_count():
             return
         await trio.testing.wait_all_threads_completed()
+
+
+async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
+    """Let time pass in steps, and wait after each until the server has done what it has to."""
+    while seconds > 0:
+        clock.jump(min(step, seconds))
+        seconds -= step
+        await quiet()
+
+
+async def pass_until(condition: Callable[[], bool], clock: MockClock, step: float = 1) -> None:
+    """Let time pass as `pass_time` does, until a condition is met."""
+    while not condition():
+        clock.jump(step)
+        await quiet()

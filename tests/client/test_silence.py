@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 from client_helpers import connect_to
+from quietness import pass_time
 from relays import Relay, relayed
 from trio.testing import MockClock
 
@@ -32,13 +33,6 @@ def clock() -> MockClock:
 async def relay(clock: MockClock, server: Server) -> AsyncIterator[Relay]:
     async with relayed(server.port) as running:
         yield running
-
-
-async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
-    """Let time pass in steps in which all tasks can run."""
-    for _ in range(round(seconds / step)):
-        clock.jump(step)
-        await trio.sleep(0.002)  # no event tells when what this sets off has passed through the kernel
 
 
 class Attempt:

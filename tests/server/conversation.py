@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import trio
-from quietness import quiet
+from quietness import pass_time, pass_until
 from trio.testing import MockClock
 
 from omq.client.network import TlsStream
@@ -372,9 +372,7 @@ async def reads_although_stalled(
         return any(each.kind is Kind.OMQ and each.stalled_seconds is not None for each in found)
 
     for _ in range(3):
-        while not is_stalled():
-            clock.jump(SLOW_SECONDS)
-            await trio.sleep(0.01)
+        await pass_until(is_stalled, clock, SLOW_SECONDS)
         for _ in range(20):
             await slow.receive()
     await slow.say(b"(Confirm 1)")
@@ -408,6 +406,5 @@ async def tidied(
         info = (await client.topics())[topic]
         if condition(info):
             return info
-        clock.jump(2)
-        await quiet()  # a busy disk takes longer, and no time passes meanwhile
+        await pass_time(clock, 2, step=2)  # a busy disk takes longer, and no time passes meanwhile
     raise AssertionError(f"{info} stays as it is")

@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from quietness import pass_time
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
@@ -23,7 +24,6 @@ from .amqp_1_0_peer import (
 )
 from .conversation import serving
 from .test_clients import HASH, SECRET
-from .test_liveness import pass_time
 
 
 async def test_the_server_stops(store: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from quietness import pass_until
 from trio.testing import MockClock
 
 from omq.logs import LINES
@@ -272,9 +273,7 @@ async def test_a_client_that_reads_nothing_is_ended_for_waiting_ones(
         await eager.say(b"(Fetch t 1 20000)")
         await eventually(lambda: budget.is_wanted)
         began = trio.current_time()
-        while budget.is_wanted:
-            clock.jump(0.5)
-            await trio.sleep(0.01)
+        await pass_until(lambda: not budget.is_wanted, clock, 0.5)
         assert trio.current_time() - began < 30
         ended = 1 + len(idle) - host.connections
         assert ended > 0

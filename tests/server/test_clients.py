@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from quietness import pass_time
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.clients import Clients
@@ -112,9 +114,7 @@ async def test_the_handshake_is_limited_in_time_and_octets(store: Path, clock: M
         for stranger in (silent, long):
             assert await stranger.octets(8) == VERSION_ONE
         assert await long.rest() == [Error(UNKNOWN)]
-        for _ in range(11):
-            clock.jump(1)
-            await trio.sleep(0.01)
+        await pass_time(clock, 11)
         frames = await silent.rest()
         assert frames[-1] == Error(b"Connect: the client did not make itself known in time")
 
@@ -503,13 +503,8 @@ async def test_a_silent_newcomer_makes_room(store: Path) -> None:
 async def passing(clock: MockClock) -> AsyncIterator[None]:
     """Let much time pass within the block. What is in it must not be in a hurry."""
 
-    async def pass_time() -> None:
-        while True:
-            clock.jump(0.5)
-            await trio.sleep(0.005)
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pass_time)
+        nursery.start_soon(pass_time, clock, math.inf, 0.5)
         yield
         nursery.cancel_scope.cancel()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import pass_time
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.protocol.omq.types import BlockList, Error
@@ -14,7 +15,7 @@ from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp
 from .conversation import Conversation, InProcess, eventually, numbered, publish, serving, tidied
-from .test_liveness import ACK, pass_time, pinged
+from .test_liveness import ACK, pinged
 
 YEAR = 365 * 86_400
 HOUR = 3600.0

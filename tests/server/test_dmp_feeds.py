@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from quietness import quiet
+from quietness import pass_time, quiet
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.seam import SLOW_SECONDS
@@ -201,8 +201,7 @@ async def test_null_messages_also_while_data_flows(store: Path, clock: MockClock
         for number in range(1, 21):
             await client.say(b"(Publish t %d)" % number)
             assert await consumer.bodies(1) == [b"%d" % number]
-            clock.jump(1)
-            await trio.sleep(0.01)
+            await pass_time(clock, 1)
         nulls = 0
         octets = consumer.octets
         while octets:

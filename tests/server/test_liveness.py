@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from quietness import quiet
+from quietness import pass_time, quiet
 from trio.testing import MockClock
 
 from omq.protocol.omq.types import Error, Subscribed
@@ -15,14 +15,6 @@ from .conversation import Conversation, InProcess, eventually, publish, serving
 
 MIB = 1 << 20
 ACK = b"(Ack (2026-01-01 00:00:00Z))"
-
-
-async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
-    """Let time pass in steps, and wait after each until the server has done what it has to."""
-    while seconds > 0:
-        clock.jump(min(step, seconds))
-        seconds -= step
-        await quiet()
 
 
 async def pinged(client: Conversation, count: int) -> None:

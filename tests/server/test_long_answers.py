@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import pass_until
 from trio.testing import MockClock
 
 from omq.protocol.omq.types import BlockList, TopicList
@@ -74,9 +75,7 @@ async def test_simultaneous_requests_share_an_answer_and_stalled_ones_give_way(
         assert budget.used <= held
         await client.say(b"Topics")
         why = "it took too long to read an answer while others wait for its memory"
-        while not any(line.endswith(f": closed: {why}") for line in caplog.messages):
-            clock.jump(1)
-            await trio.sleep(0.02)
+        await pass_until(lambda: any(line.endswith(f": closed: {why}") for line in caplog.messages), clock)
         assert isinstance(await client.frame(), TopicList)
         del later, stalled
     assert budget.used == 0

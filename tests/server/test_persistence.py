@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import pass_time
 from trio.testing import MockClock
 
 from omq.model import Topic
@@ -312,9 +313,7 @@ async def test_without_a_retention_everything_is_kept(
         publisher = await declared(host, persistence)
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
-        for _ in range(20):
-            clock.jump(10)
-            await trio.sleep(0.005)
+        await pass_time(clock, 200, step=10)
         assert await replayed(host) == sequence(1, numbered(1, 100))
 
 
@@ -384,8 +383,7 @@ async def test_a_full_store_refuses_and_recovers(store: Path, persistence: bytes
         await publisher.say(b"(Publish t again)")
         while not isinstance(await publisher.ask(b"(Confirm 2)"), Confirmed):
             await publisher.error()
-            clock.jump(2)
-            await trio.sleep(0.005)
+            await pass_time(clock, 2, step=2)
             await publisher.say(b"(Publish t again)")
         assert await subscriber.message() == Message(stored + 1, 0, b"again")
     async with serving(store, map_bytes=64 * MIB) as host:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import pass_time
 from trio.testing import MockClock
 
 from omq.model import Topic
@@ -483,9 +484,7 @@ async def test_retention_never_deletes_undone_messages(
         for first in (1, 101, 201):
             await publisher.send(publish(b"t", numbered(first, first + 99)))
             await publisher.confirm()
-        for _ in range(5):
-            clock.jump(2)
-            await trio.sleep(0.01)
+        await pass_time(clock, 10, step=2)
         client = await worker(host)
         assert await client.ids(300) == list(range(1, 301))
 

@@ -5,12 +5,13 @@ import logging
 import re
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from quietness import pass_until, quiet
 from trio.testing import MockClock
 
 from omq.connections import Terminal
@@ -77,17 +78,9 @@ def sending(host: InProcess) -> int:
     return sum(terminal.statistics().is_sending for terminal in host.server.terminals())
 
 
-async def passing(clock: MockClock, is_over: Callable[[], bool]) -> None:
-    """Let time pass until something is over."""
-    with trio.fail_after(100 * PATIENCE):
-        while not is_over():
-            clock.jump(SLOW_SECONDS / 2)
-            await trio.sleep(0.01)
-
-
 async def stall(clock: MockClock, host: InProcess, count: int) -> None:
     """Let time pass until so many are."""
-    await passing(clock, lambda: stalled(host) >= count)
+    await pass_until(lambda: stalled(host) >= count, clock, SLOW_SECONDS / 2)
 
 
 async def stalled_subscriber(host: InProcess, client: Conversation, clock: MockClock) -> Conversation:
@@ -329,7 +322,7 @@ async def test_stalled_readers_of_transient_topics_hold_little_memory(
             # Two of them in the middle of each message, which is in memory once.
             readers += [await Reader.open(host, principal, way, b"From_current") for _ in range(2)]
             await send_all(host, client, [body_of(number)])
-            await passing(clock, lambda: held(host) == [2] and host.connections == 4)
+            await pass_until(lambda: held(host) == [2] and host.connections == 4, clock, SLOW_SECONDS / 2)
             if way == "feed" and number > 1:
                 news = [await principal.error() for _ in range(2)]
                 assert all(text.startswith(b"Feed t: 541 INTERNAL-ERROR closed in the") for text in news)
@@ -358,7 +351,7 @@ async def test_a_slow_reader_is_not_cut_off_for_stalled_ones(store: Path, clock:
                 # A holder counts as moving with each LITTLE_OCTETS.
                 while taking.statistics().octets_out < before + 2 * LITTLE_OCTETS:
                     await slow.receive()
-                await trio.sleep(0.01)
+                await quiet()
             assert await silent.is_cut_off()
         assert (await slow.message()).body == body_of(1)
 

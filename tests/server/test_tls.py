@@ -1,5 +1,6 @@
 """TLS on the server's ports: the same conversations, and what is particular about their beginning and end."""
 
+import math
 import random
 import ssl
 import struct
@@ -14,6 +15,7 @@ import anyio
 import pytest
 import trio
 from certificates import Authority
+from quietness import pass_time
 from trio.testing import MockClock
 
 from omq.client.network import Security, TlsStream, open_stream
@@ -346,18 +348,10 @@ async def test_a_sink_that_is_cut_off_is_not_confirmed(store: Path, authority: A
 async def test_the_server_says_why_it_ends(store: Path, authority: Authority, clock: MockClock) -> None:
     async with serving_tls(store, authority) as host:
         client = await host.connect()
-        for _ in range(34):
-            clock.jump(5)
-            await trio.sleep(0.002)
+        await pass_time(clock, 170, step=5)
         frames: list[Frame] = []
         async with trio.open_nursery() as nursery:
-
-            async def jump_on() -> None:
-                while True:
-                    clock.jump(0.5)  # less than a connection has for its end
-                    await trio.sleep(0.01)
-
-            nursery.start_soon(jump_on)
+            nursery.start_soon(pass_time, clock, math.inf, 0.5)  # steps below the time for its end
             frames += await client.rest()
             nursery.cancel_scope.cancel()
         assert isinstance(frames[-1], Error)
@@ -376,8 +370,7 @@ async def test_a_handshake_has_its_time_and_no_more(
         # This one shakes hands and then says nothing: the same time is for both.
         encrypted = await host.open()
         await eventually(lambda: host.handshakes == 2)
-        clock.jump(5)  # a slow machine may have taken the other half
-        await trio.sleep(0.01)
+        await pass_time(clock, 5)  # a slow machine may have taken the other half
         assert host.handshakes == 2
         clock.jump(5)
         with trio.fail_after(PATIENCE):

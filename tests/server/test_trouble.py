@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import trio
+from quietness import pass_until
 from trio.testing import MockClock
 
 from omq.protocol.omq.types import Error, Message, Subscribed
@@ -47,14 +47,10 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(
         await client.say(*(b"(Received t %d)" % id for id in range(1, 6)))
         await client.settle()
         environment = host.server.catalogue.writers[Level.STRONG].environment
-        while tried < 3:
-            clock.jump(0.25)
-            await trio.sleep(0.002)
+        await pass_until(lambda: tried >= 3, clock, 0.25)
         is_full = False
         # Nothing moves any more, and still it is tried again.
-        while not stored:
-            clock.jump(0.25)
-            await trio.sleep(0.002)
+        await pass_until(lambda: bool(stored), clock, 0.25)
         await eventually(lambda: environment.positions() == {0: Position(6)})
 
 
@@ -146,9 +142,7 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
         for n in range(20):
             await client.send(publish(b"bad", [b"%d" % n]) + publish(b"good", [b"%d" % n]))
             await client.confirm()
-        while len(environment.blocks(1, 0)) >= 5:
-            clock.jump(2)
-            await trio.sleep(0.002)
+        await pass_until(lambda: len(environment.blocks(1, 0)) < 5, clock, 2)
         assert len(environment.blocks(0, 0)) == 20
 
 
@@ -171,9 +165,7 @@ async def test_a_disk_below_its_reserve_refuses_posts_and_is_logged_once(
     async def look() -> None:
         """Let the disk be looked at three times."""
         before = looks
-        while looks < before + 3:
-            clock.jump(2)
-            await trio.sleep(0.002)
+        await pass_until(lambda: looks >= before + 3, clock, 2)
 
     def told() -> list[str]:
         return [message for message in caplog.messages if "disk" in message]

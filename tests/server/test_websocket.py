@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 from certificates import Authority
+from quietness import pass_time
 from trio.testing import MockClock
 from wsproto.events import BytesMessage, Ping, TextMessage
 
@@ -29,7 +30,6 @@ from .conversation import (
 )
 from .dmp_conversation import send_all
 from .http_conversation import request
-from .test_liveness import pass_time
 from .websocket_conversation import (
     Rejected,
     WebSocketStream,
