@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from brokers import Broker, Running, free_ports, stop_server, wait_for
+from omq_load import OmqSystem
 from systems import command_version
 
 _EXAMPLES = Path("/usr/share/proton/examples/c")
@@ -19,6 +20,13 @@ listener {{ host: 127.0.0.1  port: {port}  authenticatePeer: no  saslMechanisms:
 address {{ prefix: multicast  distribution: multicast }}
 address {{ prefix: unicast  distribution: balanced }}
 """
+
+
+class TransientSystem(OmqSystem):
+    """A server whose topics are transient unless their address says otherwise: a router stores nothing."""
+
+    def configuration(self, directory: Path) -> str:
+        return super().configuration(directory) + 'default_persistence = "transient"\n'
 
 
 class RouterBroker(Broker):

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from alone import NoServer
-from amqp10_brokers import RouterBroker
+from amqp10_brokers import RouterBroker, TransientSystem
 from amqp10_command import CASES as AMQP10
 from amqp10_command import EPILOG as AMQP10_EPILOG
 from amqp10_command import measure_amqp10
@@ -463,8 +463,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def amqp(arguments: argparse.Namespace, settings: Settings, command: list[str]) -> int:
     brokers: list[Broker] = []
-    peer, run = (RabbitBroker(), measure_amqp) if arguments.amqp else (RouterBroker(), measure_amqp10)
-    for each in (OmqBroker(OmqSystem(command, settings.weak_flush_seconds)), peer):
+    make, peer, run = (
+        (OmqSystem, RabbitBroker(), measure_amqp)
+        if arguments.amqp
+        else (TransientSystem, RouterBroker(), measure_amqp10)
+    )
+    for each in (OmqBroker(make(command, settings.weak_flush_seconds)), peer):
         reason = each.missing()
         if each.name in arguments.systems and reason is None:
             brokers.append(each)
