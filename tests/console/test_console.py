@@ -134,7 +134,7 @@ def test_10000_topics_can_be_used(page: Page, tmp_path: Path) -> None:
     path = Path(tempfile.mkdtemp(dir=folder))
     try:
         with Store.open(path) as store:
-            for number in range(10_000):
+            for number in reversed(range(10_000)):
                 store.catalogue.create(
                     b"topic.%d" % number, "Broadcast", "Transient", declared=True, reserved=1
                 )
@@ -142,6 +142,11 @@ def test_10000_topics_can_be_used(page: Page, tmp_path: Path) -> None:
             page.open(origin(running))
             page.sees(".title .counts", "10,000 ")
             assert len(page.all(".rows .row")) < 60
+            # It is sorted by rate, and topics with equal rates by name.
+            assert page.texts(".rows .col-name")[:2] == ["topic.0", "topic.1"]
+            page.click(".col-name .sort")
+            page.click(".col-name .sort")
+            page.until(lambda: page.texts(".rows .col-name")[0] == "topic.9999", "it is not sorted by name")
             page.click(".col-name .sort")
             page.until(lambda: page.texts(".rows .col-name")[0] == "topic.0", "it is not sorted by name")
             page.script("document.querySelector('.scroller').scrollTop = 1e9")

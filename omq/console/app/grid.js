@@ -1,12 +1,15 @@
 /**
- * A table of any length: only the rows that can be seen are elements. It is sorted by its headers, and used by keyboard:
- * arrows, Page Up and Page Down, Home and End move, Enter opens.
+ * A table of any length: only the rows that can be seen are elements. It is sorted by its headers, and rows that are equal
+ * by the first column. It is used by keyboard: arrows, Page Up and Page Down, Home and End move, Enter opens.
  */
 
 import { fill, h } from "./dom.js";
 
 const ROW = 40;
 const SPARE = 4;
+
+/** @param {any} one @param {any} other  of the same type */
+const compared = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
 
 /**
  * @template T
@@ -143,8 +146,9 @@ export class Grid {
     const value = this.#columns.find((each) => each.key === this.#sorted)?.value;
     if (!value) return;
     const sign = this.#down ? -1 : 1;
-    const keyed = this.#rows.map((row) => ({ row, by: value(row) }));
-    keyed.sort((one, other) => (one.by < other.by ? -sign : one.by > other.by ? sign : 0));
+    const name = this.#columns[0].value ?? value;
+    const keyed = this.#rows.map((row) => ({ row, by: value(row), name: name(row) }));
+    keyed.sort((one, other) => sign * compared(one.by, other.by) || compared(one.name, other.name));
     this.#rows = keyed.map(({ row }) => row);
   }
 
