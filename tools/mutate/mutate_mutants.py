@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ DECLARATIONS = {"abstractmethod", "final", "overload", "override"}
 """Decorators that only the type checker reads."""
 
 DECLARING_ARGUMENTS = {"frozen", "slots"}
-"""Arguments of a class's decorator that change nothing in a program that passes the type checker."""
+"""Arguments of a class or its decorator that change nothing in a program that passes the type checker."""
 
 Position = tuple[int, int]
 
@@ -146,11 +147,10 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
                         begin = min([member.lineno, *(each.lineno for each in member.decorator_list)])
                         yield (begin, 0), _span(member)[1]
             case ast.ClassDef():
-                for decorator in node.decorator_list:
-                    if isinstance(decorator, ast.Call):
-                        for keyword in decorator.keywords:
-                            if keyword.arg in DECLARING_ARGUMENTS:
-                                yield _span(keyword)
+                calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+                for keyword in chain(node.keywords, *(call.keywords for call in calls)):
+                    if keyword.arg in DECLARING_ARGUMENTS:
+                        yield _span(keyword)
             case ast.Call(func=ast.Name("cast" | "TypeVar"), args=[first, *_]):
                 yield _span(first)
             case ast.If(test=ast.Name("TYPE_CHECKING")):
