@@ -360,8 +360,3 @@ def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
     if not colon or not host or not host.isprintable() or not digits or int(port) > 65535:
         raise ConfigError(f"{key}: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
-
-
-def format_address(host: str, port: int) -> str:
-    """Return the address as `parse_address` reads it."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

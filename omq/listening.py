@@ -19,7 +19,8 @@ from typing import Self
 import trio
 from trio.socket import SocketType
 
-from omq.config import Config, format_address, parse_address
+from omq.addresses import format_address
+from omq.config import Config, parse_address
 from omq.systemd import PassedSockets
 
 BACKLOG = 0xFFFF

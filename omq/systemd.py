@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import trio
 
-from omq.config import ConfigError, format_address
+from omq.addresses import format_address
+from omq.config import ConfigError
 
 FIRST_DESCRIPTOR = 3
 

@@ -21,6 +21,7 @@ LAYERS = {
         "omq.reloading",
         "omq.systemd",
         "omq.client",
+        "omq.addresses",
         "omq.counted",
         "omq.printable",
         "omq.server",
@@ -76,7 +77,7 @@ LAYERS = {
         "omq.access",
         "omq.logs",
     },
-    "omq.listening": {"omq.config", "omq.systemd"},
+    "omq.listening": {"omq.addresses", "omq.config", "omq.systemd"},
     "omq.statistics": {"omq.drivers"},
     "omq.reloading": {"omq.config"},
     "omq.config_errors": {"omq.printable"},
@@ -100,7 +101,7 @@ LAYERS = {
         "omq.protocol.http",
         "omq_storage",
     },
-    "omq.systemd": {"omq.config"},
+    "omq.systemd": {"omq.addresses", "omq.config"},
     "omq.terminals": set(),
     "omq.terminals.omq": {
         "omq.watching",
@@ -165,6 +166,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.terminals.connection": {
+        "omq.addresses",
         "omq.access",
         "omq.drivers",
         "omq.config",
@@ -207,6 +209,7 @@ LAYERS = {
     "omq.threads": set(),
     "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
     "omq.client": {
+        "omq.addresses",
         "omq.watching",
         "omq.errors",
         "omq.management",
@@ -239,6 +242,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.bulk": {
+        "omq.addresses",
         "omq.counted",
         "omq.errors",
         "omq.protocol",
@@ -263,6 +267,7 @@ LAYERS = {
     "omq.protocol.amqp_1_0": {"omq.protocol.amqp", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol", "omq_storage"},
     "omq.printable": set(),
+    "omq.addresses": set(),
     "omq.counted": set(),
     "omq.management": set(),
     "omq.watching": {"omq.model"},

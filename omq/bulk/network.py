@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from omq.addresses import format_address
 from omq.bulk.errors import ConnectionLost, ServerRefused
 from omq.protocol.silence import SILENCE_SECONDS
 from omq.protocol.tls_errors import CertificateRefused, TlsError
@@ -29,7 +30,7 @@ class Address:
     tls: bool = False
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return format_address(self.host, self.port)
 
     @property
     def url(self) -> str:

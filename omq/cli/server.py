@@ -15,12 +15,13 @@ import msgspec
 import trio
 
 from omq.access.hashes import hash_of
+from omq.addresses import format_address
 from omq.cli.allocator import give_back_much, keep_freed_memory
 from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
-from omq.config import Config, ConfigError, check, format_address, load
+from omq.config import Config, ConfigError, check, load
 from omq.counted import counted
 from omq.drivers.reasons import Refused
 from omq.listening import ListenError

@@ -5,6 +5,7 @@ from typing import assert_never
 
 import anyio
 
+from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
@@ -50,6 +51,7 @@ async def open_dmp(
 
     Raises LeaseDeclined, ConnectionFailed, ConnectionLost and ProtocolError.
     """
+    where = format_address(host, port)
     try:
         with anyio.move_on_after(seconds):
             stream = await open_stream(host, port, security)
@@ -59,10 +61,10 @@ async def open_dmp(
                 stream.close()
                 raise
     except OSError as error:
-        raise ConnectionFailed(f"cannot connect to {host}:{port}: {reason(error)}") from error
+        raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
     except anyio.BrokenResourceError as error:
         raise ConnectionLost(f"the {purpose.value}'s connection broke: {reason(error)}") from error
-    raise ConnectionFailed(f"{host}:{port} did not answer a lease within {seconds:g} s")
+    raise ConnectionFailed(f"{where} did not answer a lease within {seconds:g} s")
 
 
 async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:

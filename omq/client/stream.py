@@ -2,6 +2,7 @@
 
 import anyio
 
+from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
@@ -11,7 +12,7 @@ from omq.protocol.tls_errors import TLS_ONLY
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
     """Connect and exchange the version, within `seconds`. Raises ConnectionFailed and HandshakeRefused."""
-    where = f"{host}:{port}"
+    where = format_address(host, port)
     try:
         with anyio.move_on_after(seconds):
             stream = await open_stream(host, port, security)

@@ -14,6 +14,8 @@ from contextlib import suppress
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
+from omq.addresses import format_address
+
 NEXT_ADDRESS_SECONDS = 0.25
 """How long to try one address of a host before the next one is tried as well (RFC 8305)."""
 
@@ -123,7 +125,7 @@ async def connect_tcp(host: str, port: int) -> tuple[TcpStream, socket.socket]:
                 with anyio.move_on_after(NEXT_ADDRESS_SECONDS):
                     await failed.wait()
         if not connected:
-            problem = f"all attempts to connect to {host}:{port} failed"
+            problem = f"all attempts to connect to {format_address(host, port)} failed"
             raise OSError(problem) from ExceptionGroup(problem, errors)
         first = connected.pop()
     finally:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import omq
-from omq.client import connect
+from omq.client import ConnectionFailed, connect
 from omq.client.address import parse_url
 
 
@@ -19,6 +19,12 @@ def test_connect_is_at_the_top() -> None:
     assert omq.connect is connect
     with pytest.raises(AttributeError):
         omq.disconnect  # noqa: B018
+
+
+async def test_an_error_has_brackets_around_an_ipv6_address() -> None:
+    with pytest.raises(ConnectionFailed, match=r"^cannot connect to \[::1\]:1: "):
+        async with connect("omq://[::1]:1"):
+            pass
 
 
 def test_good_addresses() -> None:

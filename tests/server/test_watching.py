@@ -8,8 +8,11 @@ import pytest
 from trio.testing import MockClock
 
 from omq import watching as w
+from omq.client import connect
+from omq.config import Config
 from omq.logs import CONNECTION_LINES
 from omq.protocol.omq.types import ConnectionList, Done, Error, Message, SubscriberList, Watched
+from omq.server import open_server
 
 from . import dmp_conversation as dmp
 from .conversation import Conversation, InProcess, eventually, publish, serving, tidied
@@ -228,6 +231,19 @@ async def test_a_disconnected_client_is_told_and_logged(
     ends = [line for line in caplog.messages if " disconnected after " in line]
     assert "an operator ended the connection; " in ends[0]
     assert "(omq) disconnected after" in ends[0]
+
+
+@pytest.mark.skipif(not Path("/proc/sys/net/ipv6").exists(), reason="the machine has no IPv6")
+async def test_the_log_has_brackets_around_an_ipv6_address(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.connections")
+    async with (
+        open_server(Config(listen=["[::1]:0"], store=str(store))) as server,
+        connect(f"omq://[::1]:{server.port}", id="somebody"),
+    ):
+        pass
+    assert re.fullmatch(r"\[::1\]:\d+: 'somebody' connected", caplog.messages[0])
 
 
 async def test_the_log_counts_connects_and_ends_that_are_too_many_to_write(

@@ -9,6 +9,7 @@ from termios import FIONREAD
 
 import trio
 
+from omq.addresses import format_address
 from omq.drivers.seam import SLOW_SECONDS, Octets
 
 FIRST_OCTETS = 16 << 10
@@ -64,7 +65,7 @@ class Transport:
             name = self.stream.socket.getpeername()
         except OSError:
             return "(gone)"
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        return format_address(name[0], name[1]) if isinstance(name, tuple) else str(name)
 
     def host(self) -> str:
         """Return the address of the other side without its port: two connections of one client share it."""
