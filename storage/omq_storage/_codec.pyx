@@ -20,7 +20,10 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
 from libc.string cimport memchr, memcmp, memcpy
+
+from crc32c import crc32c
 
 cdef extern from *:
     """
@@ -88,7 +91,9 @@ include "native/blocks.pxi"
 include "native/heads.pxi"
 include "native/envelopes.pxi"
 include "native/messages.pxi"
+include "native/stores.pxi"
 include "native/routes.pxi"
+include "native/commits.pxi"
 include "native/spans.pxi"
 include "native/lines.pxi"
 include "native/sexps.pxi"

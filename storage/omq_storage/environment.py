@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from omq_storage.blocks import SPAN_LIMIT, Block, pack
 from omq_storage.checkpoint import Checkpoints, prepare
+from omq_storage.commits import put_commit
 from omq_storage.database import Database, Writing
 from omq_storage.deleting import Kept, delete_oldest, within
 from omq_storage.errors import DamagedBlock, Limit, StoreError, StoreFull
@@ -65,6 +66,9 @@ from omq_storage.records import (
     unpack_extent,
     unpack_position,
 )
+
+if TYPE_CHECKING:
+    from omq_storage._codec import StoreCommit
 
 __all__ = ["BlockRecord", "Environment", "Extent", "Position", "Usage"]
 
@@ -198,6 +202,14 @@ class Environment:
                 self.abandon(block.body)  # it is a message, and not written any more
                 self._verified.add(block.body)
         return extents
+
+    def append_commit(self, commit: "StoreCommit") -> None:
+        """Store the messages of many topics that the compiled codec has collected, as ``append`` does.
+
+        Raises what ``append`` raises.
+        """
+        with self._writing() as transaction:
+            put_commit(transaction, commit)
 
     # -- messages in fragments: see omq_storage.fragments --------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The numbers of one topic that every message changes, in plain Python, as in native/routes.pxi.
 
-The compiled codec takes messages from received lines straight to the frames for their subscribers, and
-changes these numbers itself (`Pass`). The plain codec does not: there is no other difference.
+The compiled codec takes messages from received lines straight to the frames for their subscribers, or to the
+stored values of a commit, and changes these numbers itself (`Pass`, `StoreCommit`). The plain codec does not:
+there is no other difference.
 """
 
 from typing import TYPE_CHECKING
@@ -11,17 +12,20 @@ from omq_storage import codec
 __all__ = ["PlainRoute", "Route"]
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Lane, Route
+    from omq_storage._codec import Lane, Route, StoreLane
 
 
 class PlainRoute:
-    """The next message id of a topic, the bound of its reserved ids, and its counters.
+    """The next message id of a topic, the bound of its reserved ids, the time of its last message in
+    microseconds since the epoch, and its counters.
 
-    While it is open, `Pass` may give ids to messages of the topic and send them to the connections of `lane`.
+    While it is open, `Pass` may give ids to messages of the topic and send them to the connections of `lane`,
+    or collect them for a store.
     """
 
     __slots__ = (
         "is_open",
+        "is_used",
         "messages_in",
         "messages_out",
         "next_id",
@@ -29,18 +33,22 @@ class PlainRoute:
         "octets_out",
         "owner",
         "reserved",
+        "time",
         "topic",
     )
 
-    def __init__(self, topic: int, next_id: int, reserved: int) -> None:
+    def __init__(self, topic: int, next_id: int, reserved: int, time: int = 0) -> None:
         self.topic = topic
         self.next_id = next_id
         self.reserved = reserved
+        self.time = time
         self.messages_in = 0
         self.octets_in = 0
         self.messages_out = 0
         self.octets_out = 0
         self.is_open = False
+        self.is_used = False
+        """Whether messages of it were collected for a store. They get their ids when it is committed."""
         self.owner: object = None
         """The driver of the topic; None when the topic is deleted."""
 
@@ -50,9 +58,21 @@ class PlainRoute:
         """
         self.is_open = True
 
+    def open_store(self, store: "StoreLane", is_watched: bool) -> None:
+        """Collect what comes for a store. `is_watched`: the topic has subscribers, so its driver needs the
+        stored blocks.
+        """
+        self.is_open = True
+
     def close(self) -> None:
         """Have messages offered to the driver of the topic."""
         self.is_open = False
+
+    def take_extent(self) -> tuple[int, int, int, int] | None:
+        """Return the numbers of what is stored of the topic, if a commit has changed them since the last
+        call: those of `omq_storage.records.Extent`.
+        """
+        return None
 
 
 if not TYPE_CHECKING:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import lmdb
+
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
@@ -67,3 +69,20 @@ def merge_all(environment: Environment, topic: int) -> int:
             return calls
         assert following >= start
         start = following
+
+
+def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
+    """Change one value without the environment; ``change`` returns None to delete it."""
+    assert callable(change)
+    with lmdb.open(str(path), max_dbs=8) as environment:
+        found = environment.open_db(table, create=False)
+        with environment.begin(write=True) as transaction:
+            value = change(transaction.get(key, db=found))
+            if value is None:
+                transaction.delete(key, db=found)
+            else:
+                transaction.put(key, value, db=found)
+
+
+def flipped(value: bytes) -> bytes:
+    return value[:-1] + bytes([value[-1] ^ 1])

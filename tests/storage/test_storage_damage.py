@@ -4,27 +4,10 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from storage_helpers import numbered, open_level, read_all
+from storage_helpers import damage, flipped, numbered, open_level, read_all
 
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock, DamagedFile
-
-
-def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
-    """Change one value without the environment; ``change`` returns None to delete it."""
-    assert callable(change)
-    with lmdb.open(str(path), max_dbs=8) as environment:
-        found = environment.open_db(table, create=False)
-        with environment.begin(write=True) as transaction:
-            value = change(transaction.get(key, db=found))
-            if value is None:
-                transaction.delete(key, db=found)
-            else:
-                transaction.put(key, value, db=found)
-
-
-def flipped(value: bytes) -> bytes:
-    return value[:-1] + bytes([value[-1] ^ 1])
 
 
 @pytest.mark.parametrize("change", [flipped, lambda _: None, lambda v: v[:40]])

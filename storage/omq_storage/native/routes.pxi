@@ -1,4 +1,4 @@
-# Messages straight from lines to the connections of their subscribers.
+# Messages straight from lines to the connections of their subscribers, or to the store of their topics.
 
 @cython.final
 cdef class Lane:
@@ -22,42 +22,71 @@ cdef class Route:
     cdef readonly uint32_t topic
     cdef public uint64_t next_id
     cdef public uint64_t reserved
+    cdef public uint64_t time
     cdef public int64_t messages_in
     cdef public int64_t octets_in
     cdef public int64_t messages_out
     cdef public int64_t octets_out
     cdef readonly bint is_open
+    cdef readonly bint is_used
     cdef public object owner
     cdef Lane _lane
+    cdef StoreLane _store
+    cdef bint _is_watched
     cdef uint64_t _pass  # the last pass that has used it, and its place there
     cdef uint32_t _place
+    cdef uint64_t _commit  # the last commit that has used it, and its place there
+    cdef uint32_t _commit_place
+    cdef bint _has_extent
+    cdef Stored _extent
 
-    def __cinit__(self, uint32_t topic, uint64_t next_id, uint64_t reserved):
+    def __cinit__(self, uint32_t topic, uint64_t next_id, uint64_t reserved, uint64_t time=0):
         self.topic = topic
         self.next_id = next_id
         self.reserved = reserved
+        self.time = time
         self.messages_in = self.octets_in = self.messages_out = self.octets_out = 0
-        self.is_open = False
+        self.is_open = self.is_used = False
         self.owner = None
         self._lane = None
-        self._pass = 0
-        self._place = 0
+        self._store = None
+        self._is_watched = False
+        self._pass = self._commit = 0
+        self._place = self._commit_place = 0
+        self._has_extent = False
 
     def open(self, Lane lane):
         self._lane = lane
+        self._store = None
+        self.is_open = True
+
+    def open_store(self, StoreLane store not None, bint is_watched):
+        self._lane = None
+        self._store = store
+        self._is_watched = is_watched
         self.is_open = True
 
     def close(self):
         self._lane = None
+        self._store = None
         self.is_open = False
+
+    def take_extent(self):
+        if not self._has_extent:
+            return None
+        self._has_extent = False
+        return self._extent.first, self._extent.last, self._extent.messages, self._extent.octets
 
 
 cdef struct Passing:  # one topic in a pass
     PyObject* route
+    PyObject* name
     uint64_t first
     int64_t count
     int64_t octets
     uint32_t lane
+    uint32_t store
+    uint32_t place  # in the part for the store
     bint closed
 
 
@@ -70,7 +99,7 @@ cdef struct Passed:  # one message in a pass
 
 
 cdef enum:
-    NO_LANE = 0xFFFFFFFF  # a topic without subscribers
+    NO_LANE = 0xFFFFFFFF  # a topic without subscribers, or a store
 
 cdef int64_t LITTLE = 1 << 16  # the largest message that is routed
 cdef int64_t MOST_PASSED = 4096  # messages of one pass: less than a millisecond of work
@@ -84,7 +113,8 @@ cdef class Pass:
     """What one pass over lines sends to connections.  Use it before anything else can happen to its topics.
 
     `routes`: the routes of topics by their names.  `allowed`: the topics to which these lines may publish, None for
-    all.  A message with more than `largest` octets is not routed.
+    all.  A message with more than `largest` octets is not routed.  `room`: how many octets stores may take, or a
+    little more: the message that reaches it is the last one.
     """
 
     cdef readonly list lanes
@@ -93,6 +123,10 @@ cdef class Pass:
     cdef readonly int64_t messages
     cdef readonly bint is_full
     cdef readonly Lane filled  # the lane that has no room, where the pass stopped
+    cdef readonly list parts  # pairs of a store, and what goes there
+    cdef list _stores
+    cdef readonly StoreLane lacking  # the store whose messages have no room, where the pass stopped
+    cdef int64_t _room
     cdef dict _routes
     cdef object _allowed
     cdef int64_t _largest
@@ -105,7 +139,7 @@ cdef class Pass:
     cdef int64_t _count
     cdef int64_t _capacity
 
-    def __cinit__(self, dict routes not None, allowed, largest):
+    def __cinit__(self, dict routes not None, allowed, largest, int64_t room=0):
         global _passes
         _passes += 1
         self._number = _passes
@@ -115,6 +149,10 @@ cdef class Pass:
         self.messages = 0
         self.is_full = False
         self.filled = None
+        self.parts = []
+        self._stores = []
+        self.lacking = None
+        self._room = room
         self._routes = routes
         self._allowed = allowed
         self._largest = min(max(largest, 0), LITTLE - HEADER)
@@ -128,6 +166,7 @@ cdef class Pass:
         cdef int64_t i
         for i in range(self._topic_count):
             Py_DECREF(<object>self._topics[i].route)
+            Py_DECREF(<object>self._topics[i].name)
         PyMem_RawFree(self._topics)
         PyMem_RawFree(self._passed)
 
@@ -135,7 +174,8 @@ cdef class Pass:
         """Return the place of a topic in this pass; -1 if its messages are not routed, -3 if they must wait."""
         cdef PyObject* found = PyDict_GetItem(self._routes, name)
         cdef Route route
-        cdef uint32_t lane
+        cdef uint32_t lane = NO_LANE
+        cdef uint32_t store = NO_LANE
         if found == NULL:
             return -1
         route = <Route>found
@@ -143,19 +183,29 @@ cdef class Pass:
             return -1 if self._topics[route._place].closed else <int64_t>route._place
         if not route.is_open or (self._allowed is not None and name not in self._allowed):
             return -1
-        lane = NO_LANE if route._lane is None else self.lane(route._lane)
-        if lane == NO_LANE and route._lane is not None:
-            return -1 if self.filled is None else -3
+        if route._store is not None:
+            if self._room <= 0 or route._store.octets_left <= 0 or route._store.messages_left <= 0:
+                self.lacking = route._store
+                self.is_full = True
+                return -3
+            store = self.store(route._store)
+        elif route._lane is not None:
+            lane = self.lane(route._lane)
+            if lane == NO_LANE:
+                return -1 if self.filled is None else -3
         if self._topic_count == self._topic_capacity:
             self.make_room_for_topics()
         cdef Passing* passing = &self._topics[self._topic_count]
         passing.route = found
+        passing.name = <PyObject*>name
         passing.first = route.next_id
         passing.count = 0
         passing.octets = 0
         passing.lane = lane
+        passing.store = store
         passing.closed = False
         Py_INCREF(route)
+        Py_INCREF(name)
         route._pass = self._number
         route._place = <uint32_t>self._topic_count
         self._topic_count += 1
@@ -188,6 +238,14 @@ cdef class Pass:
         self.lanes.append(lane)
         return lane._place
 
+    cdef uint32_t store(self, StoreLane store) except? 0xFFFFFFFE:
+        """Return the place of a store in this pass."""
+        if store._pass != self._number:
+            store._pass = self._number
+            store._place = <uint32_t>len(self._stores)
+            self._stores.append(store)
+        return store._place
+
     cdef int make_room_for_topics(self) except -1:
         cdef int64_t capacity = max(64, 2 * self._topic_capacity)
         cdef Passing* topics = <Passing*>PyMem_RawRealloc(self._topics, capacity * sizeof(Passing))
@@ -204,13 +262,16 @@ cdef class Pass:
         cdef int64_t capacity
         cdef Passed* grown
         cdef Passed* passed
+        cdef StoreLane store
         if passing.closed:
             return False
         route = <Route>passing.route
-        if length > self._largest or passing.first + <uint64_t>passing.count >= route.reserved:
+        if length > self._largest or (
+            passing.store == NO_LANE and passing.first + <uint64_t>passing.count >= route.reserved
+        ):
             passing.closed = True
             return False
-        if passing.lane != NO_LANE:
+        if passing.lane != NO_LANE or passing.store != NO_LANE:
             if self._count == self._capacity:
                 capacity = max(64, 2 * self._capacity)
                 grown = <Passed*>PyMem_RawRealloc(self._passed, capacity * sizeof(Passed))
@@ -228,7 +289,15 @@ cdef class Pass:
         passing.count += 1
         passing.octets += HEADER + <int64_t>length
         self.messages += 1
-        self.is_full = self.messages >= MOST_PASSED
+        if self.messages >= MOST_PASSED:
+            self.is_full = True
+        if passing.store != NO_LANE:
+            store = route._store
+            store.octets_left -= HEADER + <int64_t>length
+            store.messages_left -= 1
+            self._room -= HEADER + <int64_t>length + <int64_t>sizeof(Kept)
+            if self._room <= 0 or store.octets_left <= 0 or store.messages_left <= 0:
+                self.is_full = True
         return True
 
     cdef int write(self) except -1:
@@ -247,6 +316,8 @@ cdef class Pass:
         try:
             if ends == NULL or outs == NULL:
                 raise MemoryError
+            for i in range(len(self._stores)):
+                self.add_part(<uint32_t>i)
             self.counts = [0] * lane_count
             for i in range(self._topic_count):
                 if self._topics[i].lane != NO_LANE:
@@ -260,6 +331,9 @@ cdef class Pass:
             for i in range(self._topic_count):
                 passing = &self._topics[i]
                 route = <Route>passing.route
+                if passing.store != NO_LANE:
+                    route.is_used = route.is_used or passing.count > 0
+                    continue
                 route.next_id += <uint64_t>passing.count
                 route.messages_in += passing.count
                 route.octets_in += passing.octets
@@ -271,6 +345,8 @@ cdef class Pass:
             for i in range(self._count):
                 passed = &self._passed[i]
                 passing = &self._topics[passed.topic]
+                if passing.lane == NO_LANE:
+                    continue
                 passed.begin = ends[passing.lane]
                 out = outs[passing.lane] + passed.begin
                 put_u32(out, COUNTED + passed.length)
@@ -286,6 +362,35 @@ cdef class Pass:
         finally:
             PyMem_RawFree(ends)
             PyMem_RawFree(outs)
+        return 0
+
+    cdef int add_part(self, uint32_t store) except -1:
+        """Add what goes to a store, unless its topics have none of the messages: the first one was too long."""
+        cdef StorePart part = StorePart.__new__(StorePart)
+        cdef int64_t i, topics = 0
+        cdef Passing* passing
+        cdef Passed* passed
+        for i in range(self._topic_count):
+            passing = &self._topics[i]
+            if passing.store == store and passing.count:
+                topics += 1
+                part.messages += passing.count
+                part.octets += passing.octets
+        if not topics:
+            return 0
+        part.allocate(topics)
+        for i in range(self._topic_count):
+            passing = &self._topics[i]
+            if passing.store == store and passing.count:
+                passing.place = part.add_topic(
+                    <Route>passing.route, (<Route>passing.route).topic, <bytes>passing.name
+                )
+        for i in range(self._count):
+            passed = &self._passed[i]
+            passing = &self._topics[passed.topic]
+            if passing.store == store:
+                part.add(passing.place, passed.at, passed.length, passed.written)
+        self.parts.append((self._stores[store], part))
         return 0
 
     def part(self, Py_ssize_t lane):

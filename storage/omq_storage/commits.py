@@ -1,0 +1,39 @@
+"""Stores what the compiled codec has collected for one transaction: see native/commits.pxi."""
+
+from typing import TYPE_CHECKING
+
+from omq_storage import numbers
+from omq_storage.blocks import BLOCK_HEADER, Block
+from omq_storage.database import Writing
+from omq_storage.errors import StoreError
+from omq_storage.records import BLOCKS, EXTENTS, INDEX
+
+if TYPE_CHECKING:
+    from omq_storage._codec import StoreCommit
+
+TOPICS_AT_ONCE = 256
+"""For how many topics the codec makes the records in one step. It keeps the interpreter's lock meanwhile."""
+
+
+def put_commit(transaction: Writing, commit: "StoreCommit") -> None:
+    """Store the blocks of all topics of a commit, and what is stored of each topic now.
+
+    Raises StoreError when the messages of a topic do not lie behind its stored ones, or the record of these
+    is damaged. The posts of the commit must then be stored topic by topic.
+    """
+    commit.sort()
+    for begin in range(0, len(commit), TOPICS_AT_ONCE):
+        end = begin + TOPICS_AT_ONCE
+        extents = transaction.get_many(EXTENTS, commit.topic_keys(begin, end))
+        records = commit.records(begin, end, extents)
+        if records is None:
+            raise StoreError("A topic of this commit has other stored messages than expected.")
+        for table, found in zip((BLOCKS, INDEX, EXTENTS), records, strict=True):
+            transaction.put_many(table, found)
+
+
+def block_of(topic: int, first: int, count: int, time: int, value: bytes) -> Block:
+    """Return the block whose stored value a commit has made. Its octets are views of the value."""
+    view = memoryview(value)
+    frames = BLOCK_HEADER + numbers.SIZE * count
+    return Block(topic, first, count, time, view[frames:], view[BLOCK_HEADER - numbers.SIZE : frames])
