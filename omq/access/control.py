@@ -69,6 +69,7 @@ class AccessControl:
             fragment_octets=config.fragment_octets,
             max_credit=config.max_credit,
             durable_sync=config.durable_sync(),
+            posted=memory.posted,
         )
 
     async def connect(self, id: bytes, host: str, peer: str) -> Session:

@@ -22,6 +22,7 @@ from omq.access.clients import Identity
 from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.rights import Right, Rights
+from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
@@ -29,14 +30,19 @@ from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes, send_passed
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
+from omq.drivers.writer import Writer
 from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
 from omq_storage.batches import Batch, joined
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Pass, Spans
+    from omq_storage._codec import Pass, Spans, StoreLane
+
+ROUTED_OCTETS = 64 << 10
+"""How much of the memory for posts a connection waits for before it routes more messages to a store."""
 
 MOST_REMEMBERED = 1024
 """For how many topics a session remembers that its client may publish to them."""
@@ -66,6 +72,8 @@ class SessionContext:
     max_credit: int
     durable_sync: Sync
     """The sync level of durable queues and streams whose declaration names none."""
+    posted: Budget
+    """The memory for messages on their way into a store."""
     pushes: Pushes = field(default_factory=Pushes)
     """What is pushed by the session that is pushing now; empty between."""
 
@@ -106,6 +114,8 @@ class Session:
         self.owner: Ownership | None = None
         """Whose exclusive queues the connection may use; None for a connection that cannot have any."""
         self._closed: Callable[[], None] | None = closed
+        self._granted = 0
+        """Octets that were taken from the memory for posts, for the next messages that are routed."""
         self._may_publish: dict[bytes, None] = {}  # an empty set would take three times as much
         """Topics to which the client may publish: one look at a set instead of its rights for each post."""
 
@@ -160,6 +170,9 @@ class Session:
 
     def close(self) -> None:
         """End the session: the connection counts no more."""
+        granted, self._granted = self._granted, 0
+        if granted:
+            self._shared.posted.give(granted)
         closed, self._closed = self._closed, None
         if closed is not None:
             closed()
@@ -228,19 +241,41 @@ class Session:
 
     def route(
         self, lines: bytes, position: int, most: int
-    ) -> tuple[list[tuple[bytes, "Spans"]], int, "Pass"]:
+    ) -> tuple[list[tuple[bytes, "Spans"]], int, "Pass", list[RoutedPost]]:
         """Send the messages of the Publish lines from `position` on to the subscribers of their topics, as
-        far as all of these have kept up. Return the other messages by their topics, where this stopped, and
-        what was sent.
+        far as all of these have kept up, or post them to the stores of their topics. Return the other
+        messages by their topics, where this stopped, what was sent, and what was posted.
+
+        Where a store has no room, it stops: await `room_to_route`, and go on from there.
 
         Only the compiled codec can do this: it looks the topics up, and gives the messages their ids.
         """
         allowed = None if b"" in self._client.rights.publish.beginnings else self._may_publish
-        passed = codec.native.Pass(self._catalogue.routes, allowed, self.max_message_bytes)
+        posted, granted = self._shared.posted, self._granted
+        room = granted + posted.free
+        passed = codec.native.Pass(self._catalogue.routes, allowed, self.max_message_bytes, room)
         dealt, position = codec.native.deal_lines(lines, position, most, passed)
         if passed.lanes:
             send_passed(passed)
-        return dealt, position, passed
+        posts = []
+        for lane, part in passed.parts:
+            post = RoutedPost(part)
+            posted.force(post.held)  # it is within the room, but for the last message
+            writer: Writer = lane.owner
+            writer.submit_routed(post)
+            posts.append(post)
+        if granted:
+            self._granted = 0
+            posted.give(granted)
+        return dealt, position, passed, posts
+
+    async def room_to_route(self, lacking: "StoreLane") -> None:
+        """Wait until this store and the memory for posts have room for messages that are routed."""
+        writer: Writer = lacking.owner
+        await writer.lane_room()
+        if not self._granted:
+            await self._shared.posted.take(ROUTED_OCTETS)
+            self._granted = ROUTED_OCTETS
 
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.

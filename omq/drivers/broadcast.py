@@ -3,7 +3,7 @@
 See docs/PROTOCOL.md, "Broadcast".
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from omq.drivers.backpressure import Backpressure
@@ -127,21 +127,33 @@ class BroadcastDriver(CursorDriver):
             self.tail.clear()
             return
         self.remember(block)
-        for channel in self._channels:
-            if channel.follows:
-                channel.stop_following(block.first)
-            channel.subscriber.wake()
-        self._behind = len(self._channels)
-        self.route.close()
+        self._wake_all(block.first)
 
     def _keep_large(self, message: Fragmented) -> None:
+        self._left_to_store(message.first)
+
+    def _left_to_store(self, first: int) -> None:
+        """Wake the subscribers: the newest messages, from this id on, are in the store only."""
         self.tail.clear()  # a subscriber that has not got what is in it reads on in the store
+        self._wake_all(first)
+
+    def _wake_all(self, first: int) -> None:
         for channel in self._channels:
             if channel.follows:
-                channel.stop_following(message.first)
+                channel.stop_following(first)
             channel.subscriber.wake()
         self._behind = len(self._channels)
-        self.route.close()
+        if self.writer is None:
+            self.route.close()
+
+    def routed(self, first: int, blocks: Sequence[Block]) -> None:
+        """Make messages that were routed to the store available to subscribers. Without `blocks` they are in
+        the store only, from this id on: there was no subscriber when their commit began.
+        """
+        for block in blocks:
+            self._keep(block)
+        if not blocks:
+            self._left_to_store(first)
 
     def remember(self, block: Block) -> None:
         """Take the newest block into the tail."""
@@ -188,12 +200,21 @@ class BroadcastDriver(CursorDriver):
 
     def fell_behind(self) -> None:
         self._behind += 1
-        self.route.close()
+        self._aim()
 
     def _aim(self) -> None:
-        """Open the route when all subscribers have everything, for the compiled codec and for `try_push`."""
+        """Open the route, for the compiled codec and for `try_push`: to the subscribers of a transient topic
+        when all of them have everything, and always to the store of a persistent one.
+        """
         channels = self._channels
-        if self._behind or self.writer is not None or self.deleted or len(channels) > MOST_FOLLOWERS:
+        if self.writer is not None:
+            lane = self.writer.lane
+            if lane is None or self.deleted or not self._may_route:
+                self.route.close()
+            else:
+                self.route.open_store(lane, bool(channels))
+            return
+        if self._behind or self.deleted or len(channels) > MOST_FOLLOWERS:
             self.route.close()
             return
         if self.tail.octets:

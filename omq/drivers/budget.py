@@ -38,6 +38,11 @@ class Budget:
         return self.used == 0 or self.used + octets <= self.limit
 
     @property
+    def free(self) -> int:
+        """The octets that may be taken now: 0 while others wait for theirs."""
+        return 0 if self._waiting else max(0, self.limit - self.used)
+
+    @property
     def is_wanted(self) -> bool:
         """Whether a taker waits."""
         return bool(self._waiting)

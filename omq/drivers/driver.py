@@ -117,9 +117,10 @@ class Driver(ABC):
         self.persistence = opening.persistence
         self.writer = opening.writer
         self.resources = opening.resources
-        self.route = Route(opening.topic.id, opening.next_id, opening.reserved)
+        self.route = Route(opening.topic.id, opening.next_id, opening.reserved, opening.time)
         """Its numbers. Only a topic whose messages can be routed opens it."""
-        self.extent = opening.extent
+        self._may_route = True
+        self._extent = opening.extent
         self.lost = opening.lost
         self.retention: tuple[int | None, float | None] = (None, None)
         """The limits of retention in octets and in seconds; None for no limit."""
@@ -153,7 +154,6 @@ class Driver(ABC):
         self._unreserved = problem(f"{name}: no ids could be reserved")
         self._defects = problem(f"{name}: a post failed by a defect of the server")
         self._unreadable = problem(f"{name} cannot be read")
-        self._time = opening.time
 
     def retain(self, octets: int | None, seconds: float | None) -> None:
         """Set the limits of retention; housekeeping applies them."""
@@ -184,6 +184,19 @@ class Driver(ABC):
         self.route.reserved = bound
 
     @property
+    def extent(self) -> Extent:
+        """What is stored of the topic."""
+        changed = self.route.take_extent()
+        if changed is not None:
+            self._extent = Extent(*changed)
+        return self._extent
+
+    @extent.setter
+    def extent(self, extent: Extent) -> None:
+        self.route.take_extent()  # it is older
+        self._extent = extent
+
+    @property
     def is_persistent(self) -> bool:
         return self.writer is not None
 
@@ -195,7 +208,7 @@ class Driver(ABC):
     @property
     def is_empty(self) -> bool:
         """Whether the topic never had a message: only then may it still get other types."""
-        return self.next_id == 1 and not self._used
+        return self.next_id == 1 and not self._used and not self.route.is_used
 
     # -- in: post ------------------------------------------------------------------------------------------
 
@@ -321,8 +334,9 @@ class Driver(ABC):
 
     def now(self) -> int:
         """Return the time in microseconds since the epoch; it never decreases within a topic."""
-        self._time = max(self._time, time.time_ns() // 1000)
-        return self._time
+        route = self.route
+        route.time = max(route.time, time.time_ns() // 1000)
+        return route.time
 
     def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
         """Make blocks that the writer has stored available to subscribers. `extent` is what is stored of the
@@ -340,6 +354,16 @@ class Driver(ABC):
     def _count_in(self, block: Block | Fragmented) -> None:
         self.traffic.messages_in += block.count
         self.traffic.octets_in += block.held
+
+    def allow_routing(self, is_allowed: bool) -> None:
+        """Route no messages while it is not allowed: see `StoredDriver`."""
+        if self._may_route is not is_allowed:
+            self._may_route = is_allowed
+            self._aim()
+
+    def _aim(self) -> None:
+        """Open the route if messages can be routed now, and else close it."""
+        self.route.close()
 
     @abstractmethod
     def _keep(self, block: Block) -> None:

@@ -30,6 +30,18 @@ class StoredDriver(Numbered, Protocol):
         now.
         """
 
+    def allow_routing(self, is_allowed: bool) -> None:
+        """Route no messages while it is not allowed: posts of the topic wait, and none may overtake them."""
+
+
+class RoutedDriver(StoredDriver, Protocol):
+    """What the writer needs of a driver whose messages are routed."""
+
+    def routed(self, first: int, blocks: Sequence[Block]) -> None:
+        """Handle blocks that are stored, and that the compiled codec has counted already. Without `blocks`
+        the messages are in the store only, from this id on.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Post:

@@ -18,26 +18,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.histogram import Histogram
-from omq.drivers.posts import LATE, Post, StoredDriver
+from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Failure, Refused
-from omq.drivers.reservations import Reservations
+from omq.drivers.reservations import Numbered, Reservations
+from omq.drivers.routed import RoutedPost
 from omq.drivers.sequences import without_repeated
 from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
 from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
+from omq_storage import codec
 from omq_storage.batches import Batch, blocks_of
 from omq_storage.blocks import Block
+from omq_storage.commits import block_of
 from omq_storage.environment import Environment, Extent
 from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.fragments import Fragmented, Fragments, Uploaded
+
+if TYPE_CHECKING:
+    from omq_storage._codec import StoreCommit, StorePart
 
 GROUP_OCTETS = 4 << 20
 """The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
@@ -54,6 +60,11 @@ POSTS_IN_TURN = 512
 
 TOPICS_IN_TURN = 64
 """They have another one after this many topics whose blocks are made, or become available to subscribers."""
+
+ROUTED_MESSAGES = 32768
+"""The most messages of one commit that were routed from lines. The store takes some microseconds for each of
+their topics.
+"""
 
 TOPICS_SETTLED_IN_TURN = 512
 """And after this many topics whose posts are settled. That is quick, and each turn wakes publishers."""
@@ -125,6 +136,10 @@ class PostQueue:
     def __len__(self) -> int:
         return sum(map(len, self._turns.values()))
 
+    def has(self, driver: StoredDriver) -> bool:
+        """Return whether a post of this topic waits."""
+        return driver in self._turns
+
     def add(self, post: Post) -> None:
         """Queue a post behind those of its topic."""
         self._turns.setdefault(post.driver, deque()).append(post)
@@ -171,6 +186,12 @@ class Writer:
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = PostQueue()
+        self.lane = codec.native.StoreLane(GROUP_OCTETS, ROUTED_MESSAGES) if codec.COMPILED else None
+        """The lane to this level for messages that are routed from lines; only compiled code can do that."""
+        if self.lane is not None:
+            self.lane.owner = self
+        self._routed: list[RoutedPost] = []
+        self._lane_has_room = trio.lowlevel.ParkingLot()
         self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._idle = trio.Event()
@@ -193,8 +214,8 @@ class Writer:
         """Return a snapshot of what waits, and of what was stored so far."""
         return WriterStatistics(
             level=self.environment.level,
-            waiting_posts=len(self._posts),
-            waiting_octets=self._posts.octets,
+            waiting_posts=len(self._posts) + len(self._routed),
+            waiting_octets=self._posts.octets + sum(post.held for post in self._routed),
             commits=self._commits,
             commit_seconds=self._commit_seconds,
             last_commit_seconds=self._last_commit_seconds,
@@ -210,7 +231,25 @@ class Writer:
 
     def submit(self, post: Post) -> None:
         """Queue a post. Its octets are taken from the budget, which limits the queue."""
+        # Routed messages are committed before the posts that wait, so nothing may be routed after this post.
+        post.driver.allow_routing(False)
         self._posts.add(post)
+        self._want()
+
+    def submit_routed(self, post: RoutedPost) -> None:
+        """Queue messages that were routed from lines. Their octets are taken from the budget, too; the lane
+        limits them to those of one commit.
+        """
+        self._routed.append(post)
+        self._want()
+
+    async def lane_room(self) -> None:
+        """Wait until the lane has room."""
+        assert self.lane is not None
+        while self.lane.is_full:
+            await self._lane_has_room.park()
+
+    def _want(self) -> None:
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wanted.set()
@@ -321,8 +360,11 @@ class Writer:
         """Commit the submitted posts, group after group, until cancelled."""
         while True:
             await self._wanted.wait()
-            while self._posts:
-                await self._commit_next()
+            while self._routed or self._posts:
+                if self._routed:
+                    await self._commit_routed()
+                if self._posts:
+                    await self._commit_next()
             self._wanted = trio.Event()
             self._idle.set()
 
@@ -334,6 +376,88 @@ class Writer:
         while self._posts.move_to(group):
             await trio.lowlevel.cancel_shielded_checkpoint()
         await self._commit(group.posts)
+        for number, driver in enumerate({post.driver: None for post in group.posts}, 1):
+            if not number % TOPICS_SETTLED_IN_TURN:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            if not self._posts.has(driver):
+                driver.allow_routing(True)
+
+    async def _commit_routed(self) -> None:
+        """Commit everything that was routed, before the posts that wait: posts stop the routing of their
+        topics, so they came later. If something is in the way, commit it topic by topic.
+        """
+        assert self.lane is not None
+        routed, self._routed = self._routed, []
+        self.lane.begin()
+        self._lane_has_room.unpark_all()
+        parts = [post.take() for post in routed]
+        if await self._append_routed(parts):
+            for post in routed:
+                self._budget.give(post.held)
+                post.confirmation.settle()
+            return
+        for post, part in zip(routed, parts, strict=True):
+            self._budget.give(post.held)
+            posts = []
+            for number, each in enumerate(post.divided(part), 1):
+                await _take_turns(number)
+                self._budget.force(each.octets)
+                posts.append(each)
+            await self._commit(posts)
+
+    async def _append_routed(self, parts: list["StorePart"]) -> bool:
+        """Store these parts in one transaction; return False if nothing was stored."""
+        commit = codec.native.StoreCommit(parts)
+        async with self._lock:
+            if self.refusal is not None or not await self._reserve_routed(commit):
+                return False
+            if not commit.is_whole():  # no topic can be deleted from here on, see `_commit_at_once`
+                return False
+            commit.number(time.time_ns() // 1000)
+            began = self._began = time.perf_counter()
+            try:
+                await in_thread(partial(self._store_routed, commit))
+            except StoreError as problem:
+                self._problems.add(problem)
+                return False
+            except Exception:  # noqa: BLE001 - logged; the messages are committed topic by topic
+                self._defects.add(traceback.format_exc(chain=False))
+                return False
+            finally:
+                self._began = None
+            self._count(commit.messages, commit.octets, time.perf_counter() - began)
+            for begin in range(0, len(commit), TOPICS_IN_TURN):
+                for driver, first, values in commit.stored(begin, begin + TOPICS_IN_TURN):
+                    self._tell_routed(driver, first, values)
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        return True
+
+    async def _reserve_routed(self, commit: "StoreCommit") -> bool:
+        """Reserve the ids that a commit lacks; return False if that fails. Its posts will then try it again
+        topic by topic, and report it.
+        """
+        counts = dict(commit.without_ids())
+        if counts:
+            try:
+                await self._ids.reserve(counts)
+            except Exception as problem:  # noqa: BLE001 - see above
+                log.debug("no ids could be reserved for %d topics: %s", len(counts), problem)
+                return False
+        return True
+
+    def _store_routed(self, commit: "StoreCommit") -> None:
+        began = time.perf_counter()
+        self.environment.append_commit(commit)
+        self._commit_times.observe(time.perf_counter() - began)
+
+    def _tell_routed(
+        self, driver: RoutedDriver, first: int, values: Sequence[tuple[int, int, int, bytes]]
+    ) -> None:
+        """Tell a driver with subscribers what was stored."""
+        try:
+            driver.routed(first, [block_of(driver.topic.id, *value) for value in values])
+        except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
+            self._tell_stored_defect(driver)
 
     async def _commit(self, group: Sequence[Post]) -> None:
         """Store a group of posts and settle each of them in any case.
@@ -500,15 +624,20 @@ class Writer:
             return failures
         finally:
             self._began = None
-        self._count(blocks, time.perf_counter() - began)
+        messages = sum(block.count for block in blocks)
+        self._count(messages, sum(block.held for block in blocks), time.perf_counter() - began)
         for number, (driver, portion) in enumerate(portions.items(), 1):
             await _take_turns(number)
             try:
                 driver.stored(portion.blocks, extents[driver.topic.id])
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
-                what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
-                self._defects.add(what, topic=driver.topic.topic)
+                self._tell_stored_defect(driver)
         return {}
+
+    def _tell_stored_defect(self, driver: Numbered) -> None:
+        """Log the exception that is being handled, which a driver raised after its messages were stored."""
+        what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
+        self._defects.add(what, topic=driver.topic.topic)
 
     def _store(
         self, blocks: Sequence[Block | Fragmented], sequences: Mapping[int, Mapping[bytes, int]]
@@ -519,14 +648,14 @@ class Writer:
         self._commit_times.observe(time.perf_counter() - began)
         return extents
 
-    def _count(self, blocks: Sequence[Block | Fragmented], seconds: float) -> None:
+    def _count(self, messages: int, octets: int, seconds: float) -> None:
         """Count what a commit stored."""
         self._commits += 1
         self._trouble = None
         self._last_commit_seconds = seconds
         self._commit_seconds += seconds
-        self._messages += sum(block.count for block in blocks)
-        self._octets += sum(block.held for block in blocks)
+        self._messages += messages
+        self._octets += octets
 
 
 async def _take_turns(number: int) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -528,7 +528,8 @@ async def test_a_server_that_cannot_store_is_not_ready(
             raise StoreFailed("the disk does not answer")
 
         with monkeypatch.context() as patch:
-            patch.setattr(environment, "append", fail)
+            for name in ("append", "append_commit"):
+                patch.setattr(environment, name, fail)
             await client.say(b"(Publish prices x)", b"(Confirm 1)")
             for _ in range(2):
                 await client.error()
@@ -546,13 +547,17 @@ async def test_a_commit_that_does_not_end_is_told(store: Path, monkeypatch: pyte
         client = await host.connect()
         await client.ask(b"(Declare prices Broadcast (Persistent Strong))")
         environment = host.server.catalogue.writers[Level.STRONG].environment
-        append, may_go_on = environment.append, threading.Event()
+        may_go_on = threading.Event()
 
-        def wait(*arguments: Any) -> Any:
-            may_go_on.wait(60)
-            return append(*arguments)
+        def waiting(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wait(*arguments: Any) -> Any:
+                may_go_on.wait(60)
+                return call(*arguments)
 
-        monkeypatch.setattr(environment, "append", wait)
+            return wait
+
+        for name in ("append", "append_commit"):
+            monkeypatch.setattr(environment, name, waiting(getattr(environment, name)))
         await client.say(b"(Publish prices x)")
         writer = host.server.catalogue.writers[Level.STRONG]
         try:

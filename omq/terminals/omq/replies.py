@@ -11,6 +11,7 @@ import trio
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure
+from omq.drivers.routed import RoutedPost
 from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import sentence
@@ -69,6 +70,13 @@ class _Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class _Routed:
+    """Messages of several topics that were posted together. Each topic whose messages fail gets an Error."""
+
+    post: RoutedPost
+
+
+@dataclass(frozen=True, slots=True)
 class _Confirm:
     n: int
 
@@ -87,7 +95,7 @@ class Replies:
         self.fetches = 0
         """How many Fetch commands are not completely answered. Their answers are not in this queue."""
         # A list, because it is empty most of the time, and an empty deque takes 700 octets.
-        self._queue: list[_Answer | _Long | _Refusal | _Outcome | _Confirm] = []
+        self._queue: list[_Answer | _Long | _Refusal | _Outcome | _Routed | _Confirm] = []
         self._refused = 0
         self.unconfirmed = 0
         """How many posted messages have no outcome yet."""
@@ -184,6 +192,12 @@ class Replies:
         self.unconfirmed += count
         confirmation.listen(self._wake)
 
+    def routed(self, post: RoutedPost) -> None:
+        """Queue the outcome of messages that were routed to a store."""
+        self._queue.append(_Routed(post))
+        self.unconfirmed += post.messages
+        post.confirmation.listen(self._wake)
+
     def confirm(self, n: int) -> None:
         """Answer when everything before it is answered."""
         self._queue.append(_Confirm(n))
@@ -228,6 +242,13 @@ class Replies:
                             if failure is not None:
                                 ready.append(encode(Error(_not_stored(topic, part, failure))))
                                 self._refused += part
+                case _Routed(post):
+                    if not post.confirmation.settled:
+                        break
+                    self.unconfirmed -= post.messages
+                    for topic, part, failure in post.failures():
+                        ready.append(encode(Error(_not_stored(topic, part, failure))))
+                        self._refused += part
                 case _Confirm(n):
                     ready.append(self._confirmed(n))
                     self._refused = 0

@@ -46,7 +46,7 @@ from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Lane, Spans
+    from omq_storage._codec import Lane, Spans, StoreLane
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
@@ -107,6 +107,7 @@ class OmqTerminal:
         "_has_routed",
         "_held",
         "_known",
+        "_lacking",
         "_lines",
         "_liveness",
         "_long",
@@ -155,6 +156,8 @@ class OmqTerminal:
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
         """The connections for which the rest of the current read must wait."""
+        self._lacking: StoreLane | None = None
+        """The store for which it must wait."""
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -414,6 +417,13 @@ class OmqTerminal:
                 lane, self._filled = self._filled, None
                 with self._liveness.excused:
                     await wait_for_room(lane.outlets, self._context.config.stall_seconds)
+            if self._replies.is_full and isinstance(self._state, Serving):
+                await self._state.commands.room()  # for the outcome of what is routed next
+            if self._lacking is not None:
+                store, self._lacking = self._lacking, None
+                assert self._session is not None
+                with self._liveness.excused:
+                    await self._session.room_to_route(store)
         if alive or self._has_routed:
             self._liveness.signs += 1
             self._admission.finished()
@@ -439,11 +449,14 @@ class OmqTerminal:
         assert self._held is not None
         if self._held.lines:  # they came before, perhaps for the same topics
             return None
-        dealt, position, passed = self._session.route(lines, position, most)
+        dealt, position, passed, posts = self._session.route(lines, position, most)
         if passed.messages:
             self._has_routed = True
             self._published += passed.messages
+        for post in posts:
+            self._replies.routed(post)
         self._filled = passed.filled
+        self._lacking = passed.lacking
         return dealt, position, passed.is_full
 
     async def _act_on(self, events: Sequence[Event]) -> bool:

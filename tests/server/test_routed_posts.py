@@ -1,0 +1,274 @@
+"""Publish lines for many stored topics: what the compiled codec commits at once is kept as all posts are."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from omq.protocol.omq.types import Confirmed, Deleted, Error, Subscribed
+from omq_storage import codec
+from omq_storage.blocks import Block
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError
+from omq_storage.levels import Level
+
+from .conversation import STORED, Conversation, InProcess, eventually, publish, serving
+
+pytestmark = pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+
+TOPICS = [b"topic-%d" % number for number in range(60)]
+
+
+async def declare(client: Conversation, topics: Sequence[bytes], persistence: bytes) -> None:
+    for topic in topics:
+        await client.ask(b"(Declare %s Broadcast %s)" % (topic, persistence))
+
+
+async def replayed(host: InProcess, topic: bytes, count: int) -> list[bytes]:
+    """Return the bodies of the stored messages of a topic, whose ids must begin with 1."""
+    client = await host.connect()
+    assert isinstance(await client.ask(b"(Subscribe %s From_beginning)" % topic), Subscribed)
+    found = [await client.message() for _ in range(count)]
+    assert [message.id for message in found] == list(range(1, count + 1))
+    await client.stream.aclose()
+    return [message.body for message in found]
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the messages of each commit that the compiled codec has made."""
+    found = []
+    append = Environment.append_commit
+
+    def counted(environment: Environment, commit: Any) -> None:
+        found.append(commit.messages)
+        append(environment, commit)
+
+    monkeypatch.setattr(Environment, "append_commit", counted)
+    return found
+
+
+@STORED
+async def test_rounds_of_many_topics_are_stored_and_sent(
+    tmp_path: Path, persistence: bytes, commits: list[int]
+) -> None:
+    rounds = 30
+    async with serving(tmp_path / "store") as host:
+        client, subscriber = await host.connect(), await host.connect()
+        await declare(client, TOPICS, persistence)
+        names = {}
+        for topic in TOPICS[::2]:
+            answer = await subscriber.ask(b"(Subscribe %s From_current)" % topic)
+            assert isinstance(answer, Subscribed)
+            names[answer.topic.id] = topic
+        for turn in range(rounds):
+            await client.send(b"".join(publish(topic, [b"%s/%d" % (topic, turn)]) for topic in TOPICS))
+        assert await client.ask(b"(Confirm 1)") == Confirmed(1)
+        seen: dict[bytes, list[bytes]] = {topic: [] for topic in names.values()}
+        for _ in range(rounds * len(names)):
+            message = await subscriber.message()
+            seen[names[message.topic]].append(message.body)
+        expected = {topic: [b"%s/%d" % (topic, turn) for turn in range(rounds)] for topic in TOPICS}
+        assert seen == {topic: expected[topic] for topic in TOPICS[::2]}
+        assert sum(commits) == rounds * len(TOPICS)
+        assert host.memory_used == 0
+    async with serving(tmp_path / "store") as host:
+        for topic in TOPICS[:4]:
+            assert await replayed(host, topic, rounds) == expected[topic]
+
+
+async def test_short_and_long_messages_of_a_topic_keep_their_order(
+    tmp_path: Path, commits: list[int]
+) -> None:
+    """A long message takes another way into the store than the short ones beside it."""
+    async with serving(tmp_path / "store") as host:
+        client = await host.connect()
+        await declare(client, [b"a", b"b"], b"(Persistent Weak)")
+        bodies = [b"%d" % number + b"." * (80_000 if number % 7 == 3 else 20) for number in range(100)]
+        await client.send(b"".join(publish(b"a", [body]) + publish(b"b", [body]) for body in bodies))
+        assert await client.ask(b"(Confirm 1)") == Confirmed(1)
+        for topic in (b"a", b"b"):
+            assert await replayed(host, topic, len(bodies)) == bodies
+        assert commits
+
+
+async def test_many_more_messages_than_the_memory_holds_wait_for_their_commits(
+    tmp_path: Path, commits: list[int]
+) -> None:
+    count = 20_000
+    async with serving(tmp_path / "store", memory_bytes=4 << 20) as host:
+        clients = [await host.connect() for _ in range(3)]
+        await declare(clients[0], [b"a", b"b", b"c"], b"(Persistent Weak)")
+        lines = [publish(topic, [b"%d" % number for number in range(count)]) for topic in (b"a", b"b", b"c")]
+        async with trio.open_nursery() as nursery:
+            for client, octets in zip(clients, lines, strict=True):
+                nursery.start_soon(client.send, octets + b"(Confirm 7)\n")
+            for client in clients:
+                assert await client.frame() == Confirmed(7)
+        assert max(commits) * 17 < 4 << 20
+        for topic in (b"a", b"b", b"c"):
+            assert await replayed(host, topic, count) == [b"%d" % number for number in range(count)]
+        assert host.memory_used == 0
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise StoreError("The disk does not answer.")
+
+
+async def test_a_commit_that_fails_is_stored_topic_by_topic(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await declare(client, [b"a", b"b"], b"(Persistent Strong)")
+        monkeypatch.setattr(Environment, "append_commit", fail)
+        await client.send(publish(b"a", [b"1"]) + publish(b"b", [b"2", b"3"]) + b"(Confirm 1)\n")
+        assert await client.frame() == Confirmed(1)
+        assert "cannot store: The disk does not answer." in caplog.text
+        assert await replayed(host, b"b", 2) == [b"2", b"3"]
+
+
+async def test_a_topic_whose_messages_fail_is_named_and_the_others_are_stored(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await declare(client, [b"a", b"b", b"c"], b"(Persistent Strong)")
+        monkeypatch.setattr(Environment, "append_commit", fail)
+        append = Environment.append
+
+        def some(environment: Environment, blocks: Sequence[Block], *others: Any) -> Any:
+            if any(block.count == 2 for block in blocks):
+                raise StoreError("The disk does not answer.")
+            return append(environment, blocks, *others)
+
+        monkeypatch.setattr(Environment, "append", some)
+        await client.send(
+            publish(b"a", [b"1"]) + publish(b"b", [b"2", b"3"]) + publish(b"c", [b"4"]) + b"(Confirm 1)\n"
+        )
+        assert await client.error() == b"Publish b: 2 messages: the store failed, the server's log has more"
+        assert (
+            await client.error()
+            == b"Confirm 1: 2 published before it and after the last Confirm were refused"
+        )
+        for topic, bodies in ((b"a", [b"1"]), (b"c", [b"4"])):
+            assert await replayed(host, topic, 1) == bodies
+        monkeypatch.undo()
+        await client.send(publish(b"b", [b"5"]) + b"(Confirm 2)\n")
+        assert await client.frame() == Confirmed(2)
+        assert await replayed(host, b"b", 1) == [b"5"]
+
+
+async def test_publishers_hear_that_a_topic_was_deleted_before_its_commit(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client, other = await host.connect(), await host.connect()
+        await declare(client, [b"a", b"b"], b"(Persistent Strong)")
+        environment = host.server.catalogue.writers[Level.STRONG].environment
+        append, began, may_go_on = environment.append_commit, threading.Event(), threading.Event()
+
+        def wait(commit: Any) -> None:
+            began.set()
+            may_go_on.wait(60)
+            append(commit)
+
+        monkeypatch.setattr(environment, "append_commit", wait)
+        try:
+            await client.send(publish(b"a", [b"1"]))
+            await eventually(began.is_set)
+            await client.send(publish(b"a", [b"2"]) + publish(b"b", [b"3", b"4"]) + b"(Confirm 1)\n")
+            await eventually(lambda: _waiting(host) == 1)
+            await other.say(b"(Delete b)")
+            await eventually(lambda: b"b" not in host.server.catalogue.by_name)
+        finally:
+            may_go_on.set()
+        assert isinstance(await other.frame(), Deleted)
+        assert await client.error() == b"Publish b: 2 messages: the topic was deleted"
+        assert isinstance(await client.frame(), Error)
+        assert await replayed(host, b"a", 2) == [b"1", b"2"]
+
+
+def _waiting(host: InProcess) -> int:
+    return host.server.catalogue.writers[Level.STRONG].statistics().waiting_posts
+
+
+async def test_a_subscriber_that_comes_during_a_commit_gets_its_messages(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client, subscriber = await host.connect(), await host.connect()
+        await declare(client, [b"a", b"b"], b"(Persistent Strong)")
+        environment = host.server.catalogue.writers[Level.STRONG].environment
+        append, began, may_go_on = environment.append_commit, threading.Event(), threading.Event()
+
+        def wait(commit: Any) -> None:
+            began.set()
+            may_go_on.wait(60)
+            append(commit)
+
+        monkeypatch.setattr(environment, "append_commit", wait)
+        try:
+            await client.send(publish(b"a", [b"1"]) + publish(b"b", [b"2"]))
+            await eventually(began.is_set)
+            assert isinstance(await subscriber.ask(b"(Subscribe a From_current)"), Subscribed)
+        finally:
+            may_go_on.set()
+        message = await subscriber.message()
+        assert (message.id, message.body) == (1, b"1")
+        await client.confirm()
+
+
+async def test_a_connection_is_not_read_while_too_many_outcomes_wait(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 20
+    monkeypatch.setattr("omq.terminals.omq.replies.MOST_REPLIES", most)
+    async with serving(store) as host:
+        client = await host.connect()
+        (terminal,) = host.server.terminals()
+        await declare(client, [b"slow"], b"(Persistent Strong)")
+        await declare(client, [b"quick"], b"(Persistent Async)")
+        environment = host.server.catalogue.writers[Level.STRONG].environment
+        append, may_go_on = environment.append_commit, threading.Event()
+
+        def wait(commit: Any) -> None:
+            may_go_on.wait(60)
+            append(commit)
+
+        monkeypatch.setattr(environment, "append_commit", wait)
+        try:
+            await client.send(publish(b"slow", [b"x"]))
+            for number in range(2, most + 1):
+                await client.send(publish(b"quick", [b"x"]))
+                await eventually(lambda number=number: terminal.statistics().messages_in == number)
+            quick = host.server.catalogue.by_name[b"quick"]
+            await eventually(lambda: quick.next_id == most)
+            assert terminal.statistics().waiting_answers == most
+            await client.send(publish(b"quick", [b"x"]) + b"(Confirm 1)\n")
+            await wait_all_tasks_blocked()
+            assert terminal.statistics().messages_in == most
+        finally:
+            may_go_on.set()
+        assert await client.frame() == Confirmed(1)
+        assert quick.next_id == most + 1
+
+
+async def test_ids_that_cannot_be_reserved_fail_topic_by_topic(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await declare(client, [b"a", b"b"], b"(Persistent Strong)")
+        with monkeypatch.context() as patch:
+            patch.setattr(host.server.catalogue.ids, "reserve", fail)
+            for driver in host.server.catalogue.by_name.values():
+                patch.setattr(driver, "reserved", driver.next_id)
+            await client.send(publish(b"a", [b"1"]) + publish(b"b", [b"2"]) + b"(Confirm 1)\n")
+            for topic in (b"a", b"b"):
+                assert (await client.error()).startswith(b"Publish %s: " % topic)
+            assert (await client.error()).startswith(b"Confirm 1: 2 published")
