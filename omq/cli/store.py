@@ -24,7 +24,9 @@ EXIT_IN_USE = 3
 
 def main(arguments: list[str]) -> NoReturn:
     """Run `omq store` with these arguments and exit."""
-    options = _parser().parse_args(arguments)
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:  # argparse lets the parser of the whole line report them: show the usage of their command
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     action: Action = options.action
     try:
         code = action(options)
@@ -120,7 +122,7 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help=f"the store's directory, as for omq-server (default ./{DEFAULT_STORE})",
         )
-        sub.set_defaults(action=action)
+        sub.set_defaults(action=action, parser=sub)
         return sub
 
     command(

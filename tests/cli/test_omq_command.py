@@ -220,6 +220,10 @@ def test_an_error_shows_the_usage_of_the_command_and_a_near_option(shell: Shell)
     done = shell.omq("queues", "peek", "q", "--frist", "3")
     assert done.stderr.startswith(b"usage: omq queues peek ")
     assert b"perhaps you mean --first" in done.stderr
+    done = shell.omq("store", "backup", "--to", "copy")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"usage: omq store backup ")
+    assert b"unrecognized arguments: --to" in done.stderr
 
 
 @pytest.mark.parametrize(
