@@ -175,6 +175,11 @@ def deliveries(
 def take_transfers(
     data: bytes, position: int, max_frame: int, most: int
 ) -> tuple[int, int, int, int, bool, int, Spans, list[bytes] | None] | None: ...
+def take_flow(
+    octets: bytes, position: int, stop: int
+) -> (
+    tuple[int | None, int, int, int, int | None, int | None, int | None, int | None, bool, bool, int] | None
+): ...
 def take_disposition(
     octets: bytes, position: int, stop: int
 ) -> tuple[bool, int, int | None, bool, bytes, bool, int] | None: ...

@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -202,27 +202,37 @@ states = st.sampled_from(
 
 
 @st.composite
-def dispositions(draw: st.DrawFn) -> bytes:
-    """Return dispositions, most of them as clients send them."""
-    fields = [draw(kind) for kind in (booleans, uints, uints, booleans, states, booleans)]
-    fields = fields[: draw(st.sampled_from([6, 5, 5, 4]))]
+def performatives_as_sent(
+    draw: st.DrawFn, code: int, kinds: Sequence[st.SearchStrategy[bytes]], counts: Sequence[int]
+) -> bytes:
+    """Return performatives with this descriptor, most of them as clients send them."""
+    fields = [draw(kind) for kind in kinds][: draw(st.sampled_from(counts))]
     body, count = b"".join(fields), len(fields) + draw(st.sampled_from([0, 0, 0, -1, 1]))
     if draw(st.booleans()):
         size = len(body) + 1 + draw(st.sampled_from([0, 0, 0, -1, 1]))
-        octets = b"\x00\x53\x15\xc0%c%c%s" % (size, count, body)
+        octets = b"\x00\x53%c\xc0%c%c%s" % (code, size, count, body)
     else:
-        octets = b"\x00\x53\x15\xd0%s%s%s" % ((len(body) + 4).to_bytes(4), count.to_bytes(4), body)
+        octets = b"\x00\x53%c\xd0%s%s%s" % (code, (len(body) + 4).to_bytes(4), count.to_bytes(4), body)
     if draw(st.integers(0, 3)):
         return octets
     at = draw(st.integers(0, len(octets) - 1))
     return octets[:at] + draw(st.binary(max_size=2)) + octets[at + draw(st.integers(0, 2)) :]
 
 
-@given(dispositions(), st.binary(max_size=3), st.integers(0, 3))
+dispositions = performatives_as_sent(0x15, (booleans, uints, uints, booleans, states, booleans), [6, 5, 5, 4])
+flows = performatives_as_sent(
+    0x13,
+    (*[uints] * 8, booleans, booleans, st.sampled_from([b"\x40", b"\xc1\x01\x00"])),
+    [11, 10, 9, 7, 7, 4, 3],
+)
+
+
+@given(dispositions | flows, st.binary(max_size=3), st.integers(0, 3))
 @example(b"\x00\x53\x15\xc0\x09\x05\x41\x43\x40\x41\x00\x53\x24\x45", b"", 0)
 @example(b"\x00\x53\x15\xc0\x0a\x05\x41\x43\x40\x41\x00\x53\x24\x45", b"\x40", 0)  # a field too many
 @example(b"\x00\x53\x15\xc0\x09\x06\x41\x43\x40\x41\x00\x53\x24\x45", b"\x40", 0)  # one is missing
-def test_twins_read_the_same_dispositions(octets: bytes, around: bytes, short: int) -> None:
+@example(b"\x00\x53\x13\xc0\x05\x04\x40\x43\x40\x43", b"", 0)  # without next-outgoing-id
+def test_twins_read_the_same_dispositions_and_flows(octets: bytes, around: bytes, short: int) -> None:
     data, at = around + octets + around, len(around)
     end = len(data) - min(short, len(octets))
     found: list[object] = []
@@ -254,6 +264,22 @@ def test_the_common_disposition_is_read_by_the_compiled_codec() -> None:
     for at, end in ((-1, 1), (2, 1), (0, len(octets) + 1)):
         with pytest.raises(ValueError, match="is not within"):
             native.take_disposition(octets, at, end)
+
+
+def test_the_common_flow_is_read_by_the_compiled_codec() -> None:
+    native: Any = codec.native
+    of_link = performatives.Flow(7, 64, 0, 2**31 - 1, 300, 5, 100, 0, drain=True)
+    octets = performatives.write(of_link)
+    assert native.take_flow(octets, 0, len(octets)) == (
+        7, 64, 0, 2**31 - 1, 300, 5, 100, 0, True, False, len(octets),
+    )  # fmt: skip
+    octets = performatives.write(performatives.Flow(None, 64, 0, 1, echo=True))
+    assert native.take_flow(octets, 0, len(octets)) == (
+        None, 64, 0, 1, None, None, None, None, False, True, len(octets),
+    )  # fmt: skip
+    for at, end in ((-1, 1), (2, 1), (0, len(octets) + 1)):
+        with pytest.raises(ValueError, match="is not within"):
+            native.take_flow(octets, at, end)
 
 
 def test_blocks_that_lead_outside_are_not_written() -> None:

@@ -69,7 +69,7 @@ def _write_symbols(names: tuple[str, ...]) -> bytes:
 
 UByte = Annotated[int, _number(NumberType.UBYTE)]
 UShort = Annotated[int, _number(NumberType.USHORT)]
-UInt = Annotated[int, _number(NumberType.UINT)]
+UInt = Annotated[int, (_number(NumberType.UINT)[0], types.uint)]
 ULong = Annotated[int, _number(NumberType.ULONG)]
 Bool = Annotated[bool, (_boolean, types.write)]
 String = Annotated[str, (_string, types.write)]

@@ -49,8 +49,16 @@ class LinkSession(Protocol):
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Send a frame of the session."""
 
-    def flow(self) -> Flow:
-        """Return a flow with the state of the session, to which a link adds its own."""
+    def tell_credit(
+        self,
+        handle: int,
+        delivery_count: int,
+        credit: int,
+        available: int | None = None,
+        *,
+        drain: bool = False,
+    ) -> None:
+        """Send a flow with the state of the session and that of a link."""
 
     def detached(self, gone: "SendingLink | ReceivingLink") -> None:
         """Remove a link that the server detached. Its handles are in use until the client detaches
@@ -236,16 +244,7 @@ class SendingLink(Link):
 
     def tell(self) -> None:
         """State the link's own view of its credit."""
-        self.session.send(
-            replace(
-                self.session.flow(),
-                handle=self.handle,
-                delivery_count=self.delivery_count,
-                link_credit=self.credit,
-                available=0,
-                drain=self.drain,
-            )
-        )
+        self.session.tell_credit(self.handle, self.delivery_count, self.credit, 0, drain=self.drain)
 
 
 class ReceivingLink(Link):
@@ -288,14 +287,7 @@ class ReceivingLink(Link):
 
     def tell(self) -> None:
         """State the credit."""
-        self.session.send(
-            replace(
-                self.session.flow(),
-                handle=self.handle,
-                delivery_count=self.delivery_count,
-                link_credit=self.credit,
-            )
-        )
+        self.session.tell_credit(self.handle, self.delivery_count, self.credit)
 
     def takes(self, count: int, longest: int) -> bool:
         """Return whether the client may send `count` whole messages now, of up to `longest` octets each."""

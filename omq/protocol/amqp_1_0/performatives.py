@@ -349,9 +349,12 @@ def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
     Raises `DecodeError` for anything else, for a field of another type, and for a field that is missing.
     Fields beyond those of this version of the protocol are an error: there is no later version.
     """
-    if codec.COMPILED and (told := codec.native.take_disposition(octets, at, end)) is not None:
-        role, first, last, settled, state, batchable, after = told
-        return Disposition(role, first, last, settled, state, batchable), after
+    if codec.COMPILED:
+        if (told := codec.native.take_disposition(octets, at, end)) is not None:
+            role, first, last, settled, state, batchable, after = told
+            return Disposition(role, first, last, settled, state, batchable), after
+        if (flow := codec.native.take_flow(octets, at, end)) is not None:
+            return Flow(*flow[:10]), flow[10]
     return read_plain(octets, at, end)
 
 

@@ -125,9 +125,21 @@ class Session:
         """Send a frame."""
         self._peer.put(frames.write(self.channel, performatives.write(frame), payload))
 
-    def flow(self) -> Flow:
-        """Return a flow with the state of the session, to which a link adds its own."""
-        return Flow(self._next_in, self._window, self._next_out, link.LARGEST_CREDIT)
+    def tell_credit(
+        self,
+        handle: int,
+        delivery_count: int,
+        credit: int,
+        available: int | None = None,
+        *,
+        drain: bool = False,
+    ) -> None:
+        """Send a flow with the state of the session and that of a link."""
+        self.send(Flow(*self._windows(), handle, delivery_count, credit, available, drain))
+
+    def _windows(self) -> tuple[int, int, int, int]:
+        """Return what every flow states of the session."""
+        return self._next_in, self._window, self._next_out, link.LARGEST_CREDIT
 
     @property
     def next_delivery(self) -> int:
@@ -388,7 +400,7 @@ class Session:
         self._is_blocked = False  # the window may be wide enough now
         if flow.handle is None:
             if flow.echo:
-                self.send(self.flow())
+                self.send(Flow(*self._windows()))
         else:
             yield from self._link_flow(self._link(flow.handle), flow)
         self._look_flushable()
@@ -490,7 +502,7 @@ class Session:
     def _renew(self) -> None:
         if self._window <= WINDOW // 2 and not self.is_over:
             self._window = WINDOW
-            self.send(self.flow())
+            self.send(Flow(*self._windows()))
 
     def _disposition(self, told: Disposition) -> Sequence[Outcome]:
         if not told.role:

@@ -412,6 +412,62 @@ def transfers(
     )
 
 
+cdef int64_t fields_at(
+    const uint8_t* data, int64_t at, int64_t end, uint8_t code, int64_t* after, uint32_t* count
+) noexcept nogil:
+    """Return where the fields of the described list with this code begin, with their end and their number; -1 if there
+    is another performative, or none.
+    """
+    if end - at < 6 or data[at] != 0 or data[at + 1] != 0x53 or data[at + 2] != code:
+        return -1
+    if data[at + 3] == 0xC0:
+        after[0] = at + 5 + data[at + 4]
+        count[0] = data[at + 5]
+        at += 6
+    elif data[at + 3] == 0xD0 and end - at >= 12:
+        after[0] = at + 8 + <int64_t>get_u32(data + at + 4)
+        count[0] = get_u32(data + at + 8)
+        at += 12
+    else:
+        return -1
+    return at if at <= after[0] <= end else -1
+
+
+def take_flow(bytes octets not None, Py_ssize_t position, Py_ssize_t stop):
+    """Read the flow at `position` in the common form: without properties.
+
+    Return its first ten fields, where numbers that are null or missing are None, and the position after it.  None for
+    everything else, whether it is a flow or not.
+    """
+    cdef const uint8_t* data = octets_of(octets)
+    cdef int64_t at = position, end = stop, after
+    cdef uint32_t count, field, number
+    cdef list found = [None, None, None, None, None, None, None, None, False, False]
+    if not 0 <= at <= end <= PyBytes_GET_SIZE(octets):
+        raise ValueError(f"{position} to {stop} is not within 0 to {PyBytes_GET_SIZE(octets)}.")
+    at = fields_at(data, at, end, 0x13, &after, &count)
+    if at < 0 or not 4 <= count <= 10:
+        return None
+    for field in range(count):
+        if at >= after:
+            return None
+        if data[at] == 0x40:
+            if 1 <= field <= 3:  # the windows and next-outgoing-id
+                return None
+            at += 1
+        elif field < 8:
+            at = after_uint(data, at, after, &number)
+            if at < 0:
+                return None
+            found[field] = number
+        else:  # drain, echo
+            if not 0x41 <= data[at] <= 0x42:
+                return None
+            found[field] = data[at] == 0x41
+            at += 1
+    return (*found, after) if at == after else None
+
+
 def take_disposition(bytes octets not None, Py_ssize_t position, Py_ssize_t stop):
     """Read the disposition at `position` in the common form: with a state without fields, such as `accepted`.
 
@@ -424,20 +480,9 @@ def take_disposition(bytes octets not None, Py_ssize_t position, Py_ssize_t stop
     cdef bint has_last = False, settled = False, batchable = False
     if not 0 <= at <= end <= PyBytes_GET_SIZE(octets):
         raise ValueError(f"{position} to {stop} is not within 0 to {PyBytes_GET_SIZE(octets)}.")
-    if end - at < 6 or data[at] != 0 or data[at + 1] != 0x53 or data[at + 2] != 0x15:
-        return None
-    if data[at + 3] == 0xC0:
-        after = at + 5 + data[at + 4]
-        count = data[at + 5]
-        at += 6
-    elif data[at + 3] == 0xD0 and end - at >= 12:
-        after = at + 8 + <int64_t>get_u32(data + at + 4)
-        count = get_u32(data + at + 8)
-        at += 12
-    else:
-        return None
+    at = fields_at(data, at, end, 0x15, &after, &count)
     # Without a state there is a form of its own for settling, which is rare.
-    if after > end or after - at < 8 or not 5 <= count <= 6 or not 0x41 <= data[at] <= 0x42:
+    if at < 0 or after - at < 8 or not 5 <= count <= 6 or not 0x41 <= data[at] <= 0x42:
         return None
     role = data[at] == 0x41
     at = after_uint(data, at + 1, after, &first)
