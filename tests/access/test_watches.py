@@ -1,7 +1,7 @@
 """When the rounds of watchers begin, and what they tell in how many pieces."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from quietness import quiet
-from served_control import connected, control, known
+from served_control import NoServer, connected, control, known
 from trio.testing import MockClock
 
 from omq import watching
@@ -17,13 +17,13 @@ from omq.access.control import AccessControl
 from omq.access.watches import Watcher
 from omq.config import Config
 from omq.drivers.reasons import Refused
-from omq.model import Delivery, Persistent, Sync, Topic, Transient
+from omq.model import Delivery, Persistent, Sync, Transient
 
 RIGHTS = {"declare": ["*"], "publish": ["*"], "subscribe": ["*"], "delete": ["*"]}
 
 
 @dataclass
-class Totals:
+class Totals(NoServer):
     """A server with this log. Its version is the number of its watchers."""
 
     lines: list[watching.Line] = field(default_factory=list)
@@ -37,15 +37,6 @@ class Totals:
 
     def warnings(self, after: int) -> tuple[watching.Line, ...]:
         return tuple(line for line in self.lines if line.number > after)
-
-    def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
-        raise AssertionError
-
-    def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
-        raise AssertionError
-
-    def disconnect(self, connection: int, by: bytes) -> bool:
-        raise AssertionError
 
 
 class Terminal:

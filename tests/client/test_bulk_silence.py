@@ -16,7 +16,7 @@ from omq.bulk.errors import Unreachable
 from omq.bulk.remote import RemoteServer as Blocking
 from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.bulk.sinks import SinkConnection, send
-from omq.client import ConnectionLost, Delivery, Transient
+from omq.client import Client, ConnectionLost, Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
 from omq.server import Server
 
@@ -91,6 +91,14 @@ async def test_a_sink_that_is_never_answered(relay: Relay) -> None:
             await is_lost_in_time(lambda: sink.finish(1), ConnectionLost)
 
 
+async def take_late(client: Client, count: int, seconds: float) -> None:
+    """Take the messages of a topic after some time, so that a sink must wait for longer than SILENCE."""
+    await trio.sleep(seconds)  # time is what is tested
+    async with client.subscribe("jobs") as subscription:
+        for _ in range(count):
+            await anext(subscription)
+
+
 @pytest.mark.parametrize("waits_to", ["send", "finish"])
 async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
     server: Server, relay: Relay, waits_to: str
@@ -100,13 +108,7 @@ async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
     async with connect_to(server) as other, trio.open_nursery() as nursery:
         await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
 
-        async def take_late() -> None:
-            await trio.sleep(3 * SILENCE)  # time is what is tested: the sink waits for longer than SILENCE
-            async with other.subscribe("jobs") as subscription:
-                for _ in bodies:
-                    await anext(subscription)
-
-        nursery.start_soon(take_late)
+        nursery.start_soon(take_late, other, len(bodies), 3 * SILENCE)
         with blocking(relay.url) as client:
             begun = time.monotonic()
             await in_thread(lambda: send(client, RETRY_POLICY, b"jobs", for_sink(bodies), len(bodies)))
@@ -126,13 +128,7 @@ async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, 
     ):
         await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
 
-        async def take_late() -> None:
-            await trio.sleep(2 * SILENCE)  # time is what is tested: the sink waits for longer than SILENCE
-            async with other.subscribe("jobs") as subscription:
-                for _ in bodies:
-                    await anext(subscription)
-
-        nursery.start_soon(take_late)
+        nursery.start_soon(take_late, other, len(bodies), 2 * SILENCE)
         addresses = parse_servers(relay.url.replace("omq://", "omqs://"))
         with Blocking(addresses, RETRY_POLICY, Credentials(ca=str(authority.file))) as client:
             await in_thread(lambda: send(client, RETRY_POLICY, b"jobs", for_sink(bodies), len(bodies)))

@@ -16,7 +16,9 @@ START = 1_800_000_000
 
 @pytest.fixture
 async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Yield drivers whose topics are deleted at the end, so that they must hold nothing."""
+    """Yield drivers whose topics are deleted at the end, so that they must hold nothing: unsettled messages
+    are theirs until then.
+    """
     yield shared_drivers
     for topic in list(shared_drivers.catalogue):
         await shared_drivers.catalogue.delete(topic.topic.topic)

@@ -79,6 +79,10 @@ def of_kinds(wanted: Callable[[Kind], bool] = lambda kind: True) -> pytest.MarkD
     return pytest.mark.parametrize("kind", [kind for kind in ALL_KINDS if wanted(kind)], ids=str)
 
 
+BROADCAST = of_kinds(lambda kind: kind.is_broadcast)
+ROUND_ROBIN = of_kinds(lambda kind: not kind.is_broadcast)
+
+
 class Drivers:
     """A catalogue and its writers, as a server has them."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 from served_drivers import (
+    BROADCAST,
     KIB,
     MIB,
     Client,
@@ -27,7 +28,6 @@ from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
 
-BROADCAST = of_kinds(lambda kind: kind.is_broadcast)
 STORED = of_kinds(lambda kind: kind.is_broadcast and kind.is_persistent)
 NOT_DURABLE_AT_ONCE = of_kinds(lambda kind: kind.is_broadcast and str(kind)[-4:] in ("WEAK", "SYNC"))
 IN_MEMORY = of_kinds(lambda kind: kind.is_broadcast and not kind.is_persistent)

@@ -1,7 +1,5 @@
 """What every channel promises about credit: a window, a count, a drain, and the end of deliveries."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 import trio
 from served_drivers import (
@@ -37,14 +35,6 @@ OUTCOMES = pytest.mark.parametrize(
     [ACCEPTED, REJECTED, RELEASED, Modified(delivery_failed=True), Modified(undeliverable_here=True)],
     ids=str,
 )
-
-
-@pytest.fixture
-async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Yield drivers whose topics are deleted at the end: unsettled messages are theirs until then."""
-    yield shared_drivers
-    for driver in list(shared_drivers.catalogue):
-        await shared_drivers.catalogue.delete(driver.topic.topic)
 
 
 def draining(client: Client) -> list[int]:

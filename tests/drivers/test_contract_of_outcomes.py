@@ -1,14 +1,13 @@
 """What round-robin channels do with each outcome, and how often a message was delivered before."""
 
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from served_drivers import (
     KIB,
     MIB,
-    NOTHING,
+    ROUND_ROBIN,
     Client,
     Drivers,
     Kind,
@@ -39,17 +38,7 @@ FAILED = Modified(delivery_failed=True)
 NOT_HERE = Modified(undeliverable_here=True)
 FAILED_HERE = Modified(delivery_failed=True, undeliverable_here=True)
 
-ROUND_ROBIN = of_kinds(lambda kind: not kind.is_broadcast)
 STORED = of_kinds(lambda kind: not kind.is_broadcast and kind.is_persistent)
-
-
-@pytest.fixture
-async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
-    """Yield drivers whose topics are deleted at the end: unsettled messages are theirs until then."""
-    yield shared_drivers
-    for driver in list(shared_drivers.catalogue):
-        await shared_drivers.catalogue.delete(driver.topic.topic)
-    assert shared_drivers.memory.statistics() == NOTHING
 
 
 def worker(driver: Driver, window: int = 100) -> Client:

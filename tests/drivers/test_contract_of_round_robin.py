@@ -8,6 +8,7 @@ from served_drivers import (
     KIB,
     MIB,
     NOTHING,
+    ROUND_ROBIN,
     Client,
     Drivers,
     Kind,
@@ -26,7 +27,6 @@ from omq.model import FromBeginning, FromMessage
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
 
-ROUND_ROBIN = of_kinds(lambda kind: not kind.is_broadcast)
 STORED = of_kinds(lambda kind: not kind.is_broadcast and kind.is_persistent)
 IN_MEMORY = of_kinds(lambda kind: not kind.is_broadcast and not kind.is_persistent)
 

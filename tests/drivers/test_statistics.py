@@ -5,7 +5,20 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from served_drivers import MIB, STRONG, Client, Drivers, Kind, of_kinds, opened, post, quiet, settled
+from served_drivers import (
+    BROADCAST,
+    MIB,
+    ROUND_ROBIN,
+    STRONG,
+    Client,
+    Drivers,
+    Kind,
+    of_kinds,
+    opened,
+    post,
+    quiet,
+    settled,
+)
 
 from omq.drivers.driver import Driver
 from omq.drivers.histogram import BOUNDS, Histogram
@@ -18,8 +31,6 @@ from omq_storage.levels import Level
 
 NO_ROOM = Failure(Reason.NO_ROOM, "the disk is full")
 ALL = of_kinds()
-ROUND_ROBIN = of_kinds(lambda kind: not kind.is_broadcast)
-BROADCAST = of_kinds(lambda kind: kind.is_broadcast)
 
 
 @ALL

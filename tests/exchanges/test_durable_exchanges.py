@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from exchange_helpers import exchange, make, queue
 from quietness import quiet
 from served_drivers import Drivers, opened, serving
 
@@ -15,8 +16,7 @@ from omq.drivers.lifetime import Ownership
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.exchanges import Exchanges
-from omq.exchanges.types import Binding, Destination, DestinationKind, Exchange, ExchangeType
-from omq.model import Delivery, Transient
+from omq.exchanges.types import Binding, Exchange, ExchangeType
 from omq.protocol.amqp.fields import LongString, Table, Void
 from omq_storage.store import Store
 from omq_storage.topology import BindingRecord, ExchangeRecord
@@ -29,20 +29,6 @@ async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, Exch
     """Yield exchanges over the drivers of a store, which ends as if killed."""
     async with opened(path / "store", killed=True, **config) as drivers:
         yield drivers, Exchanges(drivers.catalogue)
-
-
-def queue(name: bytes) -> Destination:
-    return Destination(DestinationKind.QUEUE, name)
-
-
-def exchange(name: bytes) -> Destination:
-    return Destination(DestinationKind.EXCHANGE, name)
-
-
-async def make(drivers: Drivers, *names: bytes) -> None:
-    """Declare durable queues."""
-    for name in names:
-        await drivers.catalogue.declare(name, Delivery.ROUND_ROBIN, Transient())
 
 
 def routed(exchanges: Exchanges, exchange: bytes, key: bytes) -> list[bytes]:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import trio
+from exchange_helpers import exchange, make, queue
 from served_drivers import Drivers, opened
 from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import TopicIsReplaced
-from omq.exchanges.types import Destination, DestinationKind, Exchange, ExchangeType
+from omq.exchanges.types import Exchange, ExchangeType
 from omq.model import Delivery, Transient
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import Head, decode, encode
@@ -28,20 +29,6 @@ async def drivers(tmp_path: Path) -> AsyncIterator[Drivers]:
 @pytest.fixture
 def exchanges(drivers: Drivers) -> Exchanges:
     return Exchanges(drivers.catalogue)
-
-
-def queue(name: bytes) -> Destination:
-    return Destination(DestinationKind.QUEUE, name)
-
-
-def exchange(name: bytes) -> Destination:
-    return Destination(DestinationKind.EXCHANGE, name)
-
-
-async def make(drivers: Drivers, *names: bytes) -> None:
-    """Declare topics."""
-    for name in names:
-        await drivers.catalogue.declare(name, Delivery.ROUND_ROBIN, Transient())
 
 
 def table(**values: Value) -> Table:

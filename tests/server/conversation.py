@@ -355,6 +355,13 @@ async def serving_process(
             await process.wait()
 
 
+async def declared(host: Host, types: bytes, topic: bytes = b"t") -> Conversation:
+    """Return a connection that has declared a topic of these types."""
+    client = await host.connect()
+    await client.ask(b"(Declare %s %s)" % (topic, types))
+    return client
+
+
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait for something that takes a moment."""
     with trio.fail_after(PATIENCE):

@@ -55,6 +55,14 @@ async def transfer(client: Peer) -> Transfer:
     return said
 
 
+async def begin_long(other: Peer, client: Peer) -> None:
+    """Publish a message to jobs, and receive the beginning of it: the client has no window for more."""
+    await other.sender("jobs")
+    await other.accepted(await other.publish(LONG))
+    await attach(client, "jobs")
+    assert (await transfer(client)).more
+
+
 async def test_a_detached_link_gets_no_messages(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
         await other.sender("jobs")
@@ -74,10 +82,7 @@ async def test_a_detached_link_gets_no_messages(store: Path) -> None:
 async def test_the_rest_of_a_message_goes_with_its_link(store: Path) -> None:
     """A link that is attached with the handle of another one gets none of its frames."""
     async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
-        await other.sender("jobs")
-        await other.accepted(await other.publish(LONG))
-        await attach(client, "jobs")
-        assert (await transfer(client)).more
+        await begin_long(other, client)
         await client.say(Detach(0, closed=True))
         await client.heard(Detach)
         await attach(client, "log", "r2")
@@ -130,10 +135,7 @@ async def test_one_message_of_a_connection_waits_for_the_windows_of_its_sessions
 
 async def test_a_drain_is_answered_behind_waiting_transfers(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
-        await other.sender("jobs")
-        await other.accepted(await other.publish(LONG))
-        await attach(client, "jobs")
-        assert (await transfer(client)).more
+        await begin_long(other, client)
         await client.say(Flow(1, 1, 0, 100, 0, 1, 9, drain=True))
         assert (await transfer(client)).more
         await client.say(Flow(2, 100, 0, 100))
@@ -173,10 +175,7 @@ async def test_frames_that_wait_take_a_share_of_the_memory(store: Path) -> None:
 
 async def test_a_window_that_ends_with_a_message_frees_its_share(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
-        await other.sender("jobs")
-        await other.accepted(await other.publish(LONG))
-        await attach(client, "jobs")
-        assert (await transfer(client)).more
+        await begin_long(other, client)
         stalled = host.server.memory.stalled
         await eventually(lambda: stalled.used > 0)
         await client.say(Flow(1, 3, 0, 100))

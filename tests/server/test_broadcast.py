@@ -20,6 +20,7 @@ from .conversation import (
     STORED,
     Conversation,
     InProcess,
+    declared,
     eventually,
     numbered,
     publish,
@@ -28,13 +29,6 @@ from .conversation import (
 )
 
 MIB = 1 << 20
-
-
-async def declared(host: InProcess, persistence: bytes, topic: bytes = b"t") -> Conversation:
-    """Return a connection that has declared a broadcast topic."""
-    client = await host.connect()
-    await client.ask(b"(Declare %s Broadcast %s)" % (topic, persistence))
-    return client
 
 
 async def subscribed(
@@ -50,7 +44,7 @@ async def subscribed(
 @EVERY
 async def test_every_subscriber_gets_every_message_in_order(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         subscribers = [await subscribed(host) for _ in range(3)]
         bodies = numbered(1, 3000)
         for start in range(0, 3000, 700):
@@ -65,7 +59,7 @@ async def test_every_subscriber_gets_every_message_in_order(store: Path, persist
 @EVERY
 async def test_publishers_keep_their_order_and_share_the_ids(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publishers = [await declared(host, persistence) for _ in range(4)]
+        publishers = [await declared(host, b"Broadcast " + persistence) for _ in range(4)]
         subscriber = await subscribed(host)
 
         async def publish_some(number: int) -> None:
@@ -105,7 +99,7 @@ async def test_topics_of_one_connection_have_ids_and_orders_of_their_own(store: 
 @EVERY
 async def test_from_current_begins_with_the_next_message(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.say(b"(Publish t before)")
         await publisher.confirm()
         subscriber = await subscribed(host)
@@ -116,7 +110,7 @@ async def test_from_current_begins_with_the_next_message(store: Path, persistenc
 @STORED
 async def test_replay_begins_where_it_is_asked_to(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         for first in (1, 101, 201):  # several blocks, so that a replay begins at, in and after one
             await publisher.send(publish(b"t", numbered(first, first + 99)))
             await publisher.confirm()
@@ -140,7 +134,7 @@ async def test_replay_begins_where_it_is_asked_to(store: Path, persistence: byte
 @STORED
 async def test_an_empty_topic_can_be_replayed(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         subscribers = [await subscribed(host, replay) for replay in (b"From_beginning", b"(From_message 1)")]
         await publisher.say(b"(Publish t first)")
         for subscriber in subscribers:
@@ -150,7 +144,7 @@ async def test_an_empty_topic_can_be_replayed(store: Path, persistence: bytes) -
 @pytest.mark.parametrize("message", [0, -1, 12, 1 << 62, -(1 << 63)])
 async def test_replay_from_no_message_is_refused(store: Path, message: int) -> None:
     async with serving(store) as host:
-        client = await declared(host, b"(Persistent Weak)")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await client.send(publish(b"t", numbered(1, 10)))
         await client.confirm()
         refusal = await client.refusal(b"(Subscribe t (From_message %d))" % message)
@@ -163,7 +157,7 @@ async def test_replay_from_no_message_is_refused(store: Path, message: int) -> N
 @pytest.mark.parametrize("replay", [b"From_beginning", b"(From_message 1)"])
 async def test_a_transient_topic_cannot_be_replayed(store: Path, replay: bytes) -> None:
     async with serving(store) as host:
-        client = await declared(host, b"Transient")
+        client = await declared(host, b"Broadcast Transient")
         await client.say(b"(Publish t 1)")
         refusal = await client.refusal(b"(Subscribe t %s)" % replay)
         assert refusal.startswith(b"Subscribe t: ")
@@ -176,7 +170,7 @@ async def test_a_transient_topic_cannot_be_replayed(store: Path, replay: bytes) 
 async def test_replay_and_live_join_while_a_publisher_is_running(store: Path, persistence: bytes) -> None:
     count = 4000
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         published = 0
 
         async def keep_publishing() -> None:
@@ -214,7 +208,7 @@ async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
     count, size = 1600, 16 << 10  # six times what the server may hold in memory
     body = b"x" * (size - 5)
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         slow = await subscribed(host, receive_octets=4096)
         quick = await subscribed(host)
 
@@ -262,7 +256,7 @@ async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, 
     count = 20_000
     bodies = [b"%d " % n + b"x" * (n % 997) for n in range(count)]
     async with serving(store, memory_bytes=64 * MIB) as host:
-        publisher = await declared(host, b"(Persistent Weak)")
+        publisher = await declared(host, b"Broadcast (Persistent Weak)")
         await publisher.send(publish(b"t", bodies))
         await publisher.confirm()
         replayed = host.server.memory.replayed
@@ -297,7 +291,7 @@ async def test_a_slow_subscriber_of_a_transient_topic_hears_of_missed_messages(s
     count, size = 1600, 16 << 10
     body = b"x" * (size - 5)
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Broadcast Transient")
         slow = await subscribed(host, receive_octets=4096)
         quick = await subscribed(host)
 
@@ -328,7 +322,7 @@ async def test_a_slow_subscriber_of_a_transient_topic_hears_of_missed_messages(s
 
 async def test_a_stalled_subscriber_does_not_hold_a_lone_publisher_for_ever(store: Path) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Broadcast Transient")
         await subscribed(host, receive_octets=4096)
         for first in range(0, 1000, 50):
             await publisher.send(publish(b"t", [b"%05d" % n + bytes(8000) for n in range(first, first + 50)]))
@@ -337,7 +331,7 @@ async def test_a_stalled_subscriber_does_not_hold_a_lone_publisher_for_ever(stor
 
 async def test_unsubscribed_is_the_last_that_is_heard_of_a_topic(store: Path) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"(Persistent Weak)")
+        publisher = await declared(host, b"Broadcast (Persistent Weak)")
         client = await subscribed(host)
         await publisher.send(publish(b"t", numbered(1, 1000)))
         await client.message()
@@ -378,7 +372,7 @@ async def test_replay_below_the_oldest_kept_says_which_messages_are_gone(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
     async with serving(store, retention_bytes=MIB, missed_pings=0) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         for first in range(1, 201, 10):
             await publisher.send(publish(b"t", [b"%d " % n + b"x" * 16000 for n in range(first, first + 10)]))
             await publisher.confirm()

@@ -13,19 +13,12 @@ from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
 from omq.protocol.omq.types import Deleted, Error
 
-from .conversation import EVERY, Conversation, InProcess, eventually, numbered, publish, serving
+from .conversation import EVERY, Conversation, declared, eventually, numbered, publish, serving
 from .dmp_conversation import Consumer, envelopes, feed, lease, news, response, show, sink, stored
 
 KEPT = pytest.mark.parametrize("persistence", [b"(Persistent Weak)", b"(Persistent Strong)"])
 
 MIB = 1 << 20
-
-
-async def declared(host: InProcess, types: bytes) -> Conversation:
-    """Return a connection that has declared the topic."""
-    client = await host.connect()
-    await client.ask(b"(Declare t %s)" % types)
-    return client
 
 
 @EVERY

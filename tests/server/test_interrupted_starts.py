@@ -14,8 +14,8 @@ import pytest
 
 from omq.protocol.omq.types import Confirmed, Error, Message
 
-from .conversation import numbered, publish, serving_process
-from .test_persistence import declared, replayed
+from .conversation import declared, numbered, publish, serving_process
+from .test_persistence import replayed
 
 SETTINGS = "weak_flush_seconds = 60\nasync_flush_seconds = 60\n"
 
@@ -26,8 +26,8 @@ async def cut_off(store: Path) -> Path:
     """
     cut = store.with_name("cut")
     async with serving_process(store, SETTINGS) as host:
-        client = await declared(host, b"(Persistent Weak)")
-        other = await declared(host, b"(Persistent Async)", b"other")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
+        other = await declared(host, b"Broadcast (Persistent Async)", b"other")
         await other.send(publish(b"other", numbered(1, 10)))
         assert await other.ask(b"(Confirm 1)") == Confirmed(1)
         await client.send(publish(b"t", numbered(1, 10)))
@@ -116,7 +116,7 @@ async def test_no_id_gets_a_second_meaning(store: Path, interrupt: Callable[[Pat
     cut = await cut_off(store)
     interrupt(cut)
     async with serving_process(cut, SETTINGS, boot_id="another-boot") as host:
-        client = await declared(host, b"(Persistent Weak)")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await client.send(publish(b"t", [b"after"]))
         assert await client.ask(b"(Confirm 1)") == Confirmed(1)
         gone, found = await replayed(host)

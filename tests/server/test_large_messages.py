@@ -23,7 +23,7 @@ from omq_storage.batches import LARGE_OCTETS
 from omq_storage.blocks import FRAME_HEADER, unpack_sent
 from omq_storage.fragments import FRAGMENT_OCTETS, FRAGMENTS, LOOSE
 
-from .conversation import Conversation, InProcess, eventually, serving, serving_process
+from .conversation import Conversation, InProcess, declared, eventually, serving, serving_process
 from .dmp_conversation import envelopes, feed, news, said, sink, stored
 
 MIB = 1 << 20
@@ -35,12 +35,6 @@ def body(size: int, salt: int = 0) -> bytes:
 
 
 LARGE = [body(MIB, 1), body(700_000, 2), body(3 * MIB + 17, 3)]
-
-
-async def declared(host: InProcess, persistence: bytes = b"(Persistent Weak)") -> Conversation:
-    client = await host.connect()
-    await client.ask(b"(Declare t Broadcast %s)" % persistence)
-    return client
 
 
 async def send(host: InProcess, client: Conversation, bodies: list[bytes]) -> None:
@@ -74,7 +68,7 @@ def fragments(bodies: list[bytes]) -> int:
 async def test_large_and_small_messages_keep_their_order(store: Path, level: bytes) -> None:
     bodies = [b"first", LARGE[0], b"second", b"third", LARGE[1], LARGE[2], b"last"]
     async with serving(store) as host:
-        client = await declared(host, b"(Persistent %s)" % level)
+        client = await declared(host, b"Broadcast (Persistent %s)" % level)
         live = await host.connect()
         await live.ask(b"(Subscribe t From_current)")
         consumer = await feed(host, client)
@@ -96,7 +90,7 @@ async def test_large_and_small_messages_keep_their_order(store: Path, level: byt
 async def test_the_plain_codec_stores_the_same(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "COMPILED", False)
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send(host, client, [b"first", *LARGE, b"last"])
         assert await everything(host, client, 5) == [b"first", *LARGE, b"last"]
     assert leftovers(store) == (fragments(LARGE), 0)
@@ -124,7 +118,7 @@ async def test_workers_get_large_messages(store: Path) -> None:
 async def test_fetch_gives_large_messages_as_blocks(store: Path) -> None:
     bodies = [b"first", *LARGE, b"last"]
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send(host, client, bodies)
         await client.say(b"(Fetch t 1 100)")
         found: list[bytes] = []
@@ -143,7 +137,7 @@ async def test_fetch_tells_of_a_message_that_no_block_can_hold(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send(host, client, LARGE)
         monkeypatch.setattr(fragments_module, "FRAMES_LIMIT", 3 * MIB)  # 1 GiB is too much for a test
         await client.say(b"(Fetch t 1 100)")
@@ -211,7 +205,7 @@ async def test_a_large_message_is_copied_once(store: Path) -> None:
     if not codec.COMPILED:
         pytest.skip("the plain codec joins the parts at the end")
     async with serving(store) as host:
-        client = await declared(host, b"Transient")
+        client = await declared(host, b"Broadcast Transient")
         connection = await sink(host, client)
         octets = envelopes([b"x" * (16 * MIB)])
         await connection.send(octets[:MIB])
@@ -243,7 +237,7 @@ CODECS = pytest.mark.usefixtures("codecs")
 @pytest.mark.parametrize("how", ["done", "reset"])
 async def test_a_length_that_is_announced_and_not_sent(store: Path, how: str, sent: int) -> None:
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send(host, client, LARGE)
         connection = await sink(host, client)
         await connection.send(envelopes([b"whole"]) + envelopes([body(3 * MIB)])[:sent])
@@ -267,7 +261,7 @@ async def test_a_length_that_is_announced_and_not_sent(store: Path, how: str, se
 @CODECS
 async def test_a_slow_large_message_keeps_no_other_waiting(store: Path, clock: MockClock) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=1 << 32) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         slow = [await sink(host, client) for _ in range(8)]
         for connection in slow:
             await connection.send(NUMBER.pack((1 << 32) - 1 - 4) + b"\0\0\0\0" + NUMBER.pack((1 << 32) - 13))
@@ -284,7 +278,7 @@ async def test_a_slow_large_message_keeps_no_other_waiting(store: Path, clock: M
 
 async def test_the_largest_size_and_one_octet_more(store: Path) -> None:
     async with serving(store, max_message_bytes=MIB) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send(host, client, [b"x" * MIB])
         connection = await sink(host, client)
         await connection.send(envelopes([b"x" * (MIB + 1)])[:300_000])
@@ -294,7 +288,7 @@ async def test_the_largest_size_and_one_octet_more(store: Path) -> None:
 
 async def test_a_transient_topic_has_the_limit_of_the_memory(store: Path) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=1 << 30) as host:
-        client = await declared(host, b"Transient")
+        client = await declared(host, b"Broadcast Transient")
         connection = await sink(host, client)
         await connection.send(envelopes([b"x" * (5 * MIB)])[:300_000])
         (answer,) = await said(connection)
@@ -304,7 +298,7 @@ async def test_a_transient_topic_has_the_limit_of_the_memory(store: Path) -> Non
 @CODECS
 async def test_a_bad_head_of_a_large_message_is_told(store: Path) -> None:
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         connection = await sink(host, client)
         await connection.send(NUMBER.pack(MIB) + b"\xff" * 300_000)
         (answer,) = await said(connection)
@@ -321,7 +315,7 @@ async def nothing(store: Path) -> None:
 async def test_options_of_a_large_message(store: Path) -> None:
     """A body whose length fits beside the options may have some: a stored message needs no subscriber."""
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         connection = await sink(host, client)
         octets = bytearray(envelopes([LARGE[0]]))
         at = octets.index(NUMBER.pack(MIB), 4)
@@ -333,7 +327,7 @@ async def test_options_of_a_large_message(store: Path) -> None:
 @CODECS
 async def test_a_topic_that_is_deleted_in_the_middle(store: Path) -> None:
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         connection = await sink(host, client)
         octets = envelopes([body(3 * MIB)])
         await connection.send(octets[:MIB])
@@ -355,7 +349,7 @@ async def nothing_after_sweep(store: Path) -> None:
 @CODECS
 async def test_a_store_that_is_full_in_the_middle(store: Path) -> None:
     async with serving(store, map_bytes=8 * MIB, max_message_bytes=1 << 30) as host:
-        client = await declared(host, b"(Persistent Strong)")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         await send(host, client, LARGE[:1])
         connection = await sink(host, client)
         octets = envelopes([body(20 * MIB)])
@@ -376,7 +370,7 @@ async def test_a_store_that_is_full_in_the_middle(store: Path) -> None:
 @CODECS
 async def test_two_messages_that_the_store_cannot_hold_together(store: Path) -> None:
     async with serving(store, map_bytes=8 * MIB) as host:
-        client = await declared(host, b"(Persistent Strong)")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         sinks = [await sink(host, client) for _ in range(2)]
         answers: list[bytes] = []
 
@@ -409,7 +403,7 @@ async def send_until_refused(connection: Conversation, octets: bytes) -> None:
 @CODECS
 async def test_the_reserve_of_the_disk_is_kept_in_the_middle(store: Path) -> None:
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         connection = await sink(host, client)
         octets = envelopes([body(3 * MIB)])
         await connection.send(octets[:MIB])
@@ -431,7 +425,7 @@ async def test_a_defect_in_the_middle_ends_only_the_affected_part(
         raise OSError(errno.EIO, "no file system answers")
 
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         sinks = [await sink(host, client) for _ in range(3)]
         octets = envelopes([body(3 * MIB)])
         with monkeypatch.context() as broken, trio.fail_after(60):
@@ -470,7 +464,7 @@ async def test_a_kill_in_the_middle_leaves_nothing_visible(
 async def test_another_levels_and_clients_small_messages_come_between(store: Path) -> None:
     """While large messages are sent as fast as possible, each small one is confirmed between two pieces."""
     async with serving(store) as host:
-        client = await declared(host, b"(Persistent Strong)")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         other = await host.connect()
         await other.ask(b"(Declare small Broadcast (Persistent Strong))")
         connection = await sink(host, client)
@@ -487,7 +481,7 @@ async def test_another_levels_and_clients_small_messages_come_between(store: Pat
 @CODECS
 async def test_a_fragment_that_is_damaged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(store) as host:
-        client = await declared(host)
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send(host, client, [*LARGE, b"last"])
     with lmdb.open(str(store / "weak"), max_dbs=16) as environment:
         table = environment.open_db(FRAGMENTS, create=False)

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -45,6 +46,19 @@ def body(number: int, turn: int) -> bytes:
 
 def one_round(turn: int) -> bytes:
     return b"".join(publish(name(number), [body(number, turn)]) for number in range(TOPICS))
+
+
+async def receive_rounds(
+    subscriber: Conversation, numbers: dict[int, int], rounds: int, text: Callable[[int, int], bytes]
+) -> None:
+    """Receive all messages of all topics, those of each topic in their order."""
+    turns = dict.fromkeys(range(TOPICS), 0)
+    for _ in range(TOPICS * rounds):
+        frame = await subscriber.frame()
+        assert isinstance(frame, Message)
+        number = numbers[frame.topic]
+        assert (frame.id, frame.body) == (turns[number] + 1, text(number, turns[number]))
+        turns[number] += 1
 
 
 async def test_a_subscriber_of_many_topics_that_reads_late_gets_everything_in_order(tmp_path: Path) -> None:
@@ -128,13 +142,7 @@ async def test_publishers_wait_for_a_subscriber_that_moves_and_it_loses_nothing(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_all)
-            turns = dict.fromkeys(range(TOPICS), 0)
-            for _ in range(TOPICS * published):
-                frame = await subscriber.frame()
-                assert isinstance(frame, Message)
-                number = numbers[frame.topic]
-                assert (frame.id, frame.body) == (turns[number] + 1, body(number, turns[number]))
-                turns[number] += 1
+            await receive_rounds(subscriber, numbers, published, body)
             await done.wait()
         assert host.server.memory.statistics().tails == 0
 
@@ -178,10 +186,4 @@ async def test_messages_that_are_pushed_and_pulled_keep_the_order_of_their_topic
         async with trio.open_nursery() as nursery:
             for half in range(2):
                 nursery.start_soon(publish_half, half)
-            turns = dict.fromkeys(range(TOPICS), 0)
-            for _ in range(TOPICS * rounds):
-                frame = await subscriber.frame()
-                assert isinstance(frame, Message)
-                number = numbers[frame.topic]
-                assert (frame.id, frame.body) == (turns[number] + 1, text(number, turns[number]))
-                turns[number] += 1
+            await receive_rounds(subscriber, numbers, rounds, text)

@@ -1,7 +1,7 @@
 """However many connections have much to send, the sockets are looked at again soon."""
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 import trio
@@ -82,12 +82,19 @@ class Crowd:
         return seen
 
 
-async def test_a_round_sends_no_more_than_its_octets() -> None:
-    pace = Pace()
+@asynccontextmanager
+async def crowd_of(pace: Pace) -> AsyncIterator[Crowd]:
+    """Yield a crowd without connections, whose rounds are paced."""
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         nursery.start_soon(pace.run)
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        crowd = Crowd(pace, nursery, stack, await stack.enter_async_context(listener))
+        yield Crowd(pace, nursery, stack, await stack.enter_async_context(listener))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_round_sends_no_more_than_its_octets() -> None:
+    pace = Pace()
+    async with crowd_of(pace) as crowd:
         for _ in range(CROWD):
             await crowd.add(MOST_SHARED_OCTETS, 4)
         whole = CROWD * 4 * MOST_SHARED_OCTETS
@@ -96,15 +103,11 @@ async def test_a_round_sends_no_more_than_its_octets() -> None:
         most = max(after - before for before, after in pairwise(seen[len(seen) // 4 :]))
         assert most <= ROUND_OCTETS + 2 * ROUND_TURNS * MOST_SHARED_OCTETS < CROWD * MOST_SHARED_OCTETS
         assert pace.waiting == 0
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_light_sender_does_not_wait_for_heavy_ones() -> None:
     pace = Pace()
-    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        nursery.start_soon(pace.run)
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        crowd = Crowd(pace, nursery, stack, await stack.enter_async_context(listener))
+    async with crowd_of(pace) as crowd:
         for _ in range(CROWD):
             await crowd.add(MOST_SHARED_OCTETS, 1000)
         await crowd.rounds(lambda: pace.waiting >= CROWD // 2)
@@ -113,7 +116,6 @@ async def test_a_light_sender_does_not_wait_for_heavy_ones() -> None:
         # A turn takes a round or two, and the reader of the other end some more.
         assert len(rounds) < 20 * 4
         assert pace.waiting >= 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_turns_that_wait_continue_in_their_order_a_few_in_each_round() -> None:

@@ -16,9 +16,9 @@ from omq_storage.levels import Level
 from .conversation import (
     EVERY,
     STORED,
-    Conversation,
     Host,
     InProcess,
+    declared,
     eventually,
     numbered,
     publish,
@@ -30,13 +30,6 @@ from .conversation import (
 CHECKPOINTED = pytest.mark.parametrize("level", [Level.WEAK, Level.ASYNC])
 
 MIB = 1 << 20
-
-
-async def declared(host: Host, persistence: bytes, topic: bytes = b"t") -> Conversation:
-    """Return a connection that has declared a broadcast topic."""
-    client = await host.connect()
-    await client.ask(b"(Declare %s Broadcast %s)" % (topic, persistence))
-    return client
 
 
 async def replayed(
@@ -61,7 +54,7 @@ def sequence(first: int, bodies: list[bytes], topic: int = 0) -> list[Message]:
 async def test_ids_go_on_over_clean_restarts(store: Path, persistence: bytes) -> None:
     for round in range(3):
         async with serving(store) as host:
-            publisher = await declared(host, persistence)
+            publisher = await declared(host, b"Broadcast " + persistence)
             subscriber = await host.connect()
             await subscriber.ask(b"(Subscribe t From_current)")
             first = round * 10 + 1
@@ -73,7 +66,7 @@ async def test_ids_go_on_over_clean_restarts(store: Path, persistence: bytes) ->
 @STORED
 async def test_a_clean_restart_keeps_all_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.send(publish(b"t", numbered(1, 5000)))
         await publisher.confirm()
         before = await host.topics()
@@ -89,7 +82,7 @@ async def test_a_clean_restart_keeps_all_messages(store: Path, persistence: byte
 @STORED
 async def test_confirmed_messages_survive_the_kill_of_the_process(store: Path, persistence: bytes) -> None:
     async with serving_process(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         for first in range(1, 501, 100):
             await publisher.send(publish(b"t", numbered(first, first + 99)))
             await publisher.confirm()
@@ -114,7 +107,7 @@ async def test_a_transient_topic_never_gives_an_id_twice_though_the_process_was_
     last = 0
     for _ in range(2):
         async with serving_process(store) as host:
-            publisher = await declared(host, b"Transient")
+            publisher = await declared(host, b"Broadcast Transient")
             subscriber = await host.connect()
             await subscriber.ask(b"(Subscribe t From_current)")
             await publisher.send(publish(b"t", numbered(1, 10)))
@@ -129,7 +122,10 @@ async def test_a_stop_while_publishing_keeps_confirmed_messages(store: Path) -> 
     async with serving_process(store) as host:
         topics = [b"strong", b"weak", b"async"]
         confirmed = dict.fromkeys(topics, 0)
-        clients = {topic: await declared(host, b"(Persistent %s)" % topic.title(), topic) for topic in topics}
+        clients = {
+            topic: await declared(host, b"Broadcast (Persistent %s)" % topic.title(), topic)
+            for topic in topics
+        }
 
         async def keep_publishing(topic: bytes) -> None:
             n = 0
@@ -158,7 +154,7 @@ async def test_a_stop_while_publishing_keeps_confirmed_messages(store: Path) -> 
 
 async def test_a_stop_does_not_wait_for_clients_that_read_nothing(store: Path) -> None:
     async with serving_process(store) as host:
-        publisher = await declared(host, b"(Persistent Weak)")
+        publisher = await declared(host, b"Broadcast (Persistent Weak)")
         stuck = await host.connect(receive_octets=4096)
         await stuck.say(b"(Subscribe t From_current)")
         await host.open()  # and one that says nothing
@@ -197,8 +193,8 @@ async def test_a_power_failure_takes_back_messages_after_the_last_checkpoint(
     persistence = b"(Persistent %s)" % level.value.title().encode()
     monkeypatch.setenv("OMQ_BOOT_ID", "first")
     async with serving(store, weak_flush_seconds=FLUSH, async_flush_seconds=FLUSH, missed_pings=0) as host:
-        publisher = await declared(host, persistence)
-        strong = await declared(host, b"(Persistent Strong)", b"strong")
+        publisher = await declared(host, b"Broadcast " + persistence)
+        strong = await declared(host, b"Broadcast (Persistent Strong)", b"strong")
         await strong.send(publish(b"strong", numbered(1, 100)))
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
@@ -241,7 +237,7 @@ async def test_an_id_that_was_lost_is_never_used_again(
     persistence = b"(Persistent %s)" % level.value.title().encode()
     monkeypatch.setenv("OMQ_BOOT_ID", "first")
     async with serving(store, weak_flush_seconds=FLUSH, async_flush_seconds=FLUSH, missed_pings=0) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
         after = cut_power(store, "after")
@@ -292,7 +288,7 @@ async def test_work_is_repeated_rather_than_lost_in_a_power_failure(
 @STORED
 async def test_retention_by_age_deletes_the_oldest(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(store, retention_seconds=0.3, missed_pings=0) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
         info = await tidied(publisher, clock, b"t", lambda info: info.messages == 0)
@@ -310,7 +306,7 @@ async def test_without_a_retention_everything_is_kept(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
         await pass_time(clock, 200, step=10)
@@ -324,7 +320,7 @@ async def test_small_blocks_are_merged_and_read_as_before(
     level = Level(persistence.split()[1].rstrip(b")").decode().lower())
     async with serving(store) as host:
         environment = host.server.catalogue.writers[level].environment
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         early = await host.connect()
         await early.ask(b"(Subscribe t From_current)")
         for n in range(1, 201):
@@ -345,7 +341,7 @@ async def test_a_full_store_refuses_and_recovers(store: Path, persistence: bytes
     async with serving(
         store, map_bytes=2 * MIB, weak_flush_seconds=1, async_flush_seconds=1, missed_pings=0
     ) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.ask(b"(Declare old Broadcast %s)" % persistence)
         subscriber = await host.connect()
         await subscriber.ask(b"(Subscribe t From_current)")
@@ -400,13 +396,13 @@ async def test_a_deleted_topic_stays_deleted_and_its_id_is_not_used_again(
     store: Path, persistence: bytes
 ) -> None:
     async with serving(store) as host:
-        client = await declared(host, persistence)
+        client = await declared(host, b"Broadcast " + persistence)
         await client.send(publish(b"t", numbered(1, 100)))
         await client.confirm()
         assert await client.ask(b"(Delete t)") == Deleted(Topic(0, b"t"))
     async with serving(store) as host:
         assert await host.topics() == {}
-        client = await declared(host, persistence)
+        client = await declared(host, b"Broadcast " + persistence)
         info = (await client.topics())[b"t"]
         assert (info.id, info.messages, info.first, info.last) == (1, 0, 0, 0)
         assert await replayed(host) == []

@@ -46,6 +46,16 @@ async def hold(client: Conversation, topic: bytes) -> None:
     await client.send(publish(topic, [b"x" * 1000] * HELD))
 
 
+async def worker_of_full_topic(host: InProcess) -> Conversation:
+    """Return a connection that filled a topic, and works on it with credit for one message."""
+    client = await host.connect()
+    await client.ask(b"(Declare t Round_robin Transient)")
+    await client.say(b"(Request t 1)")
+    await client.ask(b"(Subscribe t From_current)")
+    await fill(client, b"t")
+    return client
+
+
 def held(host: InProcess) -> int:
     """Return the octets that the connections hold."""
     return sum(terminal.statistics().held.publishes for terminal in host.server.terminals())
@@ -166,11 +176,7 @@ async def test_workers_that_fill_the_memory_of_all_topics_go_on(tmp_path: Path) 
 
 async def test_held_messages_are_taken_when_their_connection_makes_room(tmp_path: Path) -> None:
     async with host_of(tmp_path / "store") as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin Transient)")
-        await client.say(b"(Request t 1)")
-        await client.ask(b"(Subscribe t From_current)")
-        await fill(client, b"t")
+        client = await worker_of_full_topic(host)
         await hold(client, b"t")
         for expected in range(1, FILLING + HELD + 1):
             assert (await client.message()).id == expected
@@ -278,11 +284,7 @@ async def test_a_circle_that_closes_when_another_worker_leaves_is_found(tmp_path
 
 async def test_more_answers_than_may_wait_do_not_keep_it_from_being_read(tmp_path: Path) -> None:
     async with host_of(tmp_path / "store") as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin Transient)")
-        await client.say(b"(Request t 1)")
-        await client.ask(b"(Subscribe t From_current)")
-        await fill(client, b"t")
+        client = await worker_of_full_topic(host)
         to_send, received = trio.open_memory_channel[int](1)
 
         async def send() -> None:
@@ -312,11 +314,7 @@ async def test_more_answers_than_may_wait_do_not_keep_it_from_being_read(tmp_pat
 @pytest.mark.parametrize("end", ["half-close", "close", "reset", "stop"])
 async def test_held_messages_end_with_their_connection(tmp_path: Path, end: str) -> None:
     async with serving(tmp_path / "store", memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin Transient)")
-        await client.say(b"(Request t 1)")
-        await client.ask(b"(Subscribe t From_current)")
-        await fill(client, b"t")
+        client = await worker_of_full_topic(host)
         await hold(client, b"t")
         await client.say(b"(Confirm 2)", b"(Declare last Broadcast Transient)")
         with trio.fail_after(PATIENCE):

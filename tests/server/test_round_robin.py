@@ -19,6 +19,7 @@ from .conversation import (
     STORED,
     Conversation,
     Host,
+    declared,
     eventually,
     numbered,
     publish,
@@ -29,13 +30,6 @@ from .conversation import (
 from .dmp_conversation import envelopes, sink, stored
 
 MIB = 1 << 20
-
-
-async def declared(host: Host, persistence: bytes) -> Conversation:
-    """Return a connection that has declared a round-robin topic."""
-    client = await host.connect()
-    await client.ask(b"(Declare t Round_robin %s)" % persistence)
-    return client
 
 
 async def worker(host: Host, credit: int | None = None, receive_octets: int | None = None) -> Conversation:
@@ -57,7 +51,7 @@ async def received(client: Conversation, ids: Sequence[int]) -> None:
 @EVERY
 async def test_plain_subscribers_get_messages_strictly_in_turn(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         workers = [await worker(host) for _ in range(3)]
         # In one segment and in many: the turn goes on over the end of a block.
         await publisher.send(publish(b"t", numbered(1, 100)))
@@ -75,7 +69,7 @@ async def test_plain_subscribers_get_messages_strictly_in_turn(store: Path, pers
 @EVERY
 async def test_workers_with_credit_get_messages_strictly_in_turn(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         workers = [await worker(host, credit=2) for _ in range(3)]
         await publisher.send(publish(b"t", numbered(1, 30)))
         for start in range(1, 31, 3):
@@ -89,7 +83,7 @@ async def test_workers_with_credit_get_messages_strictly_in_turn(store: Path, pe
 @EVERY
 async def test_credit_bounds_unconfirmed_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         client = await worker(host, credit=3)
         await publisher.send(publish(b"t", numbered(1, 10)))
         await publisher.confirm()
@@ -115,7 +109,7 @@ async def test_request_after_subscribe_makes_written_messages_unconfirmed(
     store: Path,
 ) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"(Persistent Weak)")
+        publisher = await declared(host, b"Round_robin (Persistent Weak)")
         client = await worker(host)
         await publisher.send(publish(b"t", numbered(1, 2)))
         assert await client.ids(2) == [1, 2]
@@ -133,7 +127,7 @@ async def test_request_after_subscribe_makes_written_messages_unconfirmed(
 @pytest.mark.parametrize("id", [4, 0, -1, 1 << 40])
 async def test_received_for_a_message_not_outstanding_is_refused(store: Path, id: int) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Round_robin Transient")
         first, second = await worker(host, credit=2), await worker(host, credit=2)
         await publisher.send(publish(b"t", numbered(1, 4)))
         assert await first.ids(2) == [1, 3]
@@ -150,7 +144,7 @@ async def test_received_for_a_message_not_outstanding_is_refused(store: Path, id
 async def test_many_receiveds_in_one_read_are_answered_one_by_one(store: Path, persistence: bytes) -> None:
     count = 3000
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         client = await worker(host, credit=count)
         await publisher.send(publish(b"t", numbered(1, count + 2)))
         assert await client.ids(count) == list(range(1, count + 1))
@@ -174,7 +168,7 @@ async def test_many_receiveds_in_one_read_are_answered_one_by_one(store: Path, p
 
 async def test_request_and_received_where_they_do_not_belong(store: Path) -> None:
     async with serving(store) as host:
-        client = await declared(host, b"(Persistent Weak)")
+        client = await declared(host, b"Round_robin (Persistent Weak)")
         await client.ask(b"(Declare everybody Broadcast (Persistent Weak))")
         await client.ask(b"(Subscribe everybody From_current)")
         for command, start in (
@@ -196,7 +190,7 @@ async def test_request_and_received_where_they_do_not_belong(store: Path) -> Non
 @EVERY
 async def test_a_round_robin_topic_cannot_be_replayed(store: Path, persistence: bytes, replay: bytes) -> None:
     async with serving(store) as host:
-        client = await declared(host, persistence)
+        client = await declared(host, b"Round_robin " + persistence)
         await client.say(b"(Publish t 1)")
         assert (await client.refusal(b"(Subscribe t %s)" % replay)).startswith(b"Subscribe t: ")
         assert (await client.topics())[b"t"].subscribers == 0
@@ -208,7 +202,7 @@ async def test_a_round_robin_topic_cannot_be_replayed(store: Path, persistence: 
 @EVERY
 async def test_messages_wait_for_a_subscriber(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         await publisher.send(publish(b"t", numbered(1, 500)))
         await publisher.confirm()
         client = await worker(host)
@@ -223,7 +217,7 @@ async def test_a_lost_worker_returns_its_unconfirmed_messages_to_others(
     store: Path, persistence: bytes, reset: bool
 ) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         lost = await worker(host, credit=10)
         await publisher.send(publish(b"t", numbered(1, 10)))
         assert await lost.ids(10) == list(range(1, 11))
@@ -243,7 +237,7 @@ async def test_a_lost_worker_returns_its_unconfirmed_messages_to_others(
 @EVERY
 async def test_unsubscribing_gives_back_unconfirmed_messages(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         leaving, other = await worker(host, credit=2), await worker(host, credit=2)
         await publisher.send(publish(b"t", numbered(1, 4)))
         assert await leaving.ids(2) == [1, 3]
@@ -257,7 +251,7 @@ async def test_unsubscribing_gives_back_unconfirmed_messages(store: Path, persis
 @EVERY
 async def test_a_plain_subscriber_gets_a_message_at_most_once(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         first = await worker(host)
         await publisher.send(publish(b"t", numbered(1, 10)))
         assert await first.ids(10) == list(range(1, 11))
@@ -274,7 +268,7 @@ async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages
 ) -> None:
     count = 1500
     async with serving(store, memory_bytes=256 * MIB) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         stuck = await worker(host, receive_octets=4096)
         other = await worker(host)
         got: list[int] = []
@@ -310,7 +304,7 @@ async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages
 async def test_a_long_job_of_one_worker_does_not_stop_the_others(store: Path, persistence: bytes) -> None:
     count = 600
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         busy, other = await worker(host, credit=1), await worker(host, credit=10)
 
         async def publish_all() -> None:
@@ -354,7 +348,7 @@ async def test_a_transient_topic_holds_publishers_back_while_it_is_full(store: P
     count = 2000
     bodies = [b"%d " % n + b"x" * 16000 for n in range(1, count + 1)]
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Round_robin Transient")
         observer = await host.connect()
         confirmed = False
 
@@ -384,7 +378,7 @@ async def test_a_transient_topic_holds_publishers_back_while_it_is_full(store: P
 
 async def test_publishers_of_a_full_transient_topic_may_leave(store: Path) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        observer = await declared(host, b"Transient")
+        observer = await declared(host, b"Round_robin Transient")
         publishers = [await host.connect() for _ in range(4)]
         async with trio.open_nursery() as nursery:
             for publisher in publishers:
@@ -407,7 +401,7 @@ async def _publish_until_stopped(publisher: Conversation) -> None:
 @EVERY
 async def test_deleting_ends_the_workers_subscriptions(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         workers = [await worker(host, credit=1), await worker(host)]
         await publisher.send(publish(b"t", numbered(1, 50)))
         for client in workers:
@@ -422,7 +416,7 @@ async def test_deleting_ends_the_workers_subscriptions(store: Path, persistence:
 
 async def test_credit_ends_with_the_topic_it_was_given_for(store: Path) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Round_robin Transient")
         client = await worker(host, credit=1)
         await publisher.ask(b"(Delete t)")
         assert isinstance(await client.frame(), Unsubscribed)
@@ -434,7 +428,7 @@ async def test_credit_ends_with_the_topic_it_was_given_for(store: Path) -> None:
 
 async def test_credit_given_before_subscribing_ends_with_its_topic_too(store: Path) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Round_robin Transient")
         client = await host.connect()
         await client.say(b"(Request t 1)")
         await client.confirm()
@@ -448,7 +442,7 @@ async def test_credit_given_before_subscribing_ends_with_its_topic_too(store: Pa
 @STORED
 async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(store, missed_pings=0) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         client = await worker(host, credit=1000)
         for first in (1, 101, 201):
             await publisher.send(publish(b"t", numbered(first, first + 99)))
@@ -464,7 +458,7 @@ async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock:
 
 async def test_done_messages_of_a_transient_topic_are_forgotten(store: Path) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"Transient")
+        publisher = await declared(host, b"Round_robin Transient")
         client = await worker(host, credit=1000)
         await publisher.send(publish(b"t", numbered(1, 300)))
         assert await client.ids(300) == list(range(1, 301))
@@ -480,7 +474,7 @@ async def test_retention_never_deletes_undone_messages(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
     async with serving(store, retention_bytes=1, retention_seconds=0.001) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         for first in (1, 101, 201):
             await publisher.send(publish(b"t", numbered(first, first + 99)))
             await publisher.confirm()
@@ -492,7 +486,7 @@ async def test_retention_never_deletes_undone_messages(
 @STORED
 async def test_confirmed_work_is_not_repeated_after_a_clean_restart(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         client = await worker(host, credit=20)
         await publisher.send(publish(b"t", numbered(1, 50)))
         assert await client.ids(20) == list(range(1, 21))
@@ -518,7 +512,7 @@ async def test_a_clean_restart_repeats_no_message_of_a_plain_subscriber(
     store: Path,
 ) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"(Persistent Strong)")
+        publisher = await declared(host, b"Round_robin (Persistent Strong)")
         client = await worker(host)
         await publisher.send(publish(b"t", numbered(1, 50)))
         assert await client.ids(50) == list(range(1, 51))
@@ -532,7 +526,7 @@ async def test_a_clean_restart_repeats_no_message_of_a_plain_subscriber(
 @STORED
 async def test_unconfirmed_messages_survive_the_end_of_the_process(store: Path, persistence: bytes) -> None:
     async with serving_process(store) as host:
-        publisher = await declared(host, persistence)
+        publisher = await declared(host, b"Round_robin " + persistence)
         client = await worker(host, credit=20)
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
@@ -557,7 +551,7 @@ async def test_unconfirmed_messages_survive_the_end_of_the_process(store: Path, 
 
 async def test_a_worker_that_half_closes_gets_its_dealt_messages(store: Path) -> None:
     async with serving(store) as host:
-        publisher = await declared(host, b"(Persistent Weak)")
+        publisher = await declared(host, b"Round_robin (Persistent Weak)")
         client = await worker(host, credit=5)
         await publisher.send(publish(b"t", numbered(1, 10)))
         await publisher.confirm()
@@ -572,7 +566,7 @@ async def test_a_worker_that_half_closes_gets_its_dealt_messages(store: Path) ->
 async def test_a_topic_that_nobody_works_at_leaves_room_for_others(store: Path) -> None:
     """However much waits there, a message to another with a worker passes, also a large one."""
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=2 * MIB) as host:
-        client = await declared(host, b"Transient")
+        client = await declared(host, b"Round_robin Transient")
         worker_of_t = await worker(host)
         async with trio.open_nursery() as nursery:
             for name in (b"full", b"brimful", b"filled", b"packed", b"crammed"):
@@ -591,7 +585,7 @@ async def test_a_topic_that_nobody_works_at_leaves_room_for_others(store: Path) 
 async def test_large_messages_that_a_worker_did_not_take_go_to_others(store: Path, ends: str) -> None:
     """What was dealt to it stays in the store until it is sent. Messages of another topic fill its socket."""
     async with serving(store) as host:
-        client = await declared(host, b"(Persistent Weak)")
+        client = await declared(host, b"Round_robin (Persistent Weak)")
         connection = await sink(host, client)
         await connection.send(envelopes([b"%d" % number * (3 * MIB // 2) for number in range(5)]))
         assert await stored(connection) == 5

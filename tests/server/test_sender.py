@@ -28,7 +28,7 @@ from omq.terminals.connection.transport import Transport
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 
-from .conversation import PATIENCE, eventually, publish, serving
+from .conversation import PATIENCE, InProcess, declared, eventually, publish, serving
 from .dmp_conversation import envelopes, sink, stored
 
 
@@ -453,6 +453,13 @@ class Taker:
         raise AssertionError("nobody deletes it")
 
 
+def open_channel(host: InProcess, taker: Taker) -> Channel:
+    """Open a channel of the topic t, for messages from now on."""
+    driver = host.server.catalogue.lookup(b"t")
+    assert driver is not None
+    return driver.open(taker, FromCurrent())
+
+
 @pytest.mark.parametrize("form", [CutForm, OneByOne])
 @pytest.mark.parametrize("types", [b"Transient", b"(Persistent Weak)"])
 async def test_a_message_in_frames_goes_on_where_its_client_stalled(
@@ -462,12 +469,9 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
     sent = [b"".join(b"%d %06d " % (each, place) for place in range(40_000)) for each in range(2)]
     sent.insert(0, b"short")
     async with serving(store, memory_bytes=64 << 20) as host, connected() as (transport, stream):
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast %s)" % types)
-        driver = host.server.catalogue.lookup(b"t")
-        assert driver is not None
+        client = await declared(host, b"Broadcast " + types)
         taker = Taker()
-        channel = driver.open(taker, FromCurrent())
+        channel = open_channel(host, taker)
         forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
         forwarder.channels = lambda: (channel,)
         await client.send(publish(b"t", sent))
@@ -495,11 +499,8 @@ async def test_a_channel_keeps_messages_that_are_not_framed_yet(
     store: Path, delivery: bytes, is_cancelled: bool
 ) -> None:
     async with serving(store) as host, connected() as (transport, stream):
-        client = await host.connect()
-        await client.ask(b"(Declare t %s Transient)" % delivery)
-        driver = host.server.catalogue.lookup(b"t")
-        assert driver is not None
-        channel = driver.open(Taker(), FromCurrent())
+        client = await declared(host, delivery + b" Transient")
+        channel = open_channel(host, Taker())
         forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
         sent = [b"one", b"two", b"three"]
         await client.send(publish(b"t", sent))
@@ -520,11 +521,8 @@ async def test_a_channel_keeps_messages_that_are_not_framed_yet(
 
 async def test_a_channel_gives_small_messages_in_memory_at_once(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin Transient)")
-        driver = host.server.catalogue.lookup(b"t")
-        assert driver is not None
-        channel = driver.open(Taker(), FromCurrent())
+        client = await declared(host, b"Round_robin Transient")
+        channel = open_channel(host, Taker())
         await client.send(publish(b"t", [b"one", b"two", b"three"]))
         await client.confirm()
         await eventually(channel.ready)
@@ -539,14 +537,11 @@ async def test_a_channel_gives_small_messages_in_memory_at_once(store: Path) -> 
 
 async def test_a_channel_does_not_give_a_message_of_the_store_at_once(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Weak))")
-        driver = host.server.catalogue.lookup(b"t")
-        assert driver is not None
+        client = await declared(host, b"Round_robin (Persistent Weak)")
         producer = await sink(host, client)
         await producer.send(envelopes([b"x" * (READ_OCTETS + 1)]))
         assert await stored(producer) == 1
-        channel = driver.open(Taker(), FromCurrent())
+        channel = open_channel(host, Taker())
         await eventually(channel.ready)
         assert not channel.take_at_once(1 << 30)
         assert isinstance(await channel.take(), Piece)

@@ -22,7 +22,7 @@ from omq.systemd import PassedSockets
 from omq_storage import codec
 from omq_storage.fragments import FRAGMENT_OCTETS
 
-from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
+from .conversation import PATIENCE, Conversation, InProcess, declared, eventually, publish, serving, tidied
 from .dmp_conversation import Consumer, feed, send_all
 
 MIB = 1 << 20
@@ -56,12 +56,6 @@ async def small_server(store: Path, **settings: int) -> AsyncIterator[InProcess]
         store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, ping_seconds=1000, **settings
     ) as host:
         yield host
-
-
-async def declared(host: InProcess, types: bytes) -> Conversation:
-    client = await host.connect()
-    await client.ask(b"(Declare t %s)" % types)
-    return client
 
 
 def is_stalled(terminal: Terminal) -> bool:

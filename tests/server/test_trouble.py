@@ -16,7 +16,7 @@ from omq_storage.levels import Level
 from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
-from .conversation import eventually, numbered, publish, serving
+from .conversation import Conversation, eventually, numbered, publish, serving
 
 MIB = 1 << 20
 NOON = 1_700_000_000_000_000
@@ -82,15 +82,25 @@ async def test_a_catalogue_that_is_older_than_the_messages_deletes_nothing(store
         assert opened.level(Level.STRONG).extent(5).messages == 1
 
 
+async def publish_three(client: Conversation) -> None:
+    """Publish messages that are stored in blocks of their own."""
+    for body in (b"first", b"second", b"third"):
+        await client.send(publish(b"t", [body]))
+        await client.confirm()
+
+
+def damage_second(store: Path) -> None:
+    """Damage the second of the three."""
+    file = store / "strong" / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
+
+
 async def test_one_damaged_block_costs_nobody_another(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast (Persistent Strong))")
-        for body in (b"first", b"second", b"third"):
-            await client.send(publish(b"t", [body]))
-            await client.confirm()
-    file = store / "strong" / "data.mdb"
-    file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
+        await publish_three(client)
+    damage_second(store)
     async with serving(store) as host:
         client = await host.connect()
         await client.say(b"(Subscribe t From_beginning)")
@@ -106,14 +116,11 @@ async def test_a_damaged_message_that_a_worker_returned_costs_nobody_another(sto
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin (Persistent Strong))")
-        for body in (b"first", b"second", b"third"):
-            await client.send(publish(b"t", [body]))
-            await client.confirm()
+        await publish_three(client)
         await client.say(b"(Request t 10)")
         await client.ask(b"(Subscribe t From_current)")
         assert await client.bodies(3) == [b"first", b"second", b"third"]
-    file = store / "strong" / "data.mdb"
-    file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
+    damage_second(store)
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Subscribe t From_current)")

@@ -59,6 +59,13 @@ async def changes(connection: Conversation, name: bytes) -> w.TopicWatch:
             return found[name]
 
 
+async def gone(connection: Conversation) -> list[w.Gone]:
+    """Return what the next round with topics that are gone says of them."""
+    while True:
+        if found := [part for part in await round_of(connection) if isinstance(part, w.Gone)]:
+            return found
+
+
 async def test_the_first_round_has_all_topics_and_later_ones_changed_ones(store: Path) -> None:
     async with serving(store) as host:
         client, watcher = await host.connect(), await host.connect()
@@ -75,10 +82,7 @@ async def test_the_first_round_has_all_topics_and_later_ones_changed_ones(store:
         await client.ask(b"(Declare new Round_robin Transient)")
         assert (await changes(watcher, b"new")).id == 120
         await client.ask(b"(Delete new)")
-        gone: list[w.Gone] = []
-        while not gone:
-            gone = [part for part in await round_of(watcher) if isinstance(part, w.Gone)]
-        assert gone == [w.Gone((120,))]
+        assert await gone(watcher) == [w.Gone((120,))]
 
 
 async def test_another_watch_begins_anew_and_0_ends_it(store: Path) -> None:
@@ -335,10 +339,7 @@ async def test_a_watcher_sees_the_topics_of_its_right(store: Path) -> None:
         assert {type(part) for part in first} == {w.Topics, w.Complete}
         await client.ask(b"(Delete topic-00011)")
         await client.ask(b"(Delete topic-00003)")
-        gone: list[w.Gone] = []
-        while not gone:
-            gone = [part for part in await round_of(watcher) if isinstance(part, w.Gone)]
-        assert gone == [w.Gone((3,))]
+        assert await gone(watcher) == [w.Gone((3,))]
 
 
 async def test_one_client_leaves_others_room_to_watch(store: Path) -> None:

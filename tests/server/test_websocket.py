@@ -33,6 +33,7 @@ from .http_conversation import request
 from .websocket_conversation import (
     Rejected,
     WebSocketStream,
+    closed_with,
     connect_websocket,
     open_websocket,
     stream_of,
@@ -159,9 +160,7 @@ async def test_close_is_the_end_of_the_input(store: Path) -> None:
         await client.say(b"(Publish prices one)", b"(Confirm 1)")
         await client.done()
         assert await client.rest() == [Confirmed(1)]
-        closed = stream_of(client).closed
-        assert closed is not None
-        assert closed.code == 1000
+        assert closed_with(client) == 1000
         await eventually(lambda: host.connections == 0)
 
 
@@ -171,9 +170,7 @@ async def test_the_server_closes_in_order_when_it_stops(store: Path) -> None:
         await client.settle()
         host.server.stop()
         assert await client.rest() == []
-        closed = stream_of(client).closed
-        assert closed is not None
-        assert closed.code == 1000
+        assert closed_with(client) == 1000
 
 
 async def test_an_end_without_close_is_no_end_of_the_input(store: Path) -> None:
@@ -232,9 +229,7 @@ async def test_a_message_has_a_bound(store: Path) -> None:
                     pass  # the server has closed
 
             assert await client.rest() == []
-        closed = stream_of(client).closed
-        assert closed is not None
-        assert closed.code == 1009
+        assert closed_with(client) == 1009
 
 
 async def test_many_empty_frames_do_not_hold_the_others_up(store: Path) -> None:

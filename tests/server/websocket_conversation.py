@@ -125,6 +125,13 @@ def stream_of(conversation: Conversation) -> WebSocketStream:
     return stream
 
 
+def closed_with(conversation: Conversation) -> int:
+    """Return the code of the Close that the server sent."""
+    closed = stream_of(conversation).closed
+    assert closed is not None
+    return closed.code
+
+
 def without_delay(conversation: Conversation) -> None:
     """Send every piece in a segment of its own."""
     stream_of(conversation).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

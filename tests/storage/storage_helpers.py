@@ -38,6 +38,19 @@ def read_all(environment: Environment, topic: int, first: int = 0, max_bytes: in
     return found
 
 
+def whole(environment: Environment, topic: int, message: int, octets: int = 1 << 20) -> bytes:
+    """Read a body piece by piece."""
+    looked_at = environment.open_message(topic, message)
+    assert looked_at is not None
+    found = b""
+    while len(found) < looked_at.size:
+        piece = environment.read_piece(looked_at, len(found), octets)
+        assert piece is not None
+        assert 0 < len(piece) <= octets
+        found += piece
+    return found
+
+
 def open_level(
     path: Path, level: Level = Level.WEAK, *, map_size: int = 1 << 30, boot_id: str = "first"
 ) -> Environment:

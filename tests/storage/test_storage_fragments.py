@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from crc32c import crc32c
-from storage_helpers import NOON, bodies_of, numbered, open_level
+from storage_helpers import NOON, bodies_of, numbered, open_level, whole
 
 from omq_storage.backup import backup
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -65,19 +65,6 @@ def store_large(
     message = described(topic, first, put(environment, topic, content), content, head)
     environment.append([message])
     return message
-
-
-def whole(environment: Environment, topic: int, message: int, octets: int = MIB) -> bytes:
-    """Read a body piece by piece."""
-    looked_at = environment.open_message(topic, message)
-    assert looked_at is not None
-    found = b""
-    while len(found) < looked_at.size:
-        piece = environment.read_piece(looked_at, len(found), octets)
-        assert piece is not None
-        assert 0 < len(piece) <= octets
-        found += piece
-    return found
 
 
 def counts(path: Path) -> tuple[int, int]:

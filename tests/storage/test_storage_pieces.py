@@ -5,7 +5,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from storage_helpers import NOON, numbered, open_level
+from storage_helpers import NOON, numbered, open_level, whole
 
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.environment import Environment
@@ -23,26 +23,13 @@ def large(first: int, sizes: list[int], heads: tuple[bytes, ...] = ()) -> Block:
     return encode(1, first, bodies, NOON, heads)
 
 
-def whole(environment: Environment, message: int, octets: int) -> bytes:
-    """Read a body piece by piece."""
-    looked_at = environment.open_message(1, message)
-    assert looked_at is not None
-    body = b""
-    while len(body) < looked_at.size:
-        piece = environment.read_piece(looked_at, len(body), octets)
-        assert piece is not None
-        assert 0 < len(piece) <= octets
-        body += piece
-    return body
-
-
 @pytest.mark.parametrize("octets", [64 << 10, 99_991, MIB, 3 * MIB])
 @pytest.mark.parametrize("heads", [(), (b"", b"head", b"x" * 1000)])
 def test_pieces_make_up_the_message(environment: Environment, octets: int, heads: tuple[bytes, ...]) -> None:
     block = large(5, [3 * MIB + 17, 2 * CHECKED_OCTETS, 100], heads)
     environment.append([numbered(1, 0, 5), block, numbered(1, 8, 5), numbered(2, 0, 100)])
     for message in range(5, 8):
-        assert whole(environment, message, octets) == block.frame(message)[FRAME_HEADER:]
+        assert whole(environment, 1, message, octets) == block.frame(message)[FRAME_HEADER:]
         looked_at = environment.open_message(1, message)
         assert looked_at is not None
         assert looked_at.head == (heads[message - 5] if heads else b"")
@@ -84,7 +71,7 @@ def test_a_message_is_opened_again_after_its_block_was_merged(environment: Envir
     assert looked_at is not None
     environment.merge_small(1, 0)
     assert environment.read_piece(looked_at, 0, 100) is None
-    assert whole(environment, 3, 999) == blocks[3].frame(3)[FRAME_HEADER:]
+    assert whole(environment, 1, 3, 999) == blocks[3].frame(3)[FRAME_HEADER:]
 
 
 def test_a_message_is_found_while_its_block_is_merged(environment: Environment) -> None:
