@@ -13,6 +13,7 @@ from dataclasses import fields
 
 import trio
 
+from omq.cli.cells import width
 from omq.client import Envelope, MessageRun, OmqError, TopicInfo
 from omq.model import delivery_name, persistence_name
 from omq.printable import printable
@@ -92,15 +93,20 @@ def table(infos: list[TopicInfo]) -> str:
     return columns(rows, {1, 4, 5, 6, 7, 8})
 
 
+def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return how many cells of a terminal each column needs."""
+    return [max(map(width, column)) for column in zip(*rows, strict=True)]
+
+
 def columns(rows: Sequence[Sequence[str]], numbers: Collection[int]) -> str:
     """Format rows as columns; those with these indexes are numbers."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = column_widths(rows)
     lines = []
     for row in rows:
-        cells = [
-            cell.rjust(width) if column in numbers else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = []
+        for column, (cell, widest) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (widest - width(cell))
+            cells.append(space + cell if column in numbers else cell + space)
         lines.append("  ".join(cells).rstrip() + "\n")
     return "".join(lines)
 

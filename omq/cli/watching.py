@@ -13,7 +13,8 @@ import msgspec
 import trio
 
 from omq import watching
-from omq.cli.output import CommandFailed, columns, for_terminal, shown, watch_output, write_all
+from omq.cli.cells import cut, shortened
+from omq.cli.output import CommandFailed, column_widths, columns, for_terminal, shown, watch_output, write_all
 from omq.client import Client, Numbers, Round
 from omq.counted import counted
 from omq.model import Delivery, Persistence, delivery_name, persistence_name
@@ -74,7 +75,7 @@ class TopicRates:
 
 def _rows(topics: Sequence[watching.TopicWatch], rates: TopicRates, width: int | None = None) -> str:
     """Format topics as a table. What tells most comes first: where a `width` is given, the last columns that
-    do not fit are left out, and names may be cut.
+    do not fit are left out, and names may be shortened.
     """
     rows: list[tuple[str, ...]] = [
         (
@@ -91,10 +92,10 @@ def _rows(topics: Sequence[watching.TopicWatch], rates: TopicRates, width: int |
             "DELIVERY", "PERSISTENCE")  # fmt: skip
     if width is not None:
         longest = max(MIN_NAME, width // 4)
-        rows = [(row[0] if len(row[0]) <= longest else row[0][: longest - 1] + "…", *row[1:]) for row in rows]
+        rows = [(shortened(row[0], longest), *row[1:]) for row in rows]
     rows.insert(0, head)
     if width is not None:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        widths = column_widths(rows)
         count = len(widths)
         while count > 1 and sum(widths[:count]) + 2 * (count - 1) > width:
             count -= 1
@@ -187,7 +188,7 @@ def _screen(
     table = _rows(_sorted(topics, rates, options.sort)[: max(1, rows)], rates, width)
     text = "\n".join([*head, "", table])
     if is_live:
-        text = "\n".join(line[: size.columns] for line in text.split("\n"))
+        text = "\n".join(cut(line, size.columns) for line in text.split("\n"))
     return text
 
 
