@@ -119,7 +119,7 @@ SLOW = SecretHash(16, 8, 1, bytes(16), bytes(32))
 """It takes tenths of a second to know that a secret does not fit it."""
 
 
-async def test_a_check_that_nobody_waits_for_any_more_still_delays_the_next() -> None:
+async def test_an_abandoned_check_still_delays_the_next() -> None:
     """Who connects again and again occupies one thread."""
     attempts, over, last = Attempts(), threading.Event(), trio.Event()
     order: list[str] = []

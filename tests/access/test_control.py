@@ -107,7 +107,7 @@ async def test_a_connection_that_waits_for_a_place_is_refused_when_its_client_ha
         assert refused == ["the server's configuration does not have this client any more"]
 
 
-async def test_a_session_has_the_name_before_the_colon_also_where_nobody_asks_for_a_secret(
+async def test_a_session_has_the_name_before_the_colon_also_where_no_secret_is_required(
     tmp_path: Path,
 ) -> None:
     async with control(tmp_path) as access:

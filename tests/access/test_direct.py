@@ -95,7 +95,7 @@ async def test_a_refused_consumer_takes_no_subscription(tmp_path: Path) -> None:
         assert access.subscriptions.used == 0
 
 
-async def test_a_message_to_nobody_is_released_and_counted(tmp_path: Path) -> None:
+async def test_a_message_without_a_receiver_is_released_and_counted(tmp_path: Path) -> None:
     async with direct(tmp_path) as client:
         told: list[tuple[Outcome, bytes]] = []
 

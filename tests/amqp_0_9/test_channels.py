@@ -403,7 +403,7 @@ def test_many_exclusive_queues_end_with_their_connection(broker: Broker) -> None
         other = broker.channel()
 
 
-def test_a_consumer_that_stops_reading_a_long_body_delays_nobody(broker: Broker) -> None:
+def test_a_consumer_that_stops_reading_a_long_body_delays_no_other_consumer(broker: Broker) -> None:
     stopped = broker.channel()
     stopped.call(declare_queue(1, "endless", durable=1))
     stopped.call(select_confirms(1))

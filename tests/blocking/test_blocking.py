@@ -252,7 +252,7 @@ def test_each_thread_gets_its_own_report(url: str) -> None:
     client.close()
 
 
-def test_a_refusal_that_nobody_asked_for_is_raised_at_the_end(url: str) -> None:
+def test_an_unsolicited_refusal_is_raised_at_the_end(url: str) -> None:
     client = connect(url)
     client.publish("unknown", b"x")
     with pytest.raises(PublishRefused):

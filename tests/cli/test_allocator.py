@@ -185,7 +185,7 @@ def test_memory_that_comes_back_each_time_is_given_back_less_and_less_often() ->
     assert looks_before_trims(2 * LITTLE_OCTETS, 100) == [2, 6, 14, 30, 54, 78]
 
 
-def test_what_was_in_use_when_memory_was_returned_is_returned_later() -> None:
+def test_memory_in_use_at_a_return_is_returned_later() -> None:
     library = Library()
     returns = Returns(library)
     load = 2 * MUCH_OCTETS

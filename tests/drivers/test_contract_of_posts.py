@@ -233,7 +233,7 @@ async def test_a_cancelled_post_takes_nothing_with_it(shared_drivers: Drivers, k
     client.close()
 
 
-async def test_a_topic_that_nobody_declared_may_get_other_types_after_a_kill(tmp_path: Path) -> None:
+async def test_an_undeclared_topic_may_get_other_types_after_a_kill(tmp_path: Path) -> None:
     async with opened(tmp_path / "store", killed=True, default_persistence="transient") as drivers:
         await drivers.catalogue.lookup_or_declare(b"t")  # as for a subscriber
     async with opened(tmp_path / "store", boot_id="second") as drivers:

@@ -206,7 +206,7 @@ async def test_an_auto_delete_queue_ends_with_its_last_consumer(
 
 
 @EITHER
-async def test_a_getter_gets_the_oldest_message_whoever_had_it(
+async def test_a_getter_gets_the_oldest_message_also_a_returned_one(
     drivers: Drivers, options: QueueOptions
 ) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", options)

@@ -169,7 +169,7 @@ class Wall:
         monkeypatch.setattr(time, "time_ns", lambda: self.seconds * 10**9)
 
 
-async def test_messages_of_this_run_age_by_a_clock_that_nobody_sets(
+async def test_messages_of_this_run_age_by_the_monotonic_clock(
     mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wall = Wall(monkeypatch)

@@ -127,7 +127,7 @@ def test_an_error_about_something_else_leaves_the_command_waiting() -> None:
 
 
 @pytest.mark.parametrize("frame", [Confirmed(6), Subscribed(PRICES), TopicList(())])
-def test_an_answer_that_nobody_waits_for_is_refused(frame: Frame) -> None:
+def test_an_unsolicited_answer_is_refused(frame: Frame) -> None:
     client = session()
     client.ask(Confirm(5), "confirm")
     with pytest.raises(UnsolicitedFrame, match="answered what was not asked"):

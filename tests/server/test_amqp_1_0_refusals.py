@@ -25,7 +25,7 @@ from .conversation import serving
 NINE = Number(NumberType.UINT, 9)
 
 
-async def test_malformed_sections_are_rejected_and_forged_ones_hurt_nobody(store: Path) -> None:
+async def test_malformed_sections_are_rejected_and_forged_ones_harm_no_consumer(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
         await client.sender("q")
         await client.publish(b"\x00\x53\x70\x40" + text("x"))  # a header that is no list

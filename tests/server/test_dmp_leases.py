@@ -56,7 +56,7 @@ async def test_a_lease_can_be_used_once(store: Path, command: bytes) -> None:
 
 
 @pytest.mark.parametrize("shown", [b"no-such-lease", b"x", b"\x00" * 255])
-async def test_a_lease_that_nobody_was_given(store: Path, shown: bytes) -> None:
+async def test_a_lease_that_was_never_granted(store: Path, shown: bytes) -> None:
     async with serving(store) as host:
         assert await refused(host, shown) == NOT_VALID
 

@@ -168,7 +168,7 @@ def logged_by_server(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(("octets", "began"), FEW)
-async def test_the_log_has_what_came_of_a_handshake_that_took_too_long(
+async def test_the_log_has_the_octets_of_a_handshake_that_took_too_long(
     store: Path, clock: MockClock, octets: bytes, began: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "omq.server")
@@ -183,7 +183,7 @@ async def test_the_log_has_what_came_of_a_handshake_that_took_too_long(
 
 
 @pytest.mark.parametrize(("octets", "began"), FEW)
-async def test_the_log_has_what_came_of_a_handshake_that_ended(
+async def test_the_log_has_the_octets_of_a_handshake_that_ended(
     store: Path, octets: bytes, began: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is logged of a connection that said nothing: such look whether the port is open."""

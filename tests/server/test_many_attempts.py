@@ -141,7 +141,7 @@ async def test_guesses_at_many_names_delay_other_names_of_the_address_by_a_secon
         assert strangers.refused <= 7
 
 
-async def test_a_wrong_id_that_is_shown_again_keeps_nobody_waiting(
+async def test_a_wrong_id_that_is_shown_again_keeps_no_other_client_waiting(
     store: Path, mock_clock: MockClock
 ) -> None:
     """Fifty processes that were left with an old secret do not delay one that has the new one."""

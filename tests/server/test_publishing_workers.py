@@ -233,7 +233,7 @@ async def test_a_subscription_behind_publishes_is_answered_at_once(tmp_path: Pat
         assert (await client.message()).id == 1
 
 
-async def test_a_worker_whose_results_nobody_takes_yet_is_slowed_down_and_loses_nothing(
+async def test_a_worker_whose_results_are_not_taken_yet_is_slowed_down_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
     """Waiting is right where others make room: such as workers that come later, or take long."""

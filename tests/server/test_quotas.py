@@ -162,7 +162,7 @@ async def test_an_address_has_its_share_of_the_connections(store: Path) -> None:
 # -- what is given back -------------------------------------------------------------------------------------
 
 
-async def test_a_topic_counts_until_somebody_deletes_it(store: Path) -> None:
+async def test_a_topic_counts_until_it_is_deleted(store: Path) -> None:
     async with serving(store, max_topics=4) as host:
         gone = await host.connect()
         assert isinstance(await gone.ask(DECLARE(0)), Declared)
@@ -183,7 +183,7 @@ async def test_a_topic_counts_until_somebody_deletes_it(store: Path) -> None:
         other.close()
 
 
-async def test_topics_of_the_store_and_of_the_configuration_are_nobodys(store: Path) -> None:
+async def test_topics_of_the_store_and_of_the_configuration_count_for_no_client(store: Path) -> None:
     async with serving(store, max_topics=4) as host:
         one = await host.connect()
         assert isinstance(await one.ask(b"(Declare kept Broadcast (Persistent Weak))"), Declared)

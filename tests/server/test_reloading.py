@@ -73,7 +73,7 @@ async def test_a_feed_ends_and_its_principal_is_told_when_the_right_is_lost(stor
         await feed.ended()
 
 
-async def test_a_watch_begins_anew_with_other_rights(store: Path) -> None:
+async def test_a_watch_begins_again_with_other_rights(store: Path) -> None:
     async with serving(store, clients=[client("bob"), client("alice", watch=["sport"])]) as host:
         alice, bob = await enter(host, "alice"), await enter(host, "bob")
         for name in (b"news", b"sport"):

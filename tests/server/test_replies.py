@@ -151,7 +151,7 @@ async def test_the_whole_conversation_may_be_one_segment(store: Path) -> None:
         ]
 
 
-async def test_many_answers_that_nobody_reads_yet_are_not_lost(store: Path) -> None:
+async def test_many_unread_answers_are_not_lost(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.send(b"".join(b"(Confirm %d)\n" % n for n in range(20_000)))
@@ -163,7 +163,7 @@ async def test_many_answers_that_nobody_reads_yet_are_not_lost(store: Path) -> N
     ("command", "count"),
     [(b"(Blocks t 1 100)", 3000), (b"(Subscribe t From_current)", 20_000), (b"(Nonsense)", 20_000)],
 )
-async def test_answers_that_nobody_reads_take_little_memory(store: Path, command: bytes, count: int) -> None:
+async def test_unread_answers_take_little_memory(store: Path, command: bytes, count: int) -> None:
     """They are bounded in octets: their number alone would allow for a thousand long ones."""
     async with serving(store) as host:
         client = await host.connect()

@@ -563,7 +563,7 @@ async def test_a_worker_that_half_closes_gets_its_dealt_messages(store: Path) ->
         assert sorted(await other.ids(9)) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
-async def test_a_topic_that_nobody_works_at_leaves_room_for_others(store: Path) -> None:
+async def test_a_topic_without_workers_leaves_room_for_others(store: Path) -> None:
     """However much waits there, a message to another with a worker passes, also a large one."""
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=2 * MIB) as host:
         client = await declared(host, b"Round_robin Transient")

@@ -219,7 +219,7 @@ async def test_delete_ends_every_subscription_and_forgets_the_messages(
 
 
 @EVERY
-async def test_deleting_while_others_publish_harms_nobody(store: Path, persistence: bytes) -> None:
+async def test_deleting_while_others_publish_harms_no_publisher(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publishers = [await host.connect() for _ in range(4)]
         owner = await host.connect()

@@ -95,7 +95,7 @@ def damage_second(store: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
 
 
-async def test_one_damaged_block_costs_nobody_another(store: Path) -> None:
+async def test_one_damaged_block_loses_no_other_messages(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Broadcast (Persistent Strong))")
@@ -112,7 +112,7 @@ async def test_one_damaged_block_costs_nobody_another(store: Path) -> None:
         assert news.text.startswith(b"Subscribe t: messages 2 to 2 are gone: the store is damaged there")
 
 
-async def test_a_damaged_message_that_a_worker_returned_costs_nobody_another(store: Path) -> None:
+async def test_a_damaged_message_that_a_worker_returned_loses_no_other_messages(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin (Persistent Strong))")

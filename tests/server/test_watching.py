@@ -85,7 +85,7 @@ async def test_the_first_round_has_all_topics_and_later_ones_changed_ones(store:
         assert await gone(watcher) == [w.Gone((120,))]
 
 
-async def test_another_watch_begins_anew_and_0_ends_it(store: Path) -> None:
+async def test_another_watch_begins_again_and_0_ends_it(store: Path) -> None:
     async with serving(store) as host:
         watcher = await host.connect()
         await declare(watcher, 3)

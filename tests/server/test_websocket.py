@@ -232,7 +232,7 @@ async def test_a_message_has_a_bound(store: Path) -> None:
         assert closed_with(client) == 1009
 
 
-async def test_many_empty_frames_do_not_hold_the_others_up(store: Path) -> None:
+async def test_many_empty_frames_do_not_delay_other_clients(store: Path) -> None:
     async with serving(store) as host:
         client = await connect_websocket(host)
         await stream_of(client).stream.send_all(b"\x82\x80\0\0\0\0" * 5000)
@@ -306,7 +306,7 @@ async def test_a_silent_client_is_pinged_and_given_up(store: Path, clock: MockCl
 
 
 @pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
-async def test_a_client_that_stops_reading_holds_nobody_up(store: Path, persistence: bytes) -> None:
+async def test_a_client_that_stops_reading_delays_no_other_client(store: Path, persistence: bytes) -> None:
     async with serving(store, memory_bytes=4 << 20) as host:
         slow = await connect_websocket(host, receive_octets=4096)
         fast = await connect_websocket(host)

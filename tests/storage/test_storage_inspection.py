@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
     return filled(tmp_path / "store")
 
 
-def test_a_level_that_does_not_say_what_it_is(path: Path) -> None:
+def test_a_level_without_an_identity(path: Path) -> None:
     whole = contents(path)
     forget(path / "strong", (IDENTITY, IDENTITY_KEY))
     assert problems(path) == [
