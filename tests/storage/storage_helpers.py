@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lmdb
+import pytest
 
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.checkpoint import recover
@@ -99,3 +100,32 @@ def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
 
 def flipped(value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1])
+
+
+class Panicking:
+    """An environment of LMDB that can be told to refuse all transactions."""
+
+    def __init__(self, real: object) -> None:
+        self.real = real
+        self.has_panicked = False
+
+    def begin(self, *arguments: object, **options: object) -> object:
+        if self.has_panicked:
+            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+        return self.real.begin(*arguments, **options)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+
+def panicking(monkeypatch: pytest.MonkeyPatch) -> list[Panicking]:
+    """Let all environments that are opened from now on be such ones; they are added to the list."""
+    opening = lmdb.open
+    opened: list[Panicking] = []
+
+    def open_so(*arguments: object, **options: object) -> Panicking:
+        opened.append(Panicking(opening(*arguments, **options)))  # type: ignore[arg-type]
+        return opened[-1]
+
+    monkeypatch.setattr(lmdb, "open", open_so)
+    return opened

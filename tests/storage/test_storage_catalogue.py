@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from storage_helpers import panicking
 
 from omq_storage.catalogue import StoreCatalogue
 from omq_storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopicId
@@ -161,3 +162,18 @@ def test_a_full_map_refuses_and_stays_usable(path: Path) -> None:
         catalogue.delete(record.id)
     assert catalogue.create(b"new", "", "", True).id == len(known)
     catalogue.close()
+
+
+def test_a_catalogue_that_panicked_is_reopened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = panicking(monkeypatch)
+    catalogue = StoreCatalogue(path, map_size=MAP_SIZE)
+    one = catalogue.create(b"one", "", "", True)
+    assert len(opened) == 1
+    opened[-1].has_panicked = True
+    two = catalogue.create(b"two", "", "", True)
+    catalogue.update(replace(one, reserved=9))
+    assert len(opened) == 2
+    catalogue.close()
+    again = StoreCatalogue(path, map_size=MAP_SIZE)
+    assert again.topics() == [replace(one, reserved=9), two]
+    again.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from checkpoint_files import SLOT, newest_slot, without_slot
-from storage_helpers import bodies_of, numbered, open_level, read_all
+from storage_helpers import bodies_of, numbered, open_level, panicking, read_all
 
 from omq_storage.checkpoint import needs_recovery, recover
 from omq_storage.database import Database
@@ -335,29 +335,7 @@ def test_a_checkpoint_file_that_cannot_be_written_leaves_reader_slots_free(
 def test_an_environment_that_panicked_is_reopened(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Panicking:
-        """An environment of LMDB that can be told to refuse all transactions."""
-
-        def __init__(self, real: object) -> None:
-            self.real = real
-            self.has_panicked = False
-
-        def begin(self, *arguments: object, **options: object) -> object:
-            if self.has_panicked:
-                raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
-            return self.real.begin(*arguments, **options)  # type: ignore[attr-defined]
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.real, name)
-
-    opening = lmdb.open
-    opened: list[Panicking] = []
-
-    def open_so(*arguments: object, **options: object) -> Panicking:
-        opened.append(Panicking(opening(*arguments, **options)))  # type: ignore[arg-type]
-        return opened[-1]
-
-    monkeypatch.setattr(lmdb, "open", open_so)
+    opened = panicking(monkeypatch)
     environment = open_level(tmp_path / "level", level)
     environment.append([numbered(1, 0, 10)])
     opened[-1].has_panicked = True
