@@ -258,7 +258,7 @@ class Driver(ABC):
         if self.deleted:
             raise Refused.of(DELETED)
         if not self.has_ids(batch.count) or not self.entrance.try_enter(octets):
-            return self._without_room(batch, heads, origins, octets)
+            return self._without_room(batch, heads, origins)
         self.hand_over(batch, heads, origins, octets)
         return CONFIRMED
 
@@ -282,7 +282,7 @@ class Driver(ABC):
         self.writer.submit(post)
         return post.confirmation
 
-    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Offered:
+    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> Offered:
         """Return the answer to messages of a transient topic without room, or ids. Raises Refused."""
         return TopicPlace(self, batch, heads, origins).again()
 

@@ -269,8 +269,7 @@ class RoundRobinChannel:
             self._begun = None
             self._unsent -= 1
             self._octets -= begun.octets
-            if not self.settles:
-                self._dealer.done(begun.ids)
+            self._dealer.done(begun.ids)
             self._freed()  # no outcome of this message will do it
             self._look_drained()
             return Gone(begun.message, begun.message, str(torn))

@@ -25,13 +25,13 @@ class SpillingDriver(RoundRobinDriver):
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
         """See `Driver.offer`. While messages are on their way to the disk, later ones go there, too."""
         if self._spill is not None and self._spill.on_the_way and not self.deleted:
-            return self._without_room(batch, heads, origins, batch.octets + sum(map(len, heads)))
+            return self._without_room(batch, heads, origins)
         return super().offer(batch, heads, origins)
 
-    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Offered:
+    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> Offered:
         """See `Driver._without_room`. Queues of AMQP spill: their publishers must not wait for consumers."""
         if origins or not isinstance(self.lifetime, Ephemeral):
-            return super()._without_room(batch, heads, origins, octets)
+            return super()._without_room(batch, heads, origins)
         return self.spill(batch, heads)
 
     def _most_held(self) -> int:

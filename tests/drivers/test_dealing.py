@@ -20,6 +20,7 @@ from omq.drivers.seam import (
     EndReason,
     Gone,
     Messages,
+    Modified,
     Outcome,
     Piece,
     Rejected,
@@ -205,6 +206,24 @@ async def test_a_worker_dealt_a_missing_message_hears_of_it_and_goes_on(
         piece = await next_of(channel)  # its credit is free again without a grant
         assert isinstance(piece, Piece)
         assert piece.message == 2
+
+
+@pytest.mark.parametrize("credit", [None, 1])
+async def test_a_missing_message_is_undeliverable_to_nobody_any_more(
+    tmp_path: Path, credit: int | None
+) -> None:
+    async with stored(tmp_path, {1: [bytes(READ_OCTETS + 1)]}) as (environment, driver):
+        first = await worker(driver, 1)
+        assert isinstance(await next_of(first), Piece)
+        assert first.settle(range(1, 2), Modified(undeliverable_here=True)) == 1
+        first.written(1)
+        assert first.is_undeliverable(1)
+        second = await worker(driver, credit)
+        while not second.ready():
+            await wait_all_tasks_blocked(0.01)
+        environment.trim(driver.topic.id, 2)
+        assert await second.take() == Gone(1, 1, "it is no longer kept")
+        assert not first.is_undeliverable(1)
 
 
 @pytest.mark.parametrize("outcome", [None, Released(), Rejected()])
