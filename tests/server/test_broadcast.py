@@ -201,6 +201,13 @@ async def publish_numbered(publisher: Conversation, count: int, body: bytes) -> 
     await publisher.confirm()
 
 
+async def receive_numbered(subscriber: Conversation, count: int) -> None:
+    """Receive what `publish_numbered` publishes."""
+    for number in range(count):
+        message = await subscriber.message()
+        assert (message.id, message.body[:5]) == (number + 1, b"%05d" % number)
+
+
 @pytest.mark.parametrize("persistence", [b"(Persistent Weak)", b"(Persistent Strong)"])
 async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
     store: Path, persistence: bytes
@@ -215,9 +222,7 @@ async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_numbered, publisher, count, body)
             # The others get everything while the slow one reads nothing at all.
-            for number in range(count):
-                message = await quick.message()
-                assert (message.id, message.body[:5]) == (number + 1, b"%05d" % number)
+            await receive_numbered(quick, count)
         assert host.memory_used == 0
         for number in range(count):
             message = await slow.message()
@@ -298,9 +303,7 @@ async def test_a_slow_subscriber_of_a_transient_topic_hears_of_missed_messages(s
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_numbered, publisher, count, body)
             # One that keeps reading loses nothing.
-            for number in range(count):
-                message = await quick.message()
-                assert (message.id, message.body[:5]) == (number + 1, b"%05d" % number)
+            await receive_numbered(quick, count)
         next_id, gaps = 1, 0
         while next_id <= count:
             frame = await slow.frame()

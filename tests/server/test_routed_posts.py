@@ -1,7 +1,8 @@
 """Publish lines for many stored topics: what the compiled codec commits at once is kept as all posts are."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -163,30 +164,37 @@ async def test_a_topic_whose_messages_fail_is_named_and_the_others_are_stored(
         assert await replayed(host, b"b", 1) == [b"5"]
 
 
+@contextmanager
+def held_commits(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Hold the commits of strong topics within the block. Yield an event that tells that one has begun."""
+    environment = host.server.catalogue.writers[Level.STRONG].environment
+    append, began, may_go_on = environment.append_commit, threading.Event(), threading.Event()
+
+    def wait(commit: Any) -> None:
+        began.set()
+        may_go_on.wait(60)
+        append(commit)
+
+    monkeypatch.setattr(environment, "append_commit", wait)
+    try:
+        yield began
+    finally:
+        may_go_on.set()
+
+
 async def test_publishers_hear_that_a_topic_was_deleted_before_its_commit(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(store) as host:
         client, other = await host.connect(), await host.connect()
         await declare(client, [b"a", b"b"], b"(Persistent Strong)")
-        environment = host.server.catalogue.writers[Level.STRONG].environment
-        append, began, may_go_on = environment.append_commit, threading.Event(), threading.Event()
-
-        def wait(commit: Any) -> None:
-            began.set()
-            may_go_on.wait(60)
-            append(commit)
-
-        monkeypatch.setattr(environment, "append_commit", wait)
-        try:
+        with held_commits(host, monkeypatch) as began:
             await client.send(publish(b"a", [b"1"]))
             await eventually(began.is_set)
             await client.send(publish(b"a", [b"2"]) + publish(b"b", [b"3", b"4"]) + b"(Confirm 1)\n")
             await eventually(lambda: _waiting(host) == 1)
             await other.say(b"(Delete b)")
             await eventually(lambda: b"b" not in host.server.catalogue.by_name)
-        finally:
-            may_go_on.set()
         assert isinstance(await other.frame(), Deleted)
         assert await client.error() == b"Publish b: 2 messages: the topic was deleted"
         assert isinstance(await client.frame(), Error)
@@ -203,21 +211,10 @@ async def test_a_subscriber_that_comes_during_a_commit_gets_its_messages(
     async with serving(store) as host:
         client, subscriber = await host.connect(), await host.connect()
         await declare(client, [b"a", b"b"], b"(Persistent Strong)")
-        environment = host.server.catalogue.writers[Level.STRONG].environment
-        append, began, may_go_on = environment.append_commit, threading.Event(), threading.Event()
-
-        def wait(commit: Any) -> None:
-            began.set()
-            may_go_on.wait(60)
-            append(commit)
-
-        monkeypatch.setattr(environment, "append_commit", wait)
-        try:
+        with held_commits(host, monkeypatch) as began:
             await client.send(publish(b"a", [b"1"]) + publish(b"b", [b"2"]))
             await eventually(began.is_set)
             assert isinstance(await subscriber.ask(b"(Subscribe a From_current)"), Subscribed)
-        finally:
-            may_go_on.set()
         message = await subscriber.message()
         assert (message.id, message.body) == (1, b"1")
         await client.confirm()
@@ -233,15 +230,7 @@ async def test_a_connection_is_not_read_while_too_many_outcomes_wait(
         (terminal,) = host.server.terminals()
         await declare(client, [b"slow"], b"(Persistent Strong)")
         await declare(client, [b"quick"], b"(Persistent Async)")
-        environment = host.server.catalogue.writers[Level.STRONG].environment
-        append, may_go_on = environment.append_commit, threading.Event()
-
-        def wait(commit: Any) -> None:
-            may_go_on.wait(60)
-            append(commit)
-
-        monkeypatch.setattr(environment, "append_commit", wait)
-        try:
+        with held_commits(host, monkeypatch):
             await client.send(publish(b"slow", [b"x"]))
             for number in range(2, most + 1):
                 await client.send(publish(b"quick", [b"x"]))
@@ -252,8 +241,6 @@ async def test_a_connection_is_not_read_while_too_many_outcomes_wait(
             await client.send(publish(b"quick", [b"x"]) + b"(Confirm 1)\n")
             await wait_all_tasks_blocked()
             assert terminal.statistics().messages_in == most
-        finally:
-            may_go_on.set()
         assert await client.frame() == Confirmed(1)
         assert quick.next_id == most + 1
 

@@ -133,12 +133,12 @@ async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
 
 
 class WordsOfATopic(Words):
-    """Words of a topic that was pushed others before."""
+    """Words of a topic; octets of the connection that were pushed must leave before them."""
 
-    def __init__(self, sender: Sender, words: str) -> None:
+    def __init__(self, sender: Sender, words: str, after: int) -> None:
         super().__init__(sender, words)
         self.flow: Flow = self
-        self.after = sender.pushed
+        self.after = after
         self.position = 1
 
     def attach(self, outlet: Outlet) -> None:
@@ -161,24 +161,18 @@ async def test_the_turn_of_a_source_does_not_precede_earlier_pushes() -> None:
         nursery.start_soon(sender.run, Terminal())
         await wait_all_tasks_blocked()  # it sends this
         sender.backlog.add(b"-" * 1000)
-        sender.ready(WordsOfATopic(sender, "w"))
+        sender.ready(WordsOfATopic(sender, "w", sender.pushed))
         sender.backlog.add(b"+")
         assert (await said(stream, (1 << 18) + 1002)).replace(b".", b"") == b"-" * 1000 + b"+w"
         nursery.cancel_scope.cancel()
 
 
-class MessageOfATopic(Words):
-    """One message in the tail of a topic; octets of the connection that were pushed must leave before it."""
+class MessageOfATopic(WordsOfATopic):
+    """One message in the tail of a topic."""
 
     def __init__(self, sender: Sender, topic: int, after: int) -> None:
-        super().__init__(sender, "")
-        self.flow: Flow = self
-        self.after = after
+        super().__init__(sender, "", after)
         self.block = encode(topic, 1, [b"%d" % topic], 0)
-        self.position = 1
-
-    def attach(self, outlet: Outlet) -> None:
-        raise AssertionError("nothing is pushed here")
 
     def ready(self) -> bool:
         return self.position == 1
