@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from omq import management
 from omq.client import bulk
+from omq.client.arguments import check_replay, check_types
 from omq.client.bodies import check_bodies
 from omq.client.connection import Connection
 from omq.client.connections import ClientConnections
@@ -102,6 +103,7 @@ class Client:
         persistence: Persistence = Persistent(Sync.WEAK),
     ) -> Topic:
         """Create a topic, unless it exists with these types. Raises ServerError if it exists with others."""
+        check_types(delivery, persistence)
         match await self._call(Declare(_name(topic), delivery, persistence)):
             case Declared(declared):
                 return declared
@@ -445,6 +447,7 @@ class Client:
         Entering raises ServerError, FeedFailed, ConnectionFailed and ConnectionLost. A feed does not
         reconnect.
         """
+        check_replay(replay)
         return feed_block(self._connections.opened, self._connections.live, _name(topic), replay)
 
     # -- the connections underneath ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
+from omq.client.arguments import check_positive, check_replay
 from omq.client.errors import ConnectionLost, Gap, OmqError
 from omq.client.parking import ParkingLot
 from omq.client.receiving import Carrier
@@ -37,6 +38,11 @@ class Subscription:
         capacity: int,
         on_gap: Callable[[Gap], None],
     ) -> None:
+        """Prepare to subscribe. Raises TypeError and ValueError for arguments that cannot be."""
+        check_replay(replay)
+        check_positive("capacity", capacity)
+        if credit is not None:
+            check_positive("credit", credit)
         self.name = name
         self.replay = replay
         self.credit = credit

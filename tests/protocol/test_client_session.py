@@ -1,5 +1,7 @@
 """A client's side of a connection: which command an answer or an Error belongs to, without a socket."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,16 @@ def test_output_is_given_once() -> None:
     client.ask(Topics(), "list")
     assert client.take_output() == b"(Publish t x)\nTopics\n"
     assert client.take_output() == b""
+
+
+def test_nothing_is_expected_of_a_command_that_cannot_be_encoded() -> None:
+    client = session()
+    start: Any = "beginning"
+    with pytest.raises(AssertionError):
+        client.ask(Subscribe(b"prices", start), "wrong")
+    client.ask(Topics(), "list")
+    assert client.take_output() == b"Topics\n"
+    assert events(client, TopicList(())) == [Answered(Topics(), "list", TopicList(()))]
 
 
 def test_answers_come_back_with_their_tokens_in_order() -> None:

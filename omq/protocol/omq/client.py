@@ -230,9 +230,11 @@ class ClientSession(Generic[T]):
         self._output.append(sexp_of_command(command) + b"\n")
 
     def ask(self, command: AnsweredCommand | Fetch, token: T) -> None:
-        """Send a command; the event of its answer contains the token."""
-        self._expected.append(_Expected(command, token))
+        """Send a command; the event of its answer contains the token. If the command cannot be encoded, this
+        raises, and expects no answer.
+        """
         self.say(command)
+        self._expected.append(_Expected(command, token))
 
     def acknowledge(self) -> None:
         """Send an Ack, as after each Ping."""
