@@ -117,6 +117,19 @@ async def test_messages_that_wait_for_credit_keep_their_order(scene: Scene) -> N
     assert await taken(one) == [b"a", b"b", b"c"]
 
 
+async def test_a_message_that_a_consumer_refused_stops_no_other_for_it(scene: Scene) -> None:
+    one, two = scene.consumer(1), scene.consumer(0)
+    scene.send(b"a")
+    assert await taken(one) == [b"a"]
+    one.written(1)
+    assert one.settle(range(1, 2), RELEASED) == 1
+    scene.send(b"b")  # nobody has credit
+    one.grant(1, CreditKind.COUNT)
+    assert await taken(one) == [b"b"]
+    two.grant(2, CreditKind.COUNT)
+    assert await taken(two) == [b"a"]
+
+
 async def test_a_held_consumer_leaves_its_messages_to_others(scene: Scene) -> None:
     one = scene.consumer(5)
     scene.send(b"a")
