@@ -202,7 +202,7 @@ async def test_a_writer_counts_messages_it_could_not_store(tmp_path: Path) -> No
 
 
 def test_times_are_counted_by_their_bounds() -> None:
-    # Whoever has drawn the buckets in a dashboard finds them again.
+    # A dashboard that shows these buckets goes on working.
     assert [1000 * bound for bound in BOUNDS if bound < 1] == [0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500]
     assert [bound for bound in BOUNDS if bound >= 1] == [1, 2.5, 5, 10]
     histogram = Histogram()
