@@ -361,21 +361,26 @@ class Writer:
         while True:
             await self._wanted.wait()
             while self._routed or self._posts:
-                if self._routed:
-                    await self._commit_routed()
-                if self._posts:
-                    await self._commit_next()
+                await self._commit_next()
             self._wanted = trio.Event()
             self._idle.set()
 
     async def _commit_next(self) -> None:
-        """Commit what waits, within the limits of a group. `run` must not keep the posts while it waits for
-        others: a topic that is deleted meanwhile would stay in memory.
+        """Commit everything that was routed, then the posts that wait, within the limits of a group. `run`
+        must not keep the posts while it waits for others: a topic that is deleted meanwhile would stay in
+        memory.
+
+        Take the posts first: each post stops the routing of its topic, so what is routed by now came before
+        the posts of this group. Messages that were routed during an earlier commit, and posts after them, may
+        both wait by now.
         """
         group = CommitGroup()
         while self._posts.move_to(group):
             await trio.lowlevel.cancel_shielded_checkpoint()
-        await self._commit(group.posts)
+        if self._routed:
+            await self._commit_routed()
+        if group.posts:
+            await self._commit(group.posts)
         for number, driver in enumerate({post.driver: None for post in group.posts}, 1):
             if not number % TOPICS_SETTLED_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
@@ -383,9 +388,7 @@ class Writer:
                 driver.allow_routing(True)
 
     async def _commit_routed(self) -> None:
-        """Commit everything that was routed, before the posts that wait: posts stop the routing of their
-        topics, so they came later. If something is in the way, commit it topic by topic.
-        """
+        """Commit everything that was routed. If something is in the way, commit it topic by topic."""
         assert self.lane is not None
         routed, self._routed = self._routed, []
         self.lane.begin()

@@ -182,6 +182,23 @@ def held_commits(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[t
         may_go_on.set()
 
 
+async def test_a_long_message_does_not_overtake_short_ones_that_wait_for_a_commit(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        (terminal,) = host.server.terminals()
+        await declare(client, [b"a"], b"(Persistent Strong)")
+        bodies = [b"1", b"2", b"3" * 80_000, b"4"]
+        with held_commits(host, monkeypatch) as began:
+            for number, body in enumerate(bodies, 1):
+                await client.send(publish(b"a", [body]))
+                await eventually(lambda number=number: terminal.statistics().messages_in == number)
+                await eventually(began.is_set)
+        assert await client.ask(b"(Confirm 1)") == Confirmed(1)
+        assert await replayed(host, b"a", len(bodies)) == bodies
+
+
 async def test_publishers_hear_that_a_topic_was_deleted_before_its_commit(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
