@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from socket import (
     AF_INET6,
     AI_PASSIVE,
@@ -17,6 +16,7 @@ from socket import (
 from typing import Self
 
 import trio
+from msgspec import Struct
 from trio.socket import SocketType
 
 from omq.addresses import format_address
@@ -31,8 +31,7 @@ class ListenError(Exception):
     """An address cannot be listened on; the message is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenProtocols:
+class SpokenProtocols(Struct, frozen=True):
     """What is spoken at an address."""
 
     tls_only: bool = False
@@ -42,8 +41,7 @@ class SpokenProtocols:
     """Every protocol but HTTP."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sockets:
+class Sockets(Struct, frozen=True):
     """The sockets at the addresses of a server.
 
     They are bound early and listen later, which `trio.open_tcp_listeners` does in one step: a server that is

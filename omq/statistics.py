@@ -1,13 +1,12 @@
 """Numbers about a server. Sizes are octets, times are seconds; see `omq.drivers.statistics` for the rest."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from omq.drivers.memory import MemoryStatistics
 from omq.drivers.statistics import WriterStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatistics:
+class ServerStatistics(Struct, frozen=True):
     """A server. Its topics are in `Server.catalogue`, its connections are given by `Server.terminals`."""
 
     seconds: float

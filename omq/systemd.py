@@ -7,9 +7,9 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from omq.addresses import format_address
 from omq.config import ConfigError
@@ -59,8 +59,7 @@ class Manager:
             await trio.sleep(int(microseconds) / 2_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class PassedSockets:
+class PassedSockets(Struct, frozen=True):
     """Sockets that listen already, by the keys of the configuration whose addresses they replace."""
 
     listen: tuple[socket.socket, ...] = ()

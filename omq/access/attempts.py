@@ -19,9 +19,9 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from omq.access.marks import Marks
 from omq.access.turns import Turns
@@ -36,8 +36,7 @@ provider usually assigns to one site, and to one customer or link.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The origin of an attempt to connect."""
 
     network: str

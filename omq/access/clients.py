@@ -10,11 +10,11 @@ import hmac
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
 import trio
+from msgspec.structs import replace
 
 from omq.access.attempts import Attempts, Origin
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash

@@ -1,9 +1,10 @@
 """How connections get a session: by the id of a client, or by a lease."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
+
+from msgspec import Struct
 
 from omq.access.administration import Administration
 from omq.access.archive import visible_topics
@@ -38,8 +39,7 @@ class QuotaUsedUp(Enum):
     CLIENT = "the client has as many connections as it may have"
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedSession:
+class LeasedSession(Struct, frozen=True):
     """What a connection got for its lease. Close the session when the connection ends, and a feed, too."""
 
     session: Session

@@ -8,7 +8,8 @@ import base64
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from omq.config import SECRET_HASH
 
@@ -18,8 +19,7 @@ LOG_N, R, P = 14, 8, 1
 SALT_OCTETS, KEY_OCTETS = 16, 32
 
 
-@dataclass(frozen=True, slots=True)
-class SecretHash:
+class SecretHash(Struct, frozen=True):
     """The hash of a secret, with the parameters to compute it again."""
 
     log_n: int

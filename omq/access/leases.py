@@ -6,10 +6,10 @@ it, its *principal*. An unused lease ends with its principal; a sink or feed tha
 
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum
 
 import trio
+from msgspec import Struct
 
 from omq.access.clients import ClientAccount, Identity
 from omq.access.limits import Owner, Quota, check_quota
@@ -24,8 +24,7 @@ USED_SECONDS = 600.0
 """How long a used lease is remembered, to distinguish its second use from a guess."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedSink:
+class LeasedSink(Struct, frozen=True):
     """What a Put leases: messages may be posted to this topic."""
 
     topic: Topic
@@ -35,8 +34,7 @@ Returned = Callable[[bytes, bytes], Awaitable[None]]
 """Returns the head and the body of a message that no queue gets to who asked for the lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedExchange:
+class LeasedExchange(Struct, frozen=True):
     """What a Put of AMQP leases: messages may be published to this exchange, each by its routing key."""
 
     exchange: bytes
@@ -91,8 +89,7 @@ class Principal:
         self._report = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """A lease that is not used yet."""
 
     leased: Leased

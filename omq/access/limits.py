@@ -1,10 +1,10 @@
 """Limits: quotas, which count things in use, and rate limits, which count octets a second."""
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.reasons import Reason, Refused
 
@@ -130,8 +130,7 @@ class RateLimit:
         return trio.current_time() >= self.until
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """The rate limits of one client, over all its connections; None without a limit."""
 
     received: RateLimit | None = None

@@ -1,6 +1,6 @@
 """The quotas of one client: how much of the server's resources it may use."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from omq.config import ClientConfig, Config
 
@@ -8,8 +8,7 @@ MOST_WATCHERS = 100
 """How many connections may watch at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientQuotas:
+class ClientQuotas(Struct, frozen=True):
     """The most that one client may have at a time; None means no limit."""
 
     connections: int | None = None

@@ -1,13 +1,13 @@
 """The rights of a client to topics."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Names:
+
+class Names(Struct, frozen=True):
     """A set of topics, given by whole names and by prefixes."""
 
     exact: frozenset[bytes]
@@ -51,8 +51,7 @@ class Right(Enum):
     ADMINISTER = "administer"
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(Struct, frozen=True):
     """The topics to which a client has each right."""
 
     declare: Names

@@ -11,11 +11,11 @@ whether there is such a topic.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from omq.access.archive import Archive
 from omq.access.clients import Identity
@@ -55,8 +55,7 @@ S = TypeVar("S", bound=Subscriber)
 log = logging.getLogger("omq.access")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionContext:
+class SessionContext(Struct, frozen=True):
     """What the sessions of a server share."""
 
     catalogue: Catalogue

@@ -19,8 +19,9 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from omq.access.leases import LeasedExchange, Principal, Returned
 from omq.access.rights import Right
@@ -65,8 +66,7 @@ LEAST_GENERATED = 64
 """How many names of generated queues a connection remembers before it looks which of them still exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(Struct, frozen=True):
     """A queue, as the answer to its declaration tells it."""
 
     name: bytes

@@ -18,7 +18,7 @@ YOUNG_LOOKS, OLD_LOOKS = 50, 100
 
 def look_seldom() -> None:
     """Set the thresholds. Call this when everything is imported."""
-    gc.collect()
+    # Without a full collection before: it takes 14 ms, and finds some forty objects.
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, YOUNG_LOOKS, OLD_LOOKS)
 

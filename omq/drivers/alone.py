@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import msgspec
 import trio
+from msgspec import Struct
 
 from omq.drivers.pieces import Pieces
 from omq.drivers.seam import SLOW_SECONDS, Outcome, Piece
 from omq_storage.runs import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Large:
+class Large(Struct, frozen=True):
     """An assigned message that stays in the store until it is sent."""
 
     message: int

@@ -9,11 +9,11 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure
@@ -45,8 +45,7 @@ class Death(Enum):
     DELIVERY_LIMIT = "delivery_limit"
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True):
     """A dead letter: the message as it was in its queue."""
 
     id: int

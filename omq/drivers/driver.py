@@ -6,11 +6,11 @@ import traceback
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
@@ -59,8 +59,7 @@ MERGE_BACK = 1 << 16
 """How many messages before its end the search for small blocks begins when a topic is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """What all drivers of a server share."""
 
     memory: Memory
@@ -81,8 +80,7 @@ class Resources:
     """Writes the messages of transient queues that the memory has no room for."""
 
 
-@dataclass(frozen=True, slots=True)
-class InitialState:
+class InitialState(Struct, frozen=True):
     """The initial state of a driver: the catalogue's record, and the stored messages."""
 
     topic: Topic

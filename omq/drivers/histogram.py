@@ -1,14 +1,14 @@
 """Histograms of times: how often something took how long."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds of the buckets, in seconds; the last bucket has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """A snapshot of a histogram."""
 
     counts: tuple[int, ...]

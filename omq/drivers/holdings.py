@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from omq_storage.blocks import Block
 
@@ -18,8 +19,7 @@ RELEASED_BLOCKS = 256
 """How many blocks one call of `release` frees: it takes a few tenths of a millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnDisk:
+class OnDisk(Struct, frozen=True):
     """One or several blocks that are not in memory, but on the disk."""
 
     first: int

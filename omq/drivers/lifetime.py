@@ -1,7 +1,8 @@
 """The lifetime of a topic: until a client deletes it, or until its consumers or its owner have gone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from omq.drivers.reasons import Reason, Refused
 
@@ -58,8 +59,7 @@ class Ownership:
         return bool(self._delete)
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(Struct, frozen=True):
     """The topic has a record in the catalogue: clients find it by its name, also after a restart."""
 
     with_last_consumer: bool = False
@@ -68,8 +68,7 @@ class Durable:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Private:
+class Private(Struct, frozen=True):
     """The topic is found only through its driver, and not by its name. It has no record in the catalogue, is
     not listed, needs no write to the disk, and ends with the server at the latest.
     """
@@ -80,8 +79,7 @@ class Private:
     """Whose topic it is; None for a topic without an owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ephemeral:
+class Ephemeral(Struct, frozen=True):
     """Clients find the topic by its name, but it has no record in the catalogue: it needs no write to the
     disk, and ends with the server at the latest.
     """

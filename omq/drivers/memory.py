@@ -6,7 +6,7 @@ Each purpose has a share of its own, so that none can starve another. For exampl
 subscriber must not keep other messages from being written to the store.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from omq.drivers.budget import Budget
 from omq.drivers.entrance import Entrances
@@ -21,8 +21,7 @@ SEQUENCES_KEPT = 1 << 15
 """The number of producers of transient topics whose last sequence number is remembered: at most 16 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStatistics:
+class MemoryStatistics(Struct, frozen=True):
     """How many octets each share holds now. `Memory` says what each share is for."""
 
     tails: int

@@ -4,8 +4,9 @@ Every terminal maps the reasons to codes of its own: DMP to response codes, AMQP
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Reason(Enum):
@@ -29,8 +30,7 @@ class Reason(Enum):
     DEFECT = "the server has a defect"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A failure: its reason and its sentence."""
 
     reason: Reason

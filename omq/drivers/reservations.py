@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.signal import Signal
 from omq.model import Topic
@@ -27,8 +27,7 @@ class Numbered(Protocol):
 N = TypeVar("N", bound=Numbered)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True):
     """Ids that a publisher waits for."""
 
     one: Numbered

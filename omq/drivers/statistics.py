@@ -5,8 +5,9 @@ seconds. What is described as "so far" is a counter: it starts at 0 with its obj
 server starts, and only grows, so the difference of two snapshots is a rate.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from omq.drivers.histogram import Distribution
 from omq.drivers.reasons import Failure
@@ -23,8 +24,7 @@ class Traffic(Protocol):
     octets_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
+class ChannelStatistics(Struct, frozen=True):
     """One subscriber of a topic."""
 
     position: int | None
@@ -46,8 +46,7 @@ class ChannelStatistics:
     """Its remaining credit; None if its terminal does not count messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverStatistics:
+class DriverStatistics(Struct, frozen=True):
     """One topic. `Driver.subscribers` gives its channels, each with statistics of its own."""
 
     topic: Topic
@@ -80,8 +79,7 @@ class DriverStatistics:
     """Octets passed to sockets so far for this topic, in the form of each protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskStatistics:
+class DiskStatistics(Struct, frozen=True):
     """The file system of the store, as it was at the last look."""
 
     free: int
@@ -90,8 +88,7 @@ class DiskStatistics:
     """Octets that the files of the store take."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatistics:
+class NodeStatistics(Struct, frozen=True):
     """One node of AMQP 1.0 without a queue."""
 
     name: bytes
@@ -116,8 +113,7 @@ class NodeStatistics:
     """How often so far a producer of it had used up its credit and got none."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriterStatistics:
+class WriterStatistics(Struct, frozen=True):
     """The writer of one sync level."""
 
     level: Level

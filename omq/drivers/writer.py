@@ -16,11 +16,12 @@ import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.budget import Budget
 from omq.drivers.histogram import Histogram
@@ -77,8 +78,7 @@ log = logging.getLogger("omq.writer")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCommit:
+class TopicCommit(Struct, frozen=True):
     """What one commit stores of a topic: blocks, and the last sequence number of each producer in them."""
 
     blocks: Sequence[Block | Fragmented]

@@ -4,7 +4,9 @@ A message with them is routed as if it were published once with each of the keys
 message, so that no consumer sees it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.types import argument
@@ -20,8 +22,7 @@ less than to look for the headers.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """The further routing keys of a message."""
 
     keys: tuple[bytes, ...]

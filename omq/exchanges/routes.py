@@ -5,8 +5,9 @@ compute one again takes some microseconds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
@@ -181,8 +182,7 @@ class Router:
         return self._topic(destination.name) if destination.kind is DestinationKind.QUEUE else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     route: Route
     reads_headers: bool
 

@@ -4,8 +4,9 @@ An exchange has a name in a space of its own, and holds no messages. A binding r
 exchange, its source, to a queue or to another exchange. Every topic can be the queue of a binding.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from omq.drivers.reasons import Reason, Refused
 from omq.logs import quoted
@@ -35,8 +36,7 @@ class ExchangeType(Enum):
     """To bindings whose arguments the headers of the message match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """A declared exchange."""
 
     name: bytes
@@ -59,16 +59,14 @@ class DestinationKind(Enum):
     __hash__ = object.__hash__  # that of Enum is in Python, and routes hash many destinations
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """Where a binding routes to."""
 
     kind: DestinationKind
     name: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """A binding. Two bindings with the same values are one. See `binding`."""
 
     source: bytes

@@ -6,10 +6,11 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
+from msgspec.structs import asdict
 from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -191,9 +192,9 @@ def _connection_families(found: ServerStatistics, connections: ConnectionSums) -
 
 def _memory_families(memory: MemoryStatistics, limit: int) -> Iterator[Metric]:
     shares = GaugeMetricFamily("omq_memory_share_bytes", "Octets that each share holds.", labels=["share"])
-    for field in fields(memory):
-        if field.name != "waiting_tasks":
-            shares.add_metric([field.name], getattr(memory, field.name))
+    for name, value in asdict(memory).items():
+        if name != "waiting_tasks":
+            shares.add_metric([name], value)
     yield shares
     yield GaugeMetricFamily("omq_memory_limit_bytes", "The limit of all shares together.", limit)
     yield GaugeMetricFamily(

@@ -1,8 +1,7 @@
 """The quotas of one client: its share of those of the server, and the keys of its own."""
 
-from dataclasses import fields
-
 import pytest
+from msgspec.structs import asdict
 
 from omq.access.quotas import ClientQuotas
 from omq.config import ClientConfig, Config
@@ -25,9 +24,8 @@ def test_a_client_has_its_share_and_at_least_one() -> None:
 @pytest.mark.parametrize("key", OWN)
 def test_a_key_of_a_client_replaces_one_quota(key: str) -> None:
     replaced = SHARES.replaced_by(ClientConfig(name="a", secret="", **{key: OWN[key]}))  # type: ignore[arg-type]
-    for field in fields(ClientQuotas):
-        own = OWN[key] if f"max_{field.name}" == key else getattr(SHARES, field.name)
-        assert getattr(replaced, field.name) == own
+    for name, quota in asdict(replaced).items():
+        assert quota == (OWN[key] if f"max_{name}" == key else getattr(SHARES, name))
 
 
 def test_without_keys_of_its_own_a_client_keeps_its_share() -> None:

@@ -5,7 +5,7 @@ terminal's side of their channels.
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from omq_storage.store import Store
 KIB, MIB = 1 << 10, 1 << 20
 STRONG, WEAK, ASYNC = Persistent(Sync.STRONG), Persistent(Sync.WEAK), Persistent(Sync.ASYNC)
 PERSISTENCES: list[Persistence] = [Transient(), STRONG, WEAK, ASYNC]
-NOTHING = MemoryStatistics(*(0 for _ in fields(MemoryStatistics)))
+NOTHING = MemoryStatistics(*(0 for _ in MemoryStatistics.__struct_fields__))
 
 _FRAME = struct.Struct(">IBQI")
 

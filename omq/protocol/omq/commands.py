@@ -6,8 +6,9 @@ that the version is the agreed one, and that a count is not negative.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from omq.model import check_topic
 from omq.protocol.handshake import VERSION_ONE
@@ -58,8 +59,7 @@ class CommandError(ValueError):
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Constructor:
+class _Constructor(Struct, frozen=True):
     """A constructor with arguments: its name, and the name and the reader of each argument."""
 
     name: str

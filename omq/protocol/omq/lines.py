@@ -10,8 +10,9 @@ meaning.
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from omq.protocol.omq.commands import LONG_LINE, CommandError, parsing
 from omq.protocol.omq.sentences import sentence
@@ -25,31 +26,27 @@ if TYPE_CHECKING:
     from omq_storage._codec import Spans
 
 
-@dataclass(frozen=True, slots=True)
-class PublishRun:
+class PublishRun(Struct, frozen=True):
     """Publish commands of one topic, with only Publish commands of other topics between them."""
 
     topic: bytes
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedRun:
+class ReceivedRun(Struct, frozen=True):
     """Received commands of one topic that follow one another, as clients print them."""
 
     topic: bytes
     ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """Any other command."""
 
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class BadLine:
+class BadLine(Struct, frozen=True):
     """A line that is not a command, and the sentence that answers it.
 
     `publish`: whether the line begins like a Publish: then the next Confirm must fail.
@@ -59,8 +56,7 @@ class BadLine:
     publish: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TooLong:
+class TooLong(Struct, frozen=True):
     """A line longer than allowed, and the sentence to send before the close. No event follows."""
 
     error: bytes

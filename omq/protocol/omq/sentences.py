@@ -5,7 +5,8 @@ Source: docs/PROTOCOL.md, "Errors". A sentence is one line of printable octets.
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from omq.protocol.omq.sexp import atom
 
@@ -38,8 +39,7 @@ def gone(first: int, last: int, reason: str) -> str:
     return f"messages {first} to {last} are gone: {reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Struct, frozen=True):
     """A parsed sentence."""
 
     constructor: str

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from omq.access.control import AccessControl
 from omq.config import Config
@@ -16,8 +17,7 @@ from omq.terminals.connection.transport import Transport
 log = logging.getLogger("omq.server")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """What the terminals of a server share, whatever protocol they speak."""
 
     access: AccessControl
@@ -67,8 +67,7 @@ class Context:
         self.gave_way.add(line, peer=peer, client=client)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """A connection that has said which protocol it speaks."""
 
     transport: Transport

@@ -6,9 +6,10 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 SOON_DAYS = 30
 
@@ -18,8 +19,7 @@ _CONTEXT_0, _UTC_TIME = 0xA0, 0x17
 log = logging.getLogger("omq.server")
 
 
-@dataclass(frozen=True, slots=True)
-class Expiry:
+class Expiry(Struct, frozen=True):
     """When the first of the certificates in a file expires."""
 
     key: str

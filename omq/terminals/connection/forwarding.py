@@ -15,10 +15,10 @@ The rest of the message that is begun must follow, because a frame cannot be wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import (
@@ -41,16 +41,14 @@ from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(Struct, frozen=True):
     """The channel gives what is left."""
 
     begun: Begun | None
     """The message that is begun, if one is."""
 
 
-@dataclass(frozen=True, slots=True)
-class _InHand:
+class _InHand(Struct, frozen=True):
     """The rest of the message that is begun."""
 
     begun: Begun
@@ -63,8 +61,7 @@ class _InHand:
 _Left = _Given | _InHand
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(Struct, frozen=True):
     """A message of which some pieces have left, each as a whole."""
 
     left: _Left

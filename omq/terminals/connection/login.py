@@ -1,10 +1,9 @@
 """The log-in of clients: PLAIN as an id of omq's clients."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """A name and a secret. `id` is their form in a Connect of omq."""
 
     name: bytes

@@ -12,11 +12,11 @@ been tried, except for the rest of the message that is begun. So nothing waits t
 
 import math
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Protocol
 
 import trio
+from msgspec import Struct
 
 from omq.access.limits import RateLimit
 from omq.drivers.backlog import Backlog
@@ -58,8 +58,7 @@ class Source(Protocol):
         """Send what there is at once, and return whether there is more. Raises trio.BrokenResourceError."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockShare:
+class BlockShare(Struct, frozen=True):
     """What one source has of one block, in a turn that several sources share."""
 
     source: Source

@@ -1,16 +1,14 @@
 """The first and the last state of a connection. Each terminal has others between them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(Struct, frozen=True):
     """It is not known whose connection it is."""
 
     by: float
     """The time by which it must be known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
+class Over(Struct, frozen=True):
     """Nothing more is read. Answers that wait are sent if the connection still lasts."""

@@ -1,10 +1,10 @@
 """Numbers about a connection. Sizes are octets, times are seconds; see also `omq.drivers.statistics`."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.statistics import ChannelStatistics
 from omq.model import Topic
@@ -25,8 +25,7 @@ class Kind(Enum):
     """A connection of HTTP that has not opened a WebSocket. Behind a WebSocket, a connection is OMQ."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOctets:
+class HeldOctets(Struct, frozen=True):
     """The memory that one connection holds, by purpose."""
 
     reading: int = 0
@@ -41,16 +40,17 @@ class HeldOctets:
     """Publishes that wait for room in round-robin topics while the connection is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatistics:
+_NOTHING_HELD = HeldOctets()
+
+
+class SubscriptionStatistics(Struct, frozen=True):
     """One subscription or feed."""
 
     topic: Topic
     channel: ChannelStatistics
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStatistics:
+class LinkStatistics(Struct, frozen=True):
     """One link of AMQP 1.0 on which the client sends. The others are subscriptions."""
 
     name: str
@@ -66,8 +66,7 @@ class LinkStatistics:
     """Messages so far that were not accepted, also those that came settled."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionStatistics:
+class ConnectionStatistics(Struct, frozen=True):
     """One connection after its handshake."""
 
     kind: Kind
@@ -116,7 +115,7 @@ class ConnectionStatistics:
         subscriptions: int = 0,
         is_sending: bool = False,
         stalled_seconds: float | None = None,
-        held: HeldOctets = HeldOctets(),
+        held: HeldOctets = _NOTHING_HELD,
     ) -> Self:
         """Return the statistics of the connection that has this transport."""
         return cls(
@@ -139,8 +138,7 @@ class ConnectionStatistics:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedConnections:
+class EndedConnections(Struct, frozen=True):
     """What the connections of one kind or protocol had that have ended."""
 
     connections: int = 0

@@ -8,9 +8,9 @@ So a connection holds one piece, no matter how much it fetches and how slowly it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from omq.access.archive import Archive, StoredMessages
 from omq.access.limits import RateLimit
@@ -38,16 +38,14 @@ PATIENCE_SECONDS = 10.0
 """How long a client may take to read a piece while other connections wait for its memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A Fetch, and the archive that its client may read."""
 
     command: types.Fetch
     archive: Archive
 
 
-@dataclass(frozen=True, slots=True)
-class _Large:
+class _Large(Struct, frozen=True):
     """A message in fragments, which is sent as a block without being held."""
 
     topic: StoredMessages

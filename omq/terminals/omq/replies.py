@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure
@@ -32,8 +33,7 @@ ANSWER_OCTETS = 200
 """The approximate memory of a waiting answer besides its octets."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """A frame, and what to call when it is sent."""
 
     octets: bytes
@@ -52,16 +52,14 @@ class _Long:
     made: LongAnswer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(Struct, frozen=True):
     """The Error that answers `count` Publishes."""
 
     octets: bytes
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True):
     """Messages that were posted. They are answered with an Error if they fail, and otherwise with nothing."""
 
     topic: bytes
@@ -69,15 +67,13 @@ class _Outcome:
     confirmation: Confirmation
 
 
-@dataclass(frozen=True, slots=True)
-class _Routed:
+class _Routed(Struct, frozen=True):
     """Messages of several topics that were posted together. Each topic whose messages fail gets an Error."""
 
     post: RoutedPost
 
 
-@dataclass(frozen=True, slots=True)
-class _Confirm:
+class _Confirm(Struct, frozen=True):
     n: int
 
 

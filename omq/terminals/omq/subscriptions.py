@@ -1,7 +1,8 @@
 """The subscriptions of one omq connection: their channels, and their turns to send."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from omq import model
 from omq.drivers.problems import for_clients
@@ -91,8 +92,7 @@ class OmqSubscription:
         self._all.ended(self)
 
 
-@dataclass(frozen=True, slots=True)
-class _Credit:
+class _Credit(Struct, frozen=True):
     """A Request that came before its Subscribe. It takes memory like a subscription, and counts as one."""
 
     topic: int

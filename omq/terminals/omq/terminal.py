@@ -6,12 +6,12 @@ the messages of the subscriptions in turn.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 import trio
+from msgspec import Struct
 
 from omq.access.leases import DmpEnd, Principal
 from omq.access.session import Session
@@ -52,28 +52,24 @@ LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """The client is known, and its commands are read."""
 
     commands: Commands
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Struct, frozen=True):
     """The server ends the connection, and the reading task is about to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(Struct, frozen=True):
     """Nothing more is read. The commands that were read are answered."""
 
     is_hurried: bool
     """Whether the server ends the connection. Then the rate limit does not delay the last answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finishing:
+class Finishing(Struct, frozen=True):
     """Everything is answered. The subscriptions get the messages that are there, and no later ones."""
 
 
