@@ -5,7 +5,7 @@ See docs/PROTOCOL.md, "The first eight octets".
 
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -93,14 +93,13 @@ class Reception:
             self._turned_away.add(f"{peer}: {why}", peer=peer)
             transport.close()
             return
-        newcomer = trio.CancelScope()
-        self._newcomers[newcomer] = None
-        known = partial(self._newcomers.pop, newcomer, None)
+        scope = trio.CancelScope()
+        self._newcomers[scope] = None
         try:
-            with newcomer:
-                serve = await self._choose_terminal(stream, transport, known, spoken)
-                if serve is not None:
-                    await serve()
+            with scope:
+                serving = await self._choose_terminal(stream, transport, scope, spoken)
+                if serving is not None:
+                    await serving
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:  # noqa: BLE001 - it is logged, and the other connections continue
@@ -108,7 +107,7 @@ class Reception:
             what = f"a connection ended by a defect of the server\n{traceback.format_exc()}"
             self._defects.add(what, peer=transport.peer())
         finally:
-            known()
+            self._newcomers.pop(scope, None)
             self.quota.give()
             transport.close()
 
@@ -130,13 +129,12 @@ class Reception:
         self,
         stream: trio.SocketStream,
         transport: Transport,
-        known: Callable[[], None],
+        scope: trio.CancelScope,
         spoken: SpokenProtocols,
-    ) -> Callable[[], Awaitable[None]] | None:
-        """Read the first eight octets, and return what serves the protocol that they name; None if the
-        connection is over. What was needed to find that takes no memory while the connection is served.
-
-        `known` is called once it is known whose connection it is.
+    ) -> Awaitable[None] | None:
+        """Read the first eight octets, and return what serves the protocol that they name, in this scope;
+        None if the connection is over. What was needed to find that takes no memory while the connection is
+        served.
         """
         received = bytearray()
         with self._handshake() as limit:
@@ -161,10 +159,10 @@ class Reception:
             self._late(transport, limit, received)
             return None
         protocol = _protocol(received)
-        arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), known)
+        arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), scope, self._newcomers)
         if isinstance(protocol, handshake.Http):
             if spoken.http:
-                return partial(self._serve_http, Arrival(transport, bytes(received), known))
+                return self._serve_http(Arrival(transport, bytes(received), scope, self._newcomers))
             protocol = handshake.UnknownVersion(0)
         if not spoken.others:
             self._stranger(transport, "nothing but HTTP is spoken at this address", received)
@@ -172,24 +170,24 @@ class Reception:
         serve = self._connections.serve
         match protocol:
             case handshake.Omq():
-                return partial(serve, Kind.OMQ, await self._accept_omq(arrival))
+                return serve(Kind.OMQ, await self._accept_omq(arrival))
             case handshake.Dmp():
                 await self._import("omq.terminals.dmp.terminal")
                 from omq.terminals.dmp.terminal import DmpTerminal
 
-                return partial(serve, Kind.DMP, DmpTerminal(arrival, self._context))
+                return serve(Kind.DMP, DmpTerminal(arrival, self._context))
             case handshake.Amqp0_9():
                 await self._import("omq.terminals.amqp_0_9.terminal")
                 from omq.terminals.amqp_0_9.terminal import AmqpTerminal
 
-                return partial(serve, Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
+                return serve(Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
                 await self._refuse(transport, received)
             case handshake.Amqp1_0(header):
                 await self._import("omq.terminals.amqp_1_0.terminal")
                 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 
-                return partial(serve, Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
+                return serve(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.answer_to_other(other))
@@ -247,7 +245,7 @@ class Reception:
         terminal = HttpTerminal(arrival, self._context, site)
         await self._connections.serve(Kind.HTTP, terminal)
         if terminal.upgraded is not None and not self._connections.is_stopping:
-            await self._serve_websocket(terminal.upgraded, arrival.known)
+            await self._serve_websocket(terminal.upgraded, arrival.scope)
 
     async def _load_site(self) -> "Site":
         """Return what HTTP answers."""
@@ -266,7 +264,7 @@ class Reception:
                 self._site = await Site.load(self._context, watched)
             return self._site
 
-    async def _serve_websocket(self, transport: Transport, known: Callable[[], None]) -> None:
+    async def _serve_websocket(self, transport: Transport, scope: trio.CancelScope) -> None:
         """Serve the omq protocol on a WebSocket. Its first eight octets are those of the table, too."""
         received = bytearray()
         with self._handshake() as limit:
@@ -280,7 +278,7 @@ class Reception:
         if limit.cancelled_caught:
             self._late(transport, limit, received)
         elif isinstance(_protocol(received), handshake.Omq):
-            arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), known)
+            arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), scope, self._newcomers)
             await self._connections.serve(Kind.OMQ, await self._accept_omq(arrival))
         else:
             await self._refuse(transport, received)

@@ -102,7 +102,7 @@ class AccessControl:
         if identity.withdrawn is not None:  # meanwhile
             client.connections.give()
             raise Refused(Reason.FORBIDDEN, identity.withdrawn)
-        return Session(self._shared, identity, name, client.connections.give)
+        return Session(self._shared, identity, name)
 
     def reload(self, config: Config) -> None:
         """Apply the clients and the quotas of another configuration. `Session.withdrawn` says of sessions
@@ -175,13 +175,7 @@ class AccessControl:
 
     def _session(self, identity: Identity, name: bytes) -> Session:
         """Return a session for a connection with a lease."""
-        client = identity.client
-
-        def closed() -> None:
-            client.connections.give()
-            self.leased_connections.give()
-
-        return Session(self._shared, identity, name, closed)
+        return Session(self._shared, identity, name, self.leased_connections.give)
 
     # -- lists of topics -----------------------------------------------------------------------------------
 

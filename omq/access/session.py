@@ -94,10 +94,14 @@ class Session:
     """One connection of a client. Call `close` when the connection ends."""
 
     def __init__(
-        self, shared: SessionContext, identity: Identity, name: bytes, closed: Callable[[], None]
+        self,
+        shared: SessionContext,
+        identity: Identity,
+        name: bytes,
+        closed: Callable[[], None] | None = None,
     ) -> None:
-        """Create an open session. `name` is what the client calls itself. `closed` is called once, when the
-        session is closed.
+        """Create an open session, which counts as one connection of its client until it is closed. `name` is
+        what the client calls itself. `closed` is called once, when the session is closed.
         """
         self._shared = shared
         self._catalogue = shared.catalogue
@@ -112,7 +116,8 @@ class Session:
         self.name = name
         self.owner: Ownership | None = None
         """Whose exclusive queues the connection may use; None for a connection that cannot have any."""
-        self._closed: Callable[[], None] | None = closed
+        self._closed = closed
+        self._is_open = True
         self._granted = 0
         """Octets that were taken from the memory for posts, for the next messages that are routed."""
         self._may_publish: dict[bytes, None] = {}  # an empty set would take three times as much
@@ -172,9 +177,11 @@ class Session:
         granted, self._granted = self._granted, 0
         if granted:
             self._shared.posted.give(granted)
-        closed, self._closed = self._closed, None
-        if closed is not None:
-            closed()
+        if self._is_open:
+            self._is_open = False
+            self._client.connections.give()
+            if self._closed is not None:
+                self._closed()
 
     def check(self, right: Right, topic: bytes) -> None:
         """Raise Refused when the client does not have this right to the topic."""

@@ -104,7 +104,7 @@ class Backlog:
         self._tails = tails
         self.entries: list[BacklogEntry] = []
         """Without entries there is nothing to send: to look here is no call."""
-        self._waiting: list[trio.Event] = []
+        self._waiting: list[trio.Event] | None = None  # from the first one on
         self.end = 0
         """How many octets were added so far."""
         self.unsent = 0
@@ -227,17 +227,20 @@ class Backlog:
 
     def _wake(self, most: int | None = None) -> None:
         """Wake those that have waited for the longest time, at most `most` of them."""
-        woken, self._waiting[:most] = self._waiting[:most], []
-        for event in woken:
-            event.set()
+        if self._waiting:
+            woken, self._waiting[:most] = self._waiting[:most], []
+            for event in woken:
+                event.set()
 
     def wait(self, event: trio.Event, *, again: bool = False) -> None:
         """Set this event once there may be room, until `leave`; before all others if it waits `again`."""
+        if self._waiting is None:
+            self._waiting = []
         self._waiting.insert(0 if again else len(self._waiting), event)
 
     def leave(self, event: trio.Event) -> None:
         """Remove a publisher that waits no more, and wake the next one if the backlog has room."""
-        if event in self._waiting:
+        if self._waiting and event in self._waiting:
             self._waiting.remove(event)
         if self._waiting and not self.is_full():
             self._wake(1)

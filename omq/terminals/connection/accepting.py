@@ -14,6 +14,9 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 PAUSE_SECONDS = 0.2
 """How long to wait before the next try. Meanwhile clients wait in the queue of the listening socket."""
 
+TASK_NAME = "connection"
+"""The name of the tasks of connections: one string for all, otherwise Trio makes one for each."""
+
 log = logging.getLogger("omq.server")
 
 Handler = Callable[[trio.SocketStream], Awaitable[object]]
@@ -41,4 +44,4 @@ async def _accept(listener: trio.SocketListener, handler: Handler, connections: 
                 problems.add(problem.strerror)
                 await trio.sleep(PAUSE_SECONDS)
             else:
-                connections.start_soon(handler, stream)
+                connections.start_soon(handler, stream, name=TASK_NAME)

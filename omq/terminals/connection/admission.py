@@ -31,6 +31,7 @@ class ReadAdmission:
         "_may_hold",
         "_memory",
         "_reading",
+        "_scope",
         "_transport",
     )
 
@@ -49,7 +50,8 @@ class ReadAdmission:
         self._memory = memory
         self._reading = 0
         self._is_streaming = False
-        self._holding = Holding(scope)
+        self._scope = scope
+        self._holding: Holding | None = None  # most connections never need one
         self._may_hold = False
         """Whether `_holding` may hold something: without it nothing is unfinished, as most of the time."""
         self._limit: RateLimit | None = None
@@ -58,7 +60,7 @@ class ReadAdmission:
     @property
     def gave_way(self) -> bool:
         """Whether it ended because others needed its memory."""
-        return self._holding.gave_way
+        return self._holding is not None and self._holding.gave_way
 
     @property
     def reading(self) -> int:
@@ -68,7 +70,7 @@ class ReadAdmission:
     @property
     def unfinished(self) -> int:
         """How many octets of the memory for what is unfinished it holds."""
-        return self._holding.octets
+        return 0 if self._holding is None else self._holding.octets
 
     async def limit(self, rate: RateLimit | None, received: int = 0) -> None:
         """Keep to this rate limit from now on. The `received` octets that were read before count in it, and
@@ -96,14 +98,15 @@ class ReadAdmission:
     async def _receive_bounded(self) -> bytes:
         if self._limit is not None:
             await self._wait(self._limit)
-        if not self._may_hold:
+        holding = self._holding
+        if holding is None or not self._may_hold:
             return await self._receive()
         received = b""
-        self._holding.begin_wait()
+        holding.begin_wait()
         try:
             received = await self._receive()
         finally:
-            self._holding.end_wait(len(received))
+            holding.end_wait(len(received))
         return received
 
     async def _receive(self) -> bytes:
@@ -143,7 +146,7 @@ class ReadAdmission:
 
     def finished(self) -> None:
         """Give back the share of a line or an envelope that is complete."""
-        if self._may_hold:
+        if self._may_hold and self._holding is not None:
             self._may_hold = False
             self._memory.unfinished.release(self._holding)
 
@@ -159,6 +162,8 @@ class ReadAdmission:
         if octets <= FREE_OCTETS:
             self.finished()
             return
+        if self._holding is None:
+            self._holding = Holding(self._scope)
         self._may_hold = True
         await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
 

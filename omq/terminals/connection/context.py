@@ -1,9 +1,9 @@
 """What every terminal is made of: what all connections share, and what has arrived on this one."""
 
 import logging
-from collections.abc import Callable
 from typing import Self
 
+import trio
 from msgspec import Struct
 
 from omq.access.control import AccessControl
@@ -73,5 +73,11 @@ class Arrival(Struct, frozen=True):
     transport: Transport
     received: bytes
     """What came after the octets that said so."""
-    known: Callable[[], None]
-    """To be called when it is known whose connection it is: from then on it keeps its place."""
+    scope: trio.CancelScope
+    """What serves the connection runs in it: cancel it to cut the connection off."""
+    newcomers: dict[trio.CancelScope, None]
+    """The scopes of the connections whose client is not known yet."""
+
+    def known(self) -> None:
+        """Note that it is known whose connection it is: from now on it keeps its place."""
+        self.newcomers.pop(self.scope, None)

@@ -46,7 +46,7 @@ class Duplex:
         self._known = arrival.known
         self._received = received
         self._reading = trio.CancelScope()
-        self.scope = trio.CancelScope()
+        self.scope = arrival.scope
         """Cancel it to cut the connection off."""
         self.excused = Excuse()
         """Within it the client is not silent, because the connection is not read."""
@@ -57,22 +57,21 @@ class Duplex:
         """Read and send until the client is done, or something ends the connection. Always call `close`
         then.
         """
-        with self.scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, endpoint)
-                try:
-                    with self._reading:
-                        received, self._received = self._received, b""
-                        while not received or await endpoint.feed(received):
-                            del received  # an idle connection holds nothing
-                            received = await self.admission.receive()
-                            if not received:
-                                break
-                except trio.BrokenResourceError:
-                    self.scope.cancel()
-                self.admission.close()
-                endpoint.stop_reading(gave_way=self.admission.gave_way)
-            await self._transport.finish()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, endpoint)
+            try:
+                with self._reading:
+                    received, self._received = self._received, b""
+                    while not received or await endpoint.feed(received):
+                        del received  # an idle connection holds nothing
+                        received = await self.admission.receive()
+                        if not received:
+                            break
+            except trio.BrokenResourceError:
+                self.scope.cancel()
+            self.admission.close()
+            endpoint.stop_reading(gave_way=self.admission.gave_way)
+        await self._transport.finish()
 
     async def _write(self, endpoint: Endpoint) -> None:
         try:

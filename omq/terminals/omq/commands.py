@@ -8,6 +8,7 @@ import trio
 
 from omq import model
 from omq.access.administration import Administration
+from omq.access.control import AccessControl
 from omq.access.leases import Principal
 from omq.access.management import Management
 from omq.access.session import Session, TooLarge, too_large
@@ -35,12 +36,11 @@ class Commands:
     """The executor of one connection. It executes one command after another."""
 
     __slots__ = (
-        "_administration",
+        "_access",
         "_excused",
         "_fetches",
         "_held",
         "_long_answers",
-        "_management",
         "_principal",
         "_replies",
         "_session",
@@ -51,8 +51,7 @@ class Commands:
     def __init__(
         self,
         session: Session,
-        management: Management,
-        administration: Administration,
+        access: AccessControl,
         principal: Principal,
         replies: Replies,
         long_answers: LongAnswers,
@@ -66,8 +65,7 @@ class Commands:
         of the client.
         """
         self._session = session
-        self._management = management
-        self._administration = administration
+        self._access = access
         self._watching = watching
         self._principal = principal
         self._replies = replies
@@ -76,6 +74,16 @@ class Commands:
         self._subscriptions = subscriptions
         self._held = held
         self._excused = excused
+
+    # Made for each command, because most connections never have one.
+
+    @property
+    def _management(self) -> Management:
+        return self._access.management(self._session)
+
+    @property
+    def _administration(self) -> Administration:
+        return self._access.administration(self._session)
 
     async def room(self) -> None:
         """Wait until there is room for one more answer."""

@@ -61,19 +61,18 @@ class Fetches:
     """
 
     __slots__ = (
-        "_added",
         "_budget",
         "_commands",
         "_frames",
         "_held",
-        "_is_running",
         "_is_sending",
+        "_is_stopped",
         "_piece",
         "_replies",
         "_scope",
         "_sender",
-        "_sent",
         "_since",
+        "_wake",
         "nursery",
         "rate_limit",
     )
@@ -90,16 +89,16 @@ class Fetches:
         """The rate limit of the client: a piece is read when the limit allows to send it."""
         self.nursery: trio.Nursery | None = None
         """Where its task runs; set it before the first command."""
-        self._is_running = False
-        # Lists, because most connections never have a Fetch, and an empty deque takes 700 octets.
+        # Lists, because an empty deque takes 700 octets.
         self._commands: list[_Asked] = []
-        self._frames: list[tuple[Octets, ...] | _Large] = []
+        self._frames: list[tuple[Octets, ...] | _Large] | None = None  # from the first answer on
         self._is_sending = False
-        self._added = Signal()
-        self._sent = Signal()
+        self._wake = Signal()
+        """Set when a command was added, and when a block was sent."""
         self._held = 0
         self._since: float | None = None
-        self._scope = trio.CancelScope()
+        self._is_stopped = False
+        self._scope: trio.CancelScope | None = None  # of the task, from the first command on
 
     def __len__(self) -> int:
         """Return how many commands are not completely answered."""
@@ -112,15 +111,15 @@ class Fetches:
 
     def add(self, command: types.Fetch, archive: Archive) -> None:
         """Answer a command from this archive, after the commands before it; not at all after `stop`."""
-        if self._scope.cancel_called:
+        if self._is_stopped:
             return
         self._commands.append(_Asked(command, archive))
         self._replies.fetches += 1
-        self._added.set()
-        if not self._is_running:
+        self._wake.set()
+        if self._scope is None:
             assert self.nursery is not None
-            self._is_running = True
-            self.nursery.start_soon(self._run)
+            self._scope = trio.CancelScope()
+            self.nursery.start_soon(self._run, self._scope)
 
     # -- for the sender ------------------------------------------------------------------------------------
 
@@ -136,7 +135,7 @@ class Fetches:
                     await self._sender.forwarder.send(frame)
             finally:
                 self._is_sending = False
-            self._sent.set()
+            self._wake.set()
         return bool(self._frames)
 
     def delays_others(self, now: float) -> bool:
@@ -152,17 +151,19 @@ class Fetches:
         """Drop all commands."""
         self._replies.fetches -= len(self._commands)
         self._commands.clear()
-        self._frames.clear()
-        self._scope.cancel()
+        self._frames = None
+        self._is_stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
 
     # -- the task ------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, scope: trio.CancelScope) -> None:
         """Answer the commands one after another, until `stop` is called."""
-        with self._scope:
+        with scope:
             while True:
                 while not self._commands:
-                    await self._added.wait()
+                    await self._wake.wait()
                 asked = self._commands[0]
                 command = asked.command
                 await self._wait_for_rate_limit()
@@ -172,7 +173,7 @@ class Fetches:
                     await self._send([_error(command, str(refused))])
                 except StoreError as problem:
                     await self._send([_error(command, for_clients(problem).text)])
-                if self._scope.cancel_called:
+                if self._is_stopped:
                     return  # `stop` has dropped the command, after the last wait here was over
                 self._commands.pop(0)
                 self._replies.fetches -= 1
@@ -286,12 +287,12 @@ class Fetches:
 
     async def _send(self, frames: Sequence["tuple[Octets, ...] | _Large"]) -> None:
         """Give frames to the sender, and wait until it has sent them."""
-        self._frames += frames
+        self._frames = list(frames)
         self._since = trio.current_time()
         self._sender.ready(self)
         try:
             while self._frames or self._is_sending:
-                await self._sent.wait()
+                await self._wake.wait()
         finally:
             self._since = None
 

@@ -69,7 +69,6 @@ class HeldPublishes:
         "_counted",
         "_excused",
         "_free",
-        "_is_running",
         "_most",
         "_moved",
         "_nursery",
@@ -104,9 +103,9 @@ class HeldPublishes:
         self.lines: dict[bytes, HeldPosts] = {}
         """The topics with held messages: later messages must not overtake them."""
         self._free: list[tuple[bytes, NoRoom]] = []
-        self._signal = Signal()
-        self._is_running = False
-        self._moved = Signal()
+        # Most connections never hold anything, and have neither of these tasks.
+        self._signal: Signal | None = None  # of the task that offers held messages again, while it runs
+        self._moved: Signal | None = None  # of the task that waits for room, while it waits
         self._counted = 0  # octets of the share
         self.octets = 0
         self.is_too_much = False
@@ -118,6 +117,9 @@ class HeldPublishes:
 
     def hold(self, topic: bytes, batch: Batch, place: NoRoom | None = None) -> Confirmation:
         """Hold messages. They have this place in the queue of their topic, or follow held ones."""
+        if self._signal is None:
+            self._signal = Signal()
+            self._nursery.start_soon(self._run, self._signal)
         line = self.lines.get(topic)
         if line is None:
             assert place is not None, "the first messages that are held have a place"
@@ -130,9 +132,6 @@ class HeldPublishes:
         if lacking > 0 and self.octets <= self._most and self._share.try_take(lacking):
             self._counted += lacking
         self._look_how_much()
-        if not self._is_running:
-            self._is_running = True
-            self._nursery.start_soon(self.run)
         return held.confirmation
 
     # -- offering again ------------------------------------------------------------------------------------
@@ -142,19 +141,19 @@ class HeldPublishes:
 
     def _is_free(self, topic: bytes, place: NoRoom) -> None:
         self._free.append((topic, place))
-        self._signal.set()
+        _set(self._signal)
 
-    async def run(self) -> None:
+    async def _run(self, signal: Signal) -> None:
         """Offer messages again when there may be room, until none are held."""
         while self.lines:
-            await self._signal.wait()
+            await signal.wait()
             free, self._free = self._free, []
             for topic, place in free:
                 line = self.lines.get(topic)
                 if line is not None and line.place is place:
                     self._go_on(topic, line)
                     await trio.lowlevel.checkpoint()
-        self._is_running = False
+        self._signal = None
 
     def _go_on(self, topic: bytes, line: HeldPosts) -> None:
         """Offer the first messages of this topic again, and those after them while there is room."""
@@ -180,7 +179,7 @@ class HeldPublishes:
                 offer = partial(self._session.offer, topic, line.posts[0].batch)
         else:
             del self.lines[topic]
-        self._moved.set()
+        _set(self._moved)
 
     def _count_out(self, octets: int) -> None:
         self.octets -= octets
@@ -212,6 +211,7 @@ class HeldPublishes:
         if self._waits.are_circular(rooms, workers, self._subscriptions.unstarted()):
             self.refuse(CIRCULAR)
         else:
+            self._moved = Signal()
             with self._waits.waiting(workers, rooms), self._excused:
                 await self._moved.wait()
 
@@ -225,7 +225,7 @@ class HeldPublishes:
         """
         if self.lines and self._waits.are_circular(self._rooms(), (), self._subscriptions.unstarted()):
             self.refuse(CIRCULAR)
-        self._moved.set()
+        _set(self._moved)
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -238,5 +238,10 @@ class HeldPublishes:
             for held in line.posts:
                 self._count_out(held.batch.octets)
                 held.confirmation.settle(failure)
-        self._signal.set()
-        self._moved.set()
+        _set(self._signal)
+        _set(self._moved)
+
+
+def _set(signal: Signal | None) -> None:
+    if signal is not None:
+        signal.set()

@@ -10,12 +10,14 @@ from typing import assert_never
 import trio
 from msgspec import Struct
 
+from omq.access.leases import DmpEnd
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure
 from omq.drivers.routed import RoutedPost
+from omq.drivers.seam import Gone
 from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
-from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.sentences import gone, sentence
 from omq.protocol.omq.types import Confirmed, Error, Frame
 from omq.terminals.omq.long_answers import LongAnswer
 
@@ -82,11 +84,11 @@ class Replies:
     more.
     """
 
-    __slots__ = ("_is_closed", "_queue", "_refused", "_room", "_wake", "fetches", "octets", "unconfirmed")
+    __slots__ = ("_is_closed", "_queue", "_refused", "_room", "_signal", "fetches", "octets", "unconfirmed")
 
     def __init__(self, signal: Signal) -> None:
-        self._wake = signal.set
-        self._room = trio.lowlevel.ParkingLot()
+        self._signal = signal
+        self._room: trio.lowlevel.ParkingLot | None = None  # made by the first task that waits in it
         self._is_closed = False
         self.fetches = 0
         """How many Fetch commands are not completely answered. Their answers are not in this queue."""
@@ -109,11 +111,22 @@ class Replies:
     async def room(self) -> None:
         """Wait until there is room for one more answer, or the connection is over."""
         while self.is_full and not self._is_closed:
+            if self._room is None:
+                self._room = trio.lowlevel.ParkingLot()
             await self._room.park()
 
     def has_room(self) -> None:
         """Wake the tasks that wait in `room`: there are fewer answers than before."""
-        self._room.unpark_all()
+        if self._room is not None:
+            self._room.unpark_all()
+
+    async def report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
+        """Report what happened on a DMP connection whose lease was granted here. Waits for room, like a
+        command.
+        """
+        await self.room()
+        words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
+        self.add(Error(sentence(end.value, topic, words)))
 
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
         """Answer with a frame. Call `then` when the frame is about to be sent."""
@@ -126,20 +139,20 @@ class Replies:
     def _answer(self, octets: bytes, then: Callable[[], None] | None) -> None:
         self._queue.append(_Answer(octets, then))
         self.octets += len(octets) + ANSWER_OCTETS
-        self._wake()
+        self._signal.set()
 
     def make(self, make: Make) -> None:
         """Answer with the result of `make`, which is called when everything before it is answered."""
         self._queue.append(_Long(make))
         self.octets += ANSWER_OCTETS
-        self._wake()
+        self._signal.set()
 
     def made(self, answer: LongAnswer) -> None:
         """Take the long answer that was started and is ready."""
         first = self._queue[0] if self._queue else None
         if isinstance(first, _Long) and first.begun:
             first.made = answer
-            self._wake()
+            self._signal.set()
         else:
             answer.close()  # the connection is over
 
@@ -178,7 +191,7 @@ class Replies:
         refusal = _Refusal(encode(Error(text)), count)
         self._queue.append(refusal)
         self.octets += len(refusal.octets) + ANSWER_OCTETS
-        self._wake()
+        self._signal.set()
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
         """Queue the confirmation of `count` posted messages in the place of their answer."""
@@ -186,18 +199,18 @@ class Replies:
             return
         self._queue.append(_Outcome(topic, count, confirmation))
         self.unconfirmed += count
-        confirmation.listen(self._wake)
+        confirmation.listen(self._signal.set)
 
     def routed(self, post: RoutedPost) -> None:
         """Queue the outcome of messages that were routed to a store."""
         self._queue.append(_Routed(post))
         self.unconfirmed += post.messages
-        post.confirmation.listen(self._wake)
+        post.confirmation.listen(self._signal.set)
 
     def confirm(self, n: int) -> None:
         """Answer when everything before it is answered."""
         self._queue.append(_Confirm(n))
-        self._wake()
+        self._signal.set()
 
     def close(self) -> None:
         """Drop all answers: the connection is over."""

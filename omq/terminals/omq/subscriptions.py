@@ -113,7 +113,8 @@ class Subscriptions:
         self._form = Frames()
         self._by_name: dict[bytes, OmqSubscription] = {}
         self._sending: OmqSubscription | None = None
-        self._credits: dict[bytes, _Credit] = {}  # by the names of topics that are not subscribed yet
+        # By the names of topics that are not subscribed yet; from the first one on.
+        self._credits: dict[bytes, _Credit] | None = None
 
     # -- for commands --------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Subscriptions:
         subscription.channel = channel
         self.sender.forwarder.opened(channel)
         self._by_name[topic.topic] = subscription
-        waiting = self._credits.pop(topic.topic, None)
+        waiting = None if self._credits is None else self._credits.pop(topic.topic, None)
         if waiting is not None and waiting.topic == topic.id and channel.competes:
             channel.grant(waiting.credit, CreditKind.WINDOW)
         self._replies.add(types.Subscribed(topic), subscription.start)
@@ -149,7 +150,7 @@ class Subscriptions:
 
     def place_of_credit(self, topic: bytes) -> Callable[[], None] | None:
         """Return the `place` of the early credit for this topic; None if there is none."""
-        waiting = self._credits.get(topic)
+        waiting = None if self._credits is None else self._credits.get(topic)
         return None if waiting is None else waiting.place
 
     def request(self, topic: bytes, credit: int) -> None:
@@ -158,6 +159,8 @@ class Subscriptions:
 
     def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
         """Keep credit for a later subscription, which takes over `place`."""
+        if self._credits is None:
+            self._credits = {}
         self._credits[topic.topic] = _Credit(topic.id, credit, place)
 
     def received(self, topic: bytes, messages: Sequence[int]) -> Sequence[int]:
@@ -247,9 +250,9 @@ class Subscriptions:
         """End all subscriptions, and drop early credit."""
         for subscription in list(self._by_name.values()):
             self._close(subscription)
-        for waiting in self._credits.values():
+        credits, self._credits = self._credits, None
+        for waiting in (credits or {}).values():
             waiting.place()
-        self._credits.clear()
 
     def _close(self, subscription: OmqSubscription) -> None:
         """End a subscription, now or at the end of the send that is under way."""

@@ -6,24 +6,23 @@ the messages of the subscriptions in turn.
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 import trio
 from msgspec import Struct
 
-from omq.access.leases import DmpEnd, Principal
+from omq.access.leases import Principal
 from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Channel, Gone, Octets
+from omq.drivers.seam import Channel, Octets
 from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
-from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
+from omq.protocol.omq.sentences import UNKNOWN_CLIENT, sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.goodbye import say_goodbye
@@ -47,6 +46,9 @@ from omq_storage.batches import Batch
 
 if TYPE_CHECKING:
     from omq_storage._codec import Lane, Spans, StoreLane
+
+WRITER_NAME = "writer of an omq connection"
+"""The name of the tasks that write: one string for all, otherwise Trio makes one for each."""
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
@@ -130,7 +132,7 @@ class OmqTerminal:
         self._known = arrival.known
         self._context = context
         self._state: State = Greeting(math.inf)
-        self._scope = trio.CancelScope()
+        self._scope = arrival.scope
         self._reading = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._lines = LineReader(config.max_line_bytes)
@@ -162,13 +164,12 @@ class OmqTerminal:
         if self._context.access.clients.are_known:
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
         try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    nursery.start_soon(self._write)
-                    self._fetches.nursery = nursery
-                    await self._read()
-                await self._transport.finish()
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._write, name=WRITER_NAME)
+                self._fetches.nursery = nursery
+                await self._read()
+            await self._transport.finish()
         finally:
             self._state = Over()
             if self._held is not None:
@@ -526,8 +527,9 @@ class OmqTerminal:
             self._replies.add(types.Error(sentence("Connect", None, str(refused))))
             return False
         self._known()
+        del self._known  # it is needed once, and holds some memory
         self._session = session
-        self._principal = Principal(host, session.name, partial(_report, self._replies))
+        self._principal = Principal(host, session.name, self._replies.report)
         rates = session.rates
         self._fetches.rate_limit = rates.sent
         self._sender.limit(rates.answered, rates.sent)
@@ -537,8 +539,7 @@ class OmqTerminal:
         )
         commands = Commands(
             session,
-            self._context.access.management(session),
-            self._context.access.administration(session),
+            self._context.access,
             self._principal,
             self._replies,
             self._long_answers,
@@ -553,12 +554,3 @@ class OmqTerminal:
         self._context.tell_connected(peer, session.name)
         await self._admission.limit(rates.received, self._transport.received)
         return True
-
-
-async def _report(replies: Replies, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
-    """Report what happened on a DMP connection whose lease was granted here. Waits for room, like a
-    command.
-    """
-    await replies.room()
-    words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
-    replies.add(types.Error(sentence(end.value, topic, words)))
