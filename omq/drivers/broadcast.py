@@ -208,11 +208,12 @@ class BroadcastDriver(CursorDriver):
         """
         channels = self._channels
         if self.writer is not None:
+            self.route.is_watched = bool(channels)
             lane = self.writer.lane
             if lane is None or self.deleted or not self._may_route:
                 self.route.close()
             else:
-                self.route.open_store(lane, bool(channels))
+                self.route.open_store(lane)
             return
         if self._behind or self.deleted or len(channels) > MOST_FOLLOWERS:
             self.route.close()

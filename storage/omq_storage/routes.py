@@ -26,6 +26,7 @@ class PlainRoute:
     __slots__ = (
         "is_open",
         "is_used",
+        "is_watched",
         "messages_in",
         "messages_out",
         "next_id",
@@ -49,6 +50,10 @@ class PlainRoute:
         self.is_open = False
         self.is_used = False
         """Whether messages of it were collected for a store. They get their ids when it is committed."""
+        self.is_watched = False
+        """Whether the topic has subscribers, so its driver needs the blocks that are stored. What was
+        collected before the route was closed may be stored afterwards: this is true of a closed route, too.
+        """
         self.owner: object = None
         """The driver of the topic; None when the topic is deleted."""
 
@@ -58,10 +63,8 @@ class PlainRoute:
         """
         self.is_open = True
 
-    def open_store(self, store: "StoreLane", is_watched: bool) -> None:
-        """Collect what comes for a store. `is_watched`: the topic has subscribers, so its driver needs the
-        stored blocks.
-        """
+    def open_store(self, store: "StoreLane") -> None:
+        """Collect what comes for a store."""
         self.is_open = True
 
     def close(self) -> None:

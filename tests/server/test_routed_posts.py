@@ -237,6 +237,25 @@ async def test_a_subscriber_that_comes_during_a_commit_gets_its_messages(
         await client.confirm()
 
 
+async def test_a_subscriber_that_comes_behind_a_post_that_fails_gets_the_messages_of_the_commit(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The post closes the way of the topic's messages before the subscriber comes."""
+    async with serving(store) as host:
+        client, subscriber = await host.connect(), await host.connect()
+        await declare(client, [b"a"], b"(Persistent Strong)")
+        monkeypatch.setattr(Environment, "append", fail)
+        with held_commits(host, monkeypatch) as began:
+            await client.send(publish(b"a", [b"1"]))
+            await eventually(began.is_set)
+            await client.send(publish(b"a", [b"2" * 80_000]))
+            await eventually(lambda: _waiting(host) == 1)
+            assert isinstance(await subscriber.ask(b"(Subscribe a From_current)"), Subscribed)
+        message = await subscriber.message()
+        assert (message.id, message.body) == (1, b"1")
+        assert (await client.error()).startswith(b"Publish a: ")
+
+
 async def test_a_connection_is_not_read_while_too_many_outcomes_wait(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,8 @@ def routes_of(
     for topic in topics:
         route = codec.native.Route(topic, first, 1 << 40)
         route.owner = Owner()
-        route.open_store(lane, is_watched)
+        route.open_store(lane)
+        route.is_watched = is_watched
         routes[b"topic-%d" % topic] = route
     return routes
 
@@ -160,7 +161,7 @@ def test_topics_with_subscribers_get_their_blocks(tmp_path: Path) -> None:
     lane = store_lane()
     routes = routes_of(lane, [1, 2], first=5, is_watched=True) | routes_of(lane, [3])
     commit = store(environment, [part(routes, [(1, b"a"), (2, b"b"), (3, b"c"), (1, b"d")])])
-    routes[b"topic-3"].open_store(lane, True)  # its first subscriber came after the commit began
+    routes[b"topic-3"].is_watched = True  # its first subscriber came after the commit began
     told = {
         owner: (first, [block_of(topic, *value) for value in values])
         for topic, (owner, first, values) in enumerate(commit.stored(0, 3), 1)
@@ -315,6 +316,6 @@ def test_topics_whose_ids_are_not_reserved_are_told() -> None:
     for topic, reserved in ((1, 3), (2, 2)):
         routes[b"topic-%d" % topic] = route = codec.native.Route(topic, 1, reserved)
         route.owner = Owner()
-        route.open_store(lane, False)
+        route.open_store(lane)
     commit = codec.native.StoreCommit([part(routes, [(1, b"a"), (2, b"b"), (1, b"c"), (2, b"d")])])
     assert commit.without_ids() == [(routes[b"topic-2"].owner, 2)]

@@ -140,7 +140,7 @@ cdef class StoreCommit:
             route = <Route>topic.route
             topic.first = route.next_id
             topic.time = max(now, route.time)
-            topic.is_watched = route._is_watched
+            topic.is_watched = route.is_watched
 
     def sort(self):
         """Bring the topics into the order of their keys, in which a store takes them fastest."""
@@ -207,7 +207,7 @@ cdef class StoreCommit:
             route._extent = topic.extent
             route._has_extent = True
             route.octets_in += self.octets_of_topic(topic)
-            if route._is_watched and route.owner is not None:
+            if route.is_watched and route.owner is not None:
                 found.append((route.owner, topic.first, self._blocks.pop(topic.topic, [])))
         return found
 

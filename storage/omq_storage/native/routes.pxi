@@ -30,9 +30,9 @@ cdef class Route:
     cdef readonly bint is_open
     cdef readonly bint is_used
     cdef public object owner
+    cdef public bint is_watched
     cdef Lane _lane
     cdef StoreLane _store
-    cdef bint _is_watched
     cdef uint64_t _pass  # the last pass that has used it, and its place there
     cdef uint32_t _place
     cdef uint64_t _commit  # the last commit that has used it, and its place there
@@ -50,7 +50,7 @@ cdef class Route:
         self.owner = None
         self._lane = None
         self._store = None
-        self._is_watched = False
+        self.is_watched = False
         self._pass = self._commit = 0
         self._place = self._commit_place = 0
         self._has_extent = False
@@ -60,10 +60,9 @@ cdef class Route:
         self._store = None
         self.is_open = True
 
-    def open_store(self, StoreLane store not None, bint is_watched):
+    def open_store(self, StoreLane store not None):
         self._lane = None
         self._store = store
-        self._is_watched = is_watched
         self.is_open = True
 
     def close(self):
