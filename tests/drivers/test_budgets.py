@@ -46,6 +46,24 @@ async def _cancelled_before_another(budget: Budget) -> None:
                 scope.cancel()
 
 
+def test_shares_are_granted_in_order_to_those_that_fit() -> None:
+    budget = Budget(10)
+    granted: list[str] = []
+    assert budget.try_take(9)
+    for name, octets in (("small", 2), ("large", 8), ("tiny", 1)):
+        assert not budget.try_take(octets)
+        budget.line_up(octets, lambda name=name: granted.append(name))  # type: ignore[misc]
+    for freed, names in (
+        (1, ["small"]),
+        (7, ["small"]),
+        (1, ["small", "large"]),
+        (1, ["small", "large", "tiny"]),
+    ):
+        budget.give(freed)
+        assert granted == names
+    assert (budget.used, budget.waiting) == (10, 0)
+
+
 @dataclass(eq=False)
 class Numbers:
     """What has ids to hand out."""
