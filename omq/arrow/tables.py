@@ -157,6 +157,8 @@ def _place(
         raise BadOptions(f"{error}.") from None
     if not addresses[0].tls and any(file is not None for file in (ca, certificate, key)):
         raise BadOptions("Certificates are for omqs://, and this address begins with omq://.")
+    if not isinstance(id, str | bytes | None):
+        raise BadOptions(f"id must be bytes or str, not {type(id).__name__}.")
     held = None if id is None else HeldId(id.encode() if isinstance(id, str) else id)
     credentials = Credentials(_path(ca), _path(certificate), _path(key), held, name=b"omq.arrow")
     return ServerPlace(addresses, RetryPolicy(), credentials)

@@ -90,7 +90,7 @@ def _address(text: str) -> Address:
     match = re.fullmatch(r"(?:omq(s?)://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::([0-9]{1,5}))?/?", text)
     port = int(match[4]) if match and match[4] else DEFAULT_PORT
     if match is None or not 0 < port < 1 << 16:
-        raise ValueError(f"{text!r} is no address of the form HOST:PORT or omqs://HOST:PORT")
+        raise ValueError(f"{text!r} is no address of the form HOST:PORT, omq://HOST:PORT or omqs://HOST:PORT")
     return Address(match[2] or match[3], port, match[1] == "s")
 
 
