@@ -169,6 +169,20 @@ test("a subscription ends with its topic, and with its connection", withClient(a
   assert.equal(await other.closed, undefined);
 }));
 
+test("what has no octets is refused before it is sent", withClient(async (client) => {
+  const topic = fresh("typed");
+  for (const wrong of [undefined, null, { t: 21.5 }, 21.5, true]) {
+    await assert.rejects(client.publish(topic, wrong), TypeError);
+  }
+  for (const wrong of [undefined, null, { topic }, true]) {
+    await assert.rejects(client.publish(wrong, "x"), TypeError);
+    await assert.rejects(client.declare(wrong), TypeError);
+    await assert.rejects(client.subscribe(wrong), TypeError);
+  }
+  await client.confirm();
+  assert.deepEqual((await client.topics()).filter((each) => ["undefined", "null", topic].includes(each.topic)), []);
+}));
+
 test("a message that is too long for a line is refused before it is sent", withClient(async (client) => {
   const topic = fresh("long");
   await client.publish(topic, new Uint8Array(900_000));

@@ -11,11 +11,14 @@ const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const LONE_SURROGATE = /[\uD800-\uDFFF]/u;
 
 /**
+ * Return the octets of a name or a body. Throws TypeError for what has none, such as undefined or an object.
+ *
  * @param {string | Uint8Array} name
- * @returns {Uint8Array} its octets
+ * @returns {Uint8Array}
  */
 export function encodeName(name) {
-  if (typeof name !== "string") return name;
+  if (name instanceof Uint8Array) return name;
+  if (typeof name !== "string") throw new TypeError(`names and bodies are strings or Uint8Arrays, not ${typeof name}`);
   if (!LONE_SURROGATE.test(name)) return encoder.encode(name);
   /** @type {number[]} */
   const octets = [];

@@ -255,5 +255,5 @@ function isAbout(printed, argument) {
  * @param {string | Uint8Array} name
  */
 export function nameOf(name) {
-  return typeof name === "string" ? name : decodeName(name);
+  return typeof name === "string" ? name : decodeName(encodeName(name));
 }

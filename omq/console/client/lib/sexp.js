@@ -207,9 +207,9 @@ class Output {
   value(value) {
     if (Array.isArray(value)) this.list(value);
     else if (value instanceof Bare) this.ascii(value.word);
-    else if (typeof value === "string" || value instanceof Uint8Array) this.quoted(encodeName(value));
     else if (typeof value === "number" && !Number.isSafeInteger(value)) throw new RangeError(`${value} is no integer`);
-    else this.ascii(String(value));
+    else if (typeof value === "number" || typeof value === "bigint") this.ascii(String(value));
+    else this.quoted(encodeName(value));
   }
 
   /** @param {Uint8Array} octets */
