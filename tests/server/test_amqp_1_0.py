@@ -27,7 +27,7 @@ from .amqp_1_0_peer import (
     target,
     text,
 )
-from .conversation import eventually, publish, serving
+from .conversation import declared, eventually, publish, serving
 
 
 async def test_a_queue_gives_each_message_to_one_consumer(store: Path) -> None:
@@ -225,8 +225,7 @@ async def test_a_stored_topic_is_replayed(store: Path, name: str, value: Value, 
 
 async def test_other_protocols_see_the_body(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
-        omq = await host.connect()
-        await omq.ask(b"(Declare t Broadcast Transient)")
+        omq = await declared(host, b"Broadcast Transient")
         await omq.ask(b"(Subscribe t From_current)")
         await omq.settle()
         await client.sender("t")

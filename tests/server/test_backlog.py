@@ -17,6 +17,7 @@ from .conversation import (
     PATIENCE,
     PERSISTENCES,
     Conversation,
+    declared,
     eventually,
     numbered,
     publish,
@@ -115,8 +116,7 @@ async def test_positions_are_saved_while_a_level_is_tidied(
     monkeypatch.setattr(Environment, "merge_small", slow)
     async with serving(store, missed_pings=0) as host:
         environment = host.server.catalogue.writers[Level.WEAK].environment
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Weak))")
+        client = await declared(host, b"Round_robin (Persistent Weak)")
         await client.send(publish(b"t", numbered(1, 10)))
         await client.confirm()
         try:

@@ -26,6 +26,7 @@ from .conversation import (
     Conversation,
     InProcess,
     answers_pile_up,
+    declared,
     eventually,
     publish,
     quoted,
@@ -338,8 +339,7 @@ async def test_replay_of_an_unsuitable_topic_is_refused(store: Path) -> None:
 
 async def test_declaring_with_other_types(store: Path) -> None:
     async with undisturbed(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        client = await declared(host, b"Round_robin (Persistent Strong)")
         for types in (b"Broadcast (Persistent Strong)", b"Round_robin (Persistent Weak)"):
             assert (await client.refusal(b"(Declare t %s)" % types)).startswith(b"Declare t: ")
         assert (await client.refusal(b"(Declare others Round_robin Transient)")).startswith(b"Declare others")

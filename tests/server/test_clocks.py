@@ -14,7 +14,7 @@ from omq.protocol.omq.types import BlockList, Error
 from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp
-from .conversation import Conversation, InProcess, eventually, numbered, publish, serving, tidied
+from .conversation import Conversation, InProcess, declared, eventually, numbered, publish, serving, tidied
 from .test_liveness import ACK, pinged
 
 YEAR = 365 * 86_400
@@ -44,8 +44,7 @@ async def wall(clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> WallClock:
 
 async def stored(host: InProcess) -> Conversation:
     """Return a client that has published ten messages to t."""
-    client = await host.connect()
-    await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+    client = await declared(host, b"Broadcast (Persistent Strong)")
     await client.send(publish(b"t", numbered(1, 10)))
     await client.confirm()
     return client
@@ -189,8 +188,7 @@ async def test_messages_are_kept_hardly_longer_than_the_retention(
 ) -> None:
     """Also where messages come seldom: blocks are merged, and one is deleted when all in it is too old."""
     async with serving(store, retention_seconds=HOUR, missed_pings=0) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         for number in range(1, 201):
             await client.send(publish(b"t", [b"%d" % number]))
             await client.confirm()

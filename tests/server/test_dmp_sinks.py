@@ -23,6 +23,7 @@ from .conversation import (
     Conversation,
     Host,
     answers_pile_up,
+    declared,
     eventually,
     numbered,
     serving,
@@ -232,8 +233,7 @@ class Rivals:
 @asynccontextmanager
 async def rivals(store: Path) -> AsyncIterator[Rivals]:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast Transient)")
+        client = await declared(host, b"Broadcast Transient")
         first, second, third = [await sink(host, client) for _ in range(3)]
         octets = envelopes([b"x" * 2 * MIB])
         yield Rivals(client, (first, second, third), octets, host.server.memory.unfinished)
@@ -381,8 +381,7 @@ async def test_a_topic_that_is_declared_meanwhile_is_not_deleted(store: Path) ->
 
 async def test_a_message_that_is_not_stored_outweighs_a_malformed_one_after_it(store: Path) -> None:
     async with serving(store, map_bytes=MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         connection = await sink(host, client)
         await connection.send(envelopes([b"x" * 2 * MIB]) + b"\0\0\0\1")
         (answer,) = await said(connection)
@@ -437,8 +436,7 @@ async def test_a_feed_without_a_connection_takes_no_messages(store: Path) -> Non
 
 async def test_a_full_transient_topic_holds_a_sink_back(store: Path) -> None:
     async with serving(store, memory_bytes=8 * MIB, max_message_bytes=MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin Transient)")
+        client = await declared(host, b"Round_robin Transient")
         connection = await sink(host, client)
         octets = envelopes([b"x" * 1000] * 100)
         sent = 0

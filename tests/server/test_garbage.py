@@ -10,7 +10,7 @@ from omq.protocol.amqp_1_0.performatives import Attach, Close, Flow, Transfer
 
 from . import dmp_conversation as dmp
 from .amqp_1_0_peer import Peer, data, source, target
-from .conversation import InProcess, eventually, serving
+from .conversation import InProcess, declared, eventually, serving
 
 
 def stuck_answers(host: InProcess) -> int:
@@ -20,8 +20,7 @@ def stuck_answers(host: InProcess) -> int:
 
 async def leave_omq(host: InProcess, how: str) -> None:
     """Use connections of omq and DMP, and end them."""
-    client = await host.connect()
-    await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+    client = await declared(host, b"Broadcast (Persistent Weak)")
     await client.ask(b"(Declare work Round_robin Transient)")
     await client.ask(b"(Subscribe t From_beginning)")
     await client.ask(b"(Subscribe work From_current)")

@@ -99,8 +99,7 @@ async def test_the_plain_codec_stores_the_same(store: Path, monkeypatch: pytest.
 async def test_workers_get_large_messages(store: Path) -> None:
     bodies = [b"first", *LARGE, b"last"]
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Weak))")
+        client = await declared(host, b"Round_robin (Persistent Weak)")
         await send(host, client, bodies)
         await client.say(b"(Request t 10)")
         assert isinstance(await client.ask(b"(Subscribe t From_current)"), Subscribed)
@@ -447,8 +446,7 @@ async def test_a_kill_in_the_middle_leaves_nothing_visible(
 ) -> None:
     monkeypatch.setenv("OMQ_BOOT_ID", "this-boot")
     async with serving_process(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         connection = await sink(host, client)
         await connection.send(envelopes(LARGE))
         assert await stored(connection) == 3

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from omq.protocol.omq.types import Error, Subscribed
 
-from .conversation import Conversation, InProcess, eventually, publish, serving
+from .conversation import Conversation, InProcess, declared, eventually, publish, serving
 
 MIB = 1 << 20
 ACK = b"(Ack (2026-01-01 00:00:00Z))"
@@ -140,8 +140,7 @@ async def test_a_subscriber_that_reads_nothing_is_closed(
 
 async def test_waiting_for_room_is_not_the_publishers_silence(store: Path, clock: MockClock) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
-        publisher = await host.connect()
-        await publisher.ask(b"(Declare t Round_robin Transient)")
+        publisher = await declared(host, b"Round_robin Transient")
         count = 500
 
         async def publish_all() -> None:

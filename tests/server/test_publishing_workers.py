@@ -14,7 +14,7 @@ import trio
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Declared, Error, Frame, Message, Subscribed
 
-from .conversation import PATIENCE, Conversation, InProcess, eventually, numbered, publish, serving
+from .conversation import PATIENCE, Conversation, InProcess, declared, eventually, numbered, publish, serving
 
 MIB = 1 << 20
 FULL = b"the topic is full, and its workers wait for room themselves"
@@ -48,8 +48,7 @@ async def hold(client: Conversation, topic: bytes) -> None:
 
 async def worker_of_full_topic(host: InProcess) -> Conversation:
     """Return a connection that filled a topic, and works on it with credit for one message."""
-    client = await host.connect()
-    await client.ask(b"(Declare t Round_robin Transient)")
+    client = await declared(host, b"Round_robin Transient")
     await client.say(b"(Request t 1)")
     await client.ask(b"(Subscribe t From_current)")
     await fill(client, b"t")

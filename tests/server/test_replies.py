@@ -10,7 +10,7 @@ from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Declared, Error, Message, Subscribed, TopicList, Unsubscribed
 from omq.terminals.omq.replies import ANSWER_OCTETS, MOST_REPLY_OCTETS
 
-from .conversation import CONNECT, VERSION_ONE, numbered, publish, serving
+from .conversation import CONNECT, VERSION_ONE, declared, numbered, publish, serving
 
 
 async def test_answers_come_in_the_order_of_the_commands(store: Path) -> None:
@@ -47,8 +47,7 @@ async def test_answers_come_in_the_order_of_the_commands(store: Path) -> None:
 
 async def test_subscribed_comes_before_the_first_message(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         await client.send(publish(b"t", numbered(1, 100)))
         await client.say(b"(Confirm 1)", b"(Subscribe t From_beginning)", b"(Publish t 101)", b"(Confirm 2)")
         assert await client.frame() == Confirmed(1)
@@ -88,8 +87,7 @@ async def test_lines_may_be_cut_anywhere(store: Path, pieces: int) -> None:
 
 async def test_a_half_close_gets_all_answers_and_then_the_end(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         await client.send(
             publish(b"t", numbered(1, 5000)) + b"(Subscribe t From_beginning)\n(Confirm 1)\nTopics\n"
         )
@@ -166,8 +164,7 @@ async def test_many_unread_answers_are_not_lost(store: Path) -> None:
 async def test_unread_answers_take_little_memory(store: Path, command: bytes, count: int) -> None:
     """They are bounded in octets: their number alone would allow for a thousand long ones."""
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         for _ in range(100):
             await client.send(publish(b"t", [b"a block"]))
             await client.confirm()

@@ -26,7 +26,7 @@ from omq.threads import RETRY_SECONDS, TELL_SECONDS, in_thread
 from omq_storage.environment import Environment
 from omq_storage.levels import Level
 
-from .conversation import eventually, numbered, publish, serving
+from .conversation import declared, eventually, numbered, publish, serving
 
 TAKE_SLOTS = Path(__file__).parents[2] / "tools" / "torture" / "take_slots.py"
 
@@ -93,8 +93,7 @@ async def test_errors_of_a_call_are_raised_unchanged() -> None:
 
 async def test_publishers_wait_while_no_thread_can_be_started(store: Path, clock: MockClock) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         async with trio.open_nursery() as nursery:
             with busy_threads(nursery):
                 await wait_all_tasks_blocked()

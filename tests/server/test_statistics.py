@@ -8,7 +8,7 @@ from omq.model import Topic
 from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets, Kind
 from omq_storage.levels import Level
 
-from .conversation import CONNECT, InProcess, eventually, numbered, publish, serving
+from .conversation import CONNECT, InProcess, declared, eventually, numbered, publish, serving
 from .dmp_conversation import HEADER, envelopes, feed, lease, sink, stored
 
 MIB = 1 << 20
@@ -129,8 +129,7 @@ async def test_refused_messages_count_among_those_that_a_connection_published(st
 
 async def test_messages_that_wait_for_a_commit_are_unconfirmed(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         connection = await sink(host, client)
         writer = host.server.catalogue.writers[Level.STRONG]
         async with writer.paused():
@@ -148,8 +147,7 @@ async def test_messages_that_wait_for_a_commit_are_unconfirmed(store: Path) -> N
 
 async def test_a_client_that_reads_nothing_is_stalled(store: Path, clock: MockClock) -> None:
     async with serving(store, missed_pings=0, feed_null_seconds=1000, max_message_bytes=8 * MIB) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         consumer = await feed(host, client, receive_octets=4096)
         assert only(host, Kind.FEED).is_sending is False
         connection = await sink(host, client)

@@ -24,7 +24,7 @@ from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.store import FORMAT, FORMAT_FILE, Store
 
-from .conversation import eventually, numbered, publish, serving
+from .conversation import declared, eventually, numbered, publish, serving
 from .dmp_conversation import feed, news
 
 NOON = 1_700_000_000_000_000
@@ -123,8 +123,7 @@ async def test_a_server_that_cannot_store_positions_and_ids_says_so_and_ends(
 ) -> None:
     with monkeypatch.context() as patch:
         async with serving(store) as host:
-            client = await host.connect()
-            await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+            client = await declared(host, b"Round_robin (Persistent Strong)")
             await client.ask(b"(Subscribe t From_current)")
             patch.setattr(Environment, "set_positions", fail)
             patch.setattr(StoreCatalogue, "release", fail)
@@ -158,8 +157,7 @@ async def test_times_and_positions_that_cannot_be_read_keep_no_server_from_start
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        client = await declared(host, b"Round_robin (Persistent Strong)")
         await client.send(publish(b"t", numbered(1, 5)))
         await client.say(b"(Request t 10)")
         await client.ask(b"(Subscribe t From_current)")

@@ -38,6 +38,7 @@ from .conversation import (
     VERSION_ONE,
     Conversation,
     InProcess,
+    declared,
     eventually,
     numbered,
     publish,
@@ -307,8 +308,7 @@ async def test_a_stalled_reader_continues_in_the_middle_of_a_large_message(
     """Nothing is lost or sent twice of the records that were begun."""
     bodies = [b"".join(b"%d %07d " % (number, place) for place in range(2 * MIB)) for number in range(2)]
     async with serving_tls(store, authority, max_message_bytes=64 * MIB, missed_pings=0) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send_all(host, client, bodies)
         slow = await host.connect()
         await slow.ask(b"(Subscribe t From_beginning)")

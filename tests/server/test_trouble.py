@@ -16,7 +16,7 @@ from omq_storage.levels import Level
 from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
-from .conversation import Conversation, eventually, numbered, publish, serving
+from .conversation import Conversation, declared, eventually, numbered, publish, serving
 
 MIB = 1 << 20
 NOON = 1_700_000_000_000_000
@@ -39,8 +39,7 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(
 
     monkeypatch.setattr(Environment, "set_positions", refuse)
     async with serving(store, missed_pings=0) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        client = await declared(host, b"Round_robin (Persistent Strong)")
         await client.send(publish(b"t", numbered(1, 5)))
         await client.say(b"(Request t 10)", b"(Subscribe t From_current)")
         await client.settle()
@@ -97,8 +96,7 @@ def damage_second(store: Path) -> None:
 
 async def test_one_damaged_block_loses_no_other_messages(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         await publish_three(client)
     damage_second(store)
     async with serving(store) as host:
@@ -114,8 +112,7 @@ async def test_one_damaged_block_loses_no_other_messages(store: Path) -> None:
 
 async def test_a_damaged_message_that_a_worker_returned_loses_no_other_messages(store: Path) -> None:
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        client = await declared(host, b"Round_robin (Persistent Strong)")
         await publish_three(client)
         await client.say(b"(Request t 10)")
         await client.ask(b"(Subscribe t From_current)")
@@ -178,8 +175,7 @@ async def test_a_disk_below_its_reserve_refuses_posts_and_is_logged_once(
         return [message for message in caplog.messages if "disk" in message]
 
     async with serving(store, disk_reserve_bytes=8 * MIB, missed_pings=0) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await look()
         await client.send(publish(b"t", [b"stored"]))
         await client.confirm()

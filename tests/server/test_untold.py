@@ -10,7 +10,7 @@ from omq_storage.environment import BlockRecord, Environment
 from omq_storage.errors import StoreError
 
 from . import dmp_conversation as dmp
-from .conversation import eventually, publish, serving
+from .conversation import declared, eventually, publish, serving
 
 
 async def test_news_that_find_no_principal_are_counted(
@@ -48,8 +48,7 @@ async def test_a_topic_that_cannot_be_read_is_told_now_and_then(
     monkeypatch.setattr(Environment, "blocks", refuse)
     monkeypatch.setattr(Environment, "read_stored", refuse)
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        client = await declared(host, b"Broadcast (Persistent Strong)")
         await client.send(publish(b"t", [b"x"]))
         await client.confirm()
         caplog.clear()

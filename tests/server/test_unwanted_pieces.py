@@ -13,7 +13,7 @@ from omq.model import FromCurrent
 from omq.protocol.omq.types import Unsubscribed
 from omq_storage.environment import Environment
 
-from .conversation import eventually, publish, serving
+from .conversation import declared, eventually, publish, serving
 
 MIB = 1 << 20
 
@@ -45,8 +45,7 @@ async def test_a_message_that_was_not_sent_counts_no_delivery(
 
     sizes = {"max_message_bytes": 4 * MIB, "max_line_bytes": 4 * MIB}
     async with serving(store, **sizes) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Round_robin (Persistent Weak))")
+        client = await declared(host, b"Round_robin (Persistent Weak)")
         await client.send(publish(b"t", [b"x" * 3 * MIB]))
         await client.confirm()
     async with serving(store, **sizes) as host:  # again, so the message is in the store only

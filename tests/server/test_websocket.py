@@ -22,6 +22,7 @@ from .conversation import (
     CONNECT,
     VERSION_ONE,
     Conversation,
+    declared,
     eventually,
     numbered,
     publish,
@@ -345,8 +346,7 @@ async def test_a_stalled_reader_continues_in_the_middle_of_a_large_message(
     """Nothing is lost or sent twice of the messages of the WebSocket that were begun."""
     bodies = [b"".join(b"%d %07d " % (number, place) for place in range(MIB)) for number in range(2)]
     async with serving(store, max_message_bytes=64 * MIB, missed_pings=0) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        client = await declared(host, b"Broadcast (Persistent Weak)")
         await send_all(host, client, bodies)
         slow = await connect_websocket(host, receive_octets=4096)
         await slow.ask(b"(Subscribe t From_beginning)")
