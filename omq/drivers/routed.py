@@ -37,6 +37,11 @@ class RoutedPost:
             if confirmation.failure is not None:
                 yield name, count, confirmation.failure
 
+    @property
+    def failed(self) -> int:
+        """The number of the topics whose messages failed, when the outcome is known."""
+        return 0 if self.confirmation.failure is None else sum(1 for _ in self.failures())
+
     def take(self) -> "StorePart":
         """Return the messages, once: the post may outlive its commit, and must not keep their memory."""
         part, self._part = self._part, None

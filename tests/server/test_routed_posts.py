@@ -10,12 +10,17 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from omq.drivers.routed import RoutedPost
+from omq.drivers.signal import Signal
+from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Subscribed
+from omq.terminals.omq.replies import COLLECTED_OCTETS, Replies
 from omq_storage import codec
 from omq_storage.blocks import Block
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
+from omq_storage.routes import Route
 
 from .conversation import STORED, Conversation, InProcess, eventually, publish, serving
 
@@ -197,6 +202,33 @@ async def test_a_long_message_does_not_overtake_short_ones_that_wait_for_a_commi
                 await eventually(began.is_set)
         assert await client.ask(b"(Confirm 1)") == Confirmed(1)
         assert await replayed(host, b"a", len(bodies)) == bodies
+
+
+def test_the_errors_of_many_topics_fill_the_queue_of_answers_and_are_sent_in_pieces() -> None:
+    lane = codec.native.StoreLane(1 << 20, 1 << 20)
+    names = [b"topic-%d" % number for number in range(3000)]
+    routes = {name: Route(number, 1, 1 << 30) for number, name in enumerate(names)}
+    for route in routes.values():
+        route.open_store(lane)
+    lines = b"".join(publish(name, [b"x"]) for name in names)
+    passed = codec.native.Pass(routes, None, 1 << 16, 1 << 20)
+    codec.native.deal_lines(lines, 0, len(lines), passed)
+    ((_, part),) = passed.parts
+    post, replies = RoutedPost(part), Replies(Signal())
+    replies.routed(post)
+    replies.confirm(1)
+    assert not replies.is_full
+    assert list(post.divided(post.take())) == []  # no topic has a driver: all were deleted
+    assert replies.is_full
+    pieces = []
+    while len(replies):
+        pieces.append(replies.collect())
+    assert max(map(len, pieces)) < COLLECTED_OCTETS + 100
+    assert b"".join(pieces) == b"".join(
+        [encode(Error(b"Publish %s: the topic was deleted" % name)) for name in names]
+        + [encode(Error(b"Confirm 1: 3000 published before it and after the last Confirm were refused"))]
+    )
+    assert (replies.octets, replies.unconfirmed) == (0, 0)
 
 
 async def test_publishers_hear_that_a_topic_was_deleted_before_its_commit(

@@ -3,8 +3,9 @@
 Some answers are ready at once. Others wait until messages are stored, and delay the answers after them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 import trio
@@ -70,9 +71,12 @@ class _Outcome(Struct, frozen=True):
 
 
 class _Routed(Struct, frozen=True):
-    """Messages of several topics that were posted together. Each topic whose messages fail gets an Error."""
+    """Messages of several topics that were posted together. Each topic whose messages fail gets an Error:
+    `failures` are those without one yet, when the outcome is known.
+    """
 
     post: RoutedPost
+    failures: Iterator[tuple[bytes, int, Failure]]
 
 
 class _Confirm(Struct, frozen=True):
@@ -203,9 +207,15 @@ class Replies:
 
     def routed(self, post: RoutedPost) -> None:
         """Queue the outcome of messages that were routed to a store."""
-        self._queue.append(_Routed(post))
+        self._queue.append(_Routed(post, post.failures()))
         self.unconfirmed += post.messages
-        post.confirmation.listen(self._signal.set)
+        post.confirmation.listen(partial(self._settled, post))
+
+    def _settled(self, post: RoutedPost) -> None:
+        """Count the Errors of its failures: there may be thousands, and the client may not read them."""
+        if not self._is_closed:
+            self.octets += ANSWER_OCTETS * post.failed
+        self._signal.set()
 
     def confirm(self, n: int) -> None:
         """Answer when everything before it is answered."""
@@ -226,20 +236,19 @@ class Replies:
         """Return the octets of the answers that are ready."""
         if not self._queue:
             return b""
-        ready: list[bytes] = []
-        octets_ready = 0
-        while self._queue and octets_ready < COLLECTED_OCTETS:
+        ready = bytearray()
+        while self._queue and len(ready) < COLLECTED_OCTETS:
             answer = self._queue[0]
             match answer:
                 case _Answer(octets, then):
-                    ready.append(octets)
+                    ready += octets
                     self.octets -= len(octets) + ANSWER_OCTETS
                     if then is not None:
                         then()
                 case _Long():
                     break
                 case _Refusal(octets, refused):
-                    ready.append(octets)
+                    ready += octets
                     self.octets -= len(octets) + ANSWER_OCTETS
                     self._refused += refused
                 case _Outcome(topic, count, confirmation):
@@ -249,24 +258,28 @@ class Replies:
                     if confirmation.failure is not None:
                         for part, failure in confirmation.outcomes(count):
                             if failure is not None:
-                                ready.append(encode(Error(_not_stored(topic, part, failure))))
+                                ready += encode(Error(_not_stored(topic, part, failure)))
                                 self._refused += part
-                case _Routed(post):
+                case _Routed(post, failures):
                     if not post.confirmation.settled:
                         break
-                    self.unconfirmed -= post.messages
-                    for topic, part, failure in post.failures():
-                        ready.append(encode(Error(_not_stored(topic, part, failure))))
+                    for topic, part, failure in failures:
+                        ready += encode(Error(_not_stored(topic, part, failure)))
+                        self.octets -= ANSWER_OCTETS
                         self._refused += part
+                        if len(ready) >= COLLECTED_OCTETS:
+                            break
+                    if len(ready) >= COLLECTED_OCTETS:
+                        break  # there may be more failures
+                    self.unconfirmed -= post.messages
                 case _Confirm(n):
-                    ready.append(self._confirmed(n))
+                    ready += self._confirmed(n)
                     self._refused = 0
                 case _:
                     assert_never(answer)
             self._queue.pop(0)
-            octets_ready += len(ready[-1]) if ready else 0
         self.has_room()
-        return b"".join(ready)
+        return bytes(ready)
 
     def _confirmed(self, n: int) -> bytes:
         if not self._refused:
