@@ -68,7 +68,9 @@ their topics.
 """
 
 TOPICS_SETTLED_IN_TURN = 512
-"""And after this many topics whose posts are settled. That is quick, and each turn wakes publishers."""
+"""And after this many topics, or routed posts, that are settled. That is quick, and each turn wakes
+publishers.
+"""
 
 GROUP_FRAGMENT_OCTETS = 1 << 20
 """A commit of fragments ends with the part that reaches this. Posts wait for one of them at most."""
@@ -395,17 +397,19 @@ class Writer:
         self._lane_has_room.unpark_all()
         parts = [post.take() for post in routed]
         if await self._append_routed(parts):
-            for post in routed:
+            for number, post in enumerate(routed, 1):
+                if not number % TOPICS_SETTLED_IN_TURN:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 self._budget.give(post.held)
                 post.confirmation.settle()
             return
         for post, part in zip(routed, parts, strict=True):
-            self._budget.give(post.held)
             posts = []
             for number, each in enumerate(post.divided(part), 1):
                 await _take_turns(number)
                 self._budget.force(each.octets)
                 posts.append(each)
+            self._budget.give(post.held)
             await self._commit(posts)
 
     async def _append_routed(self, parts: list["StorePart"]) -> bool:

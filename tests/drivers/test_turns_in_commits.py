@@ -17,6 +17,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.posts import Post
+from omq.drivers.routed import RoutedPost
 from omq.drivers.writer import (
     GROUP_OCTETS,
     GROUP_POSTS,
@@ -26,6 +27,7 @@ from omq.drivers.writer import (
     PostQueue,
 )
 from omq.model import Delivery, Persistent, Sync, Topic
+from omq_storage import codec
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
 from omq_storage.records import Extent
@@ -205,3 +207,27 @@ async def test_other_tasks_have_turns_between_the_topics_of_a_commit(tmp_path: P
     assert settled_in.total() == len(names)
     assert max(settled_in.values()) <= TOPICS_SETTLED_IN_TURN
     assert len(settled_in) < 10  # and not a turn for each topic
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+async def test_other_tasks_have_turns_between_the_routed_posts_of_a_commit(tmp_path: Path) -> None:
+    steps = Steps()
+    settled_in: Counter[int] = Counter()
+    async with topics(tmp_path, Sync.WEAK, [b"busy"]) as (busy,):
+        assert busy.writer is not None
+        line = b'(Publish busy "x")\n'
+        trio.lowlevel.add_instrument(steps)
+        posts = []
+        for _ in range(3 * TOPICS_SETTLED_IN_TURN // 2):
+            passed = codec.native.Pass({b"busy": busy.route}, None, 100, 100)
+            codec.native.deal_lines(line, 0, len(line), passed)
+            ((_, part),) = passed.parts
+            posts.append(RoutedPost(part))
+            busy.resources.memory.posted.force(part.held)
+            busy.writer.submit_routed(posts[-1])
+            posts[-1].confirmation.listen(lambda: settled_in.update([steps.number]))
+        for routed in posts:
+            await settled(routed.confirmation)
+        trio.lowlevel.remove_instrument(steps)
+    assert settled_in.total() == len(posts)
+    assert max(settled_in.values()) <= TOPICS_SETTLED_IN_TURN

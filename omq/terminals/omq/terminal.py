@@ -419,8 +419,10 @@ class OmqTerminal:
             if self._lacking is not None:
                 store, self._lacking = self._lacking, None
                 assert self._session is not None
-                with self._liveness.excused:
-                    await self._session.room_to_route(store)
+                assert self._held is not None
+                if not self._held.lines:  # else the next messages are not routed, see `_deal`
+                    with self._liveness.excused:
+                        await self._session.room_to_route(store)
         if alive or self._has_routed:
             self._liveness.signs += 1
             self._admission.finished()
