@@ -174,10 +174,20 @@ class LogLines(logging.Handler):
 
 
 def write_all(octets: bytes) -> None:
-    """Write to standard output. Raises OSError, including BrokenPipeError."""
+    """Write to standard output. Raises CommandFailed, and BrokenPipeError if its reader has closed it."""
+    output = sys.stdout.fileno()
     rest = memoryview(octets)
     while rest:
-        rest = rest[os.write(sys.stdout.fileno(), rest) :]
+        try:
+            rest = rest[os.write(output, rest) :]
+        except BlockingIOError:  # another program that has the same pipe or terminal made it so
+            poll = select.poll()
+            poll.register(output, select.POLLOUT)
+            poll.poll()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandFailed(f"standard output: {error.strerror}") from error
 
 
 async def watch_output(scope: trio.CancelScope) -> None:

@@ -246,6 +246,7 @@ def test_arguments_after_two_dashes_are_no_options(shell: Shell, arguments: list
         ("sub t", ">&-", b"omq: standard output is closed\n"),
         ("topics", ">&-", b"omq: standard output is closed\n"),
         ("ping", ">&-", b"omq: standard output is closed\n"),
+        ("topics", ">/dev/full", b"omq: standard output: No space left on device\n"),
         ("delete no-such-topic", "2>&-", b""),
         ("pub t --lines /dev/zero", "2>&-", b""),
     ],
@@ -259,6 +260,23 @@ def test_closed_standard_streams_are_one_line(shell: Shell, arguments: str, clos
         timeout=SECONDS,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", said)
+
+
+def test_an_output_that_does_not_block_gets_everything(shell: Shell) -> None:
+    """Other programs that have the same pipe may set it so."""
+    body = b"x" * 300_000  # more than a pipe holds
+    shell.ok("pub", "large", "-", "--confirm", input=body + b"\n")
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    command = [*OMQ, "sub", "large", "--from", "beginning", "--count", "1"]
+    with (
+        subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, env=shell.environment) as sub,
+        os.fdopen(reader, "rb") as output,
+    ):
+        os.close(writer)
+        assert output.read() == body + b"\n"
+        assert sub.stderr is not None
+        assert (sub.wait(SECONDS), sub.stderr.read()) == (0, b"")
 
 
 def test_publishing_needs_no_standard_streams(shell: Shell) -> None:
