@@ -207,6 +207,12 @@ async def test_the_end_of_a_node(scene: Scene) -> None:
     assert scene.shared.used == 0
 
 
+async def test_a_node_that_ends_is_forgotten_once(scene: Scene) -> None:
+    scene.consumer(1)
+    scene.node.end()
+    assert scene.forgotten == [scene.node]
+
+
 async def test_memory_for_messages_is_limited(scene: Scene) -> None:
     scene.consumer(5)
     scene.send(b"x" * 600_000)
