@@ -62,6 +62,21 @@ async def test_pushes_to_a_connection_follow_its_backlog(shared_drivers: Drivers
 
 
 @needs_codec
+@pytest.mark.parametrize(("room", "is_begun"), [(0, False), (20, True), (36, False)])
+async def test_a_backlog_knows_whether_a_message_may_be_begun(
+    shared_drivers: Drivers, room: int, is_begun: bool
+) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    connection = Connection(room=room)
+    subscription = Subscription(connection, topic)
+    assert route(shared_drivers, {topic: [b"a", b"b"]}) == {}
+    assert connection.backlog.is_begun == is_begun
+    await connection.drain()
+    assert not connection.backlog.is_begun
+    subscription.channel.close()
+
+
+@needs_codec
 async def test_under_pressure_a_backlog_is_dropped_and_the_subscribers_are_told(
     shared_drivers: Drivers,
 ) -> None:
