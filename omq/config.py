@@ -42,7 +42,7 @@ HTTP_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,
 
 LOG_AREAS = (
     "access", "catalogue", "connections", "dead_letters", "driver", "exchanges", "housekeeping", "metrics",
-    "round_robin", "server", "spill", "stalled", "terminal", "threads", "writer",
+    "round_robin", "server", "spill", "spool", "stalled", "terminal", "threads", "writer",
 )  # fmt: skip
 """The areas whose log levels can be set: the loggers of the server are called `omq.AREA`."""
 
@@ -138,6 +138,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     missed_pings: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)] = 3
     handshake_seconds: Seconds = 10
     stall_seconds: Seconds = 0.25
+    spool_seconds: Seconds = 2
 
     lease_seconds: Seconds = 60
     lease_same_host: bool = True
@@ -155,6 +156,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     async_flush_seconds: Seconds = 60
     map_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1 << 44)] = 1 << 40
     disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0, le=MOST_OCTETS)] = 256 * MIB
+    spool_bytes: Annotated[int, msgspec.Meta(ge=0, le=MOST_OCTETS)] = 256 * MIB
     retention_bytes: Octets | None = None
     retention_seconds: Seconds | None = None
 
@@ -226,7 +228,7 @@ def load(path: Path | None) -> Config:
 def check(config: Config) -> None:
     """Check the keys against one another. Raises ConfigError with one line that names the key."""
     for key in (
-        "handshake_seconds", "stall_seconds", "lease_seconds", "weak_flush_seconds",
+        "handshake_seconds", "stall_seconds", "spool_seconds", "lease_seconds", "weak_flush_seconds",
         "async_flush_seconds", "retention_seconds",
     ):  # fmt: skip
         seconds = getattr(config, key)

@@ -149,6 +149,8 @@ class Overview:
             disk_free=server.catalogue.disk.free,
             disk_reserve=config.disk_reserve_bytes,
             store_octets=server.catalogue.disk.stored,
+            spool=numbers.spool.used,
+            spool_limit=numbers.spool.limit,
         )
 
     def warnings(self, after: int) -> tuple[watching.Line, ...]:

@@ -28,6 +28,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
 from omq.drivers.slices import Slices
+from omq.drivers.spooler import Spooler
 from omq.drivers.statistics import NodeStatistics
 from omq.listening import ListenError, Sockets, addresses
 from omq.logs import LogThrottle, quoted, report_suppressed
@@ -154,6 +155,7 @@ class Server:
             strangers=reception.strangers,
             defects=reception.defects,
             memory=self.memory.statistics(),
+            spool=self.catalogue.spool.statistics(),
             writers=tuple(writer.statistics() for writer in self.catalogue.writers.values()),
         )
 
@@ -274,6 +276,11 @@ async def _open_store(
             else:
                 await background.start(watch_disk, catalogue, config)
                 _start_housekeeping(background, config, catalogue)
+                if config.spool_bytes:
+                    spooler = Spooler(
+                        memory.tails, memory.spooled_entrances, catalogue.spool, config.spool_seconds
+                    )
+                    background.start_soon(spooler.run)
                 background.start_soon(server.sweep)
                 background.start_soon(server.long_answers.run)
                 background.start_soon(server.watches.run)

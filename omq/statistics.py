@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from omq.drivers.memory import MemoryStatistics
+from omq.drivers.spool import SpoolStatistics
 from omq.drivers.statistics import WriterStatistics
 
 
@@ -54,4 +55,5 @@ class ServerStatistics(Struct, frozen=True):
     defects: int
     """Connections so far that ended by a defect of the server."""
     memory: MemoryStatistics
+    spool: SpoolStatistics
     writers: tuple[WriterStatistics, ...]

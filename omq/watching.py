@@ -86,6 +86,10 @@ class Server(Struct, frozen=True):
     """With less than this free, nothing is stored."""
     store_octets: int
     """Octets that the store takes on the disk."""
+    spool: int
+    """Octets in the spool: messages of transient topics for slow subscribers."""
+    spool_limit: int
+    """The greatest size of the spool; 0 if there is none."""
 
 
 class Line(Struct, frozen=True):

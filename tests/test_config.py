@@ -49,6 +49,7 @@ BAD = [
             "max_message_bytes",
             "memory_bytes",
             "disk_reserve_bytes",
+            "spool_bytes",
             "retention_bytes",
         )
         for number in (1 << 60, 10**400)
@@ -58,6 +59,7 @@ BAD = [
         for key in (
             "handshake_seconds",
             "stall_seconds",
+            "spool_seconds",
             "lease_seconds",
             "weak_flush_seconds",
             "async_flush_seconds",
@@ -83,6 +85,8 @@ BAD = [
     ("map_bytes = 9999999999999999999999", "map_bytes"),
     ("weak_flush_seconds = inf", "weak_flush_seconds"),
     ("disk_reserve_bytes = -1", "disk_reserve_bytes"),
+    ("spool_bytes = -1", "spool_bytes"),
+    ("spool_seconds = 0", "spool_seconds"),
     ("retention_bytes = 0", "retention_bytes"),
     ("retention_seconds = 0", "retention_seconds"),
     ('default_delivery = "Broadcast"', "default_delivery"),

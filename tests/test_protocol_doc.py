@@ -274,7 +274,13 @@ async def told_when_too_slow(path: Path) -> str:
     """Return the Error to a subscriber that reads nothing while more messages pass than fit into the
     memory.
     """
-    config = Config(listen=["127.0.0.1:0"], store=str(path), memory_bytes=4 << 20, max_message_bytes=1 << 20)
+    config = Config(
+        listen=["127.0.0.1:0"],
+        store=str(path),
+        memory_bytes=4 << 20,
+        max_message_bytes=1 << 20,
+        spool_bytes=0,
+    )
     declared = encode(types.Declared(model.Topic(0, b"ticks")))
     subscribed = encode(types.Subscribed(model.Topic(0, b"ticks")))
     async with open_server(config) as server, AsyncExitStack() as stack:

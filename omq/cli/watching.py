@@ -208,7 +208,8 @@ def _head(server: watching.Server) -> list[str]:
         f" {counted(server.subscriptions, 'subscription')}",
         f"memory: {_octets(held)} of {_octets(limit)}" + (f"; {', '.join(full)}" if full else ""),
         f"last commits: {commits or 'none'}",
-        f"disk: {_octets(server.disk_free)} free, the store has {_octets(server.store_octets)}",
+        f"disk: {_octets(server.disk_free)} free, the store has {_octets(server.store_octets)}"
+        + (f", the spool {_octets(server.spool)} of {_octets(server.spool_limit)}" if server.spool else ""),
     ]
     found += [f"{shown(w.level)}: {shown(w.refusal)}" for w in server.writers if w.refusal is not None]
     return found

@@ -98,7 +98,7 @@ class BacklogEntry:
 class Backlog:
     """The backlog of one connection."""
 
-    __slots__ = ("_tails", "_waiting", "delivered", "end", "entries", "octets", "unsent")
+    __slots__ = ("__weakref__", "_tails", "_waiting", "delivered", "end", "entries", "octets", "unsent")
 
     def __init__(self, tails: TailMemory) -> None:
         self._tails = tails
@@ -132,6 +132,10 @@ class Backlog:
             return self.end
         first = self.entries[0]
         return first.end - first.left
+
+    def pace(self) -> tuple[object, int]:
+        """Return itself, and a number that grows when its connection takes something."""
+        return self, self.begin
 
     def is_full(self) -> bool:
         """Return whether nothing more should be pushed now."""

@@ -16,14 +16,13 @@ from collections.abc import Iterable
 
 import trio
 
-from omq.drivers.broadcast_channel import BroadcastChannel
-from omq.drivers.driver import Driver
+from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
 
 
 class Backpressure:
     """Detects when the publishers of one topic must wait, and which of its subscribers are stalled."""
 
-    def __init__(self, driver: Driver, channels: Iterable[BroadcastChannel]) -> None:
+    def __init__(self, driver: CursorDriver, channels: Iterable[BroadcastChannel]) -> None:
         """Create the backpressure of a topic whose open channels are `channels`."""
         self._topic = weakref.ref(driver)
         self._channels = channels
@@ -33,7 +32,7 @@ class Backpressure:
         self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
 
     @property
-    def _driver(self) -> Driver:
+    def _driver(self) -> CursorDriver:
         driver = self._topic()
         assert driver is not None, "its alarm alone may outlive the topic"
         return driver
@@ -43,15 +42,17 @@ class Backpressure:
 
         That is more than a share of the memory of all tails, or anything at all while a quarter of it
         is used. So all topics together never push out what subscribers that move still need: besides the
-        quarter there is at most one post of a share for each.
+        quarter there is at most one post of a share for each. Nor may the fastest have to read the spool.
         """
         driver = self._driver
         tails = driver.resources.memory.tails
         most = 0 if tails.used > tails.limit // 4 else tails.share()
-        if driver.tail.octets <= most:
+        if driver.tail.octets <= most and not driver.has_spooled:
             return False
         fastest = max((each.position for each in self._channels if not each.is_stalled()), default=None)
-        return fastest is not None and driver.tail.octets_after(fastest, most + 1) > most
+        if fastest is None:
+            return False
+        return driver.is_spooled(fastest) or driver.tail.octets_after(fastest, most + 1) > most
 
     def moved(self, channel: BroadcastChannel) -> None:
         """Record the progress of a channel that has moved."""
@@ -84,6 +85,8 @@ class Backpressure:
         for channel in self._channels:
             progress = channel.progress()
             before, since = watched.get(channel, (None, now))
+            if channel.position >= self._driver.next_id:
+                before = None  # it has everything: so it cannot move
             self._watched[channel] = (progress, since if progress == before else now)
             if progress == before and now >= since + self._driver.resources.stall_seconds:
                 channel.mark_stalled()

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from omq.drivers.backpressure import Backpressure
-from omq.drivers.broadcast_channel import TAKE_OCTETS, BroadcastChannel, CursorDriver
+from omq.drivers.broadcast_channel import TAKE_OCTETS, BroadcastChannel
 from omq.drivers.driver import InitialState
-from omq.drivers.entrance import Entrant, RoomAnswer
+from omq.drivers.entrance import Entrances, Entrant, RoomAnswer
+from omq.drivers.memory import Memory
 from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, EndReason, Outlet, Subscriber
+from omq.drivers.spooling import SpoolingDriver
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
@@ -22,13 +24,11 @@ TRIM_BLOCKS = 64
 """The number of small blocks in a tail at which it drops the blocks that all subscribers have received."""
 
 
-class BroadcastDriver(CursorDriver):
+class BroadcastDriver(SpoolingDriver):
     delivery = Delivery.BROADCAST
 
     def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
-        self._channels: dict[BroadcastChannel, None] = {}
-        self._cancelled: set[BroadcastChannel] = set()
         self._behind = 0
         """The number of its channels that do not follow: see `BroadcastChannel.follows`."""
         self._backpressure = Backpressure(self, self._channels)
@@ -252,9 +252,15 @@ class BroadcastDriver(CursorDriver):
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 
+    def _entrances(self, memory: Memory) -> Entrances:
+        return memory.spooled_entrances
+
     def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
         if self.entrance.admitted or self._backpressure.is_due():
             return RoomAnswer.TOPIC_FULL
+        relief, is_behind = self.resources.memory.tails.relief, self.tail.octets > 0
+        if relief is not None and relief.must_wait(octets, is_behind=is_behind, again=in_turn):
+            return RoomAnswer.MEMORY_FULL
         return RoomAnswer.TAKEN
 
     def free(self, octets: int) -> None:

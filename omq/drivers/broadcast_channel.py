@@ -35,6 +35,9 @@ from omq_storage.lookup import LargeBlock, VerifiedBlock
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
 
+TOO_SLOW = "the subscriber was too slow"
+"""Why messages are gone that were only in memory, or on the spool."""
+
 
 class CursorDriver(Driver):
     """A driver as its cursors see it."""
@@ -51,6 +54,27 @@ class CursorDriver(Driver):
     def moved(self, channel: "BroadcastChannel | None" = None) -> None:
         """Note that a channel has moved: there may be room for a publisher that waits for the fastest
         subscriber.
+        """
+
+    @property
+    @abstractmethod
+    def has_spooled(self) -> bool:
+        """Whether messages are on the spool."""
+
+    @abstractmethod
+    def is_spooled(self, position: int) -> bool:
+        """Return whether the message `position` is on the spool."""
+
+    @abstractmethod
+    def spooled_at_hand(self, position: int) -> Sequence[Block]:
+        """Return messages from the spool, the message `position` among them, if they are few and the page
+        cache has them.
+        """
+
+    @abstractmethod
+    def first_after(self, position: int) -> int:
+        """Return the id of the first message of a transient topic above `position` that a channel can take,
+        or of the next message.
         """
 
     @abstractmethod
@@ -75,6 +99,7 @@ class BroadcastChannel:
     competes = False
 
     __slots__ = (
+        "__weakref__",
         "_begun",
         "_limit",
         "_position",
@@ -141,18 +166,23 @@ class BroadcastChannel:
         return not self.is_held and (self._limit is None or self.position < self._limit.bound)
 
     async def take(self) -> Taken | None:
-        """Take from the tail if it reaches back far enough, else from the store, else return a gap."""
+        """Take from the tail if it reaches back far enough, else from the store or the spool, else return a
+        gap.
+        """
         if self._begun is not None:
             return await self._go_on(self._begun)
         if not self.ready():
             return None
         driver = self.driver
         if driver.tail.covers(self.position):
+            if not driver.is_persistent:
+                self.rest = Rest.HELD
             recent = driver.tail.from_position(self.position, 1 if self._slow else TAKE_OCTETS)
             return self._forward_little(recent[0]) if self._slow else self._forward(recent)
         if not driver.is_persistent:
-            oldest = driver.tail.first
-            return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
+            if not driver.is_spooled(self.position):
+                return self._skip(driver.first_after(self.position), TOO_SLOW)
+            self.rest = Rest.GIVEN_AGAIN
         if self._replaying is None:
             self._replaying = Replaying(driver)
         replaying = self._replaying
@@ -287,7 +317,7 @@ class BroadcastChannel:
             return ()
         tail = self.driver.tail
         if not tail.covers(self.position):
-            return ()
+            return self.driver.spooled_at_hand(self.position)
         blocks = tail.from_position(self.position, octets)
         # A message that is begun is completed from memory of its own: so only little ones go this way.
         return blocks if all(block.held <= LITTLE_OCTETS for block in blocks) else ()
@@ -362,6 +392,14 @@ class BroadcastChannel:
         """Return whether the subscriber was marked as stalled, and has not moved since."""
         outlet = self.outlet
         return self._stalled_at == self.position if outlet is None else outlet.stalled_at == outlet.sent
+
+    def pace(self) -> tuple[object, int]:
+        """Return what moves when its subscriber takes something, and how far that is: its connection; but
+        without credit, and where the connection is not known, only the channel.
+        """
+        if self.outlet is None or not self.ready():
+            return self, self.unwritten
+        return self.outlet, self.outlet.sent
 
     # -- stalls, and the end -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
 import trio
@@ -25,6 +26,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.spool import Spool
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_changes import TopicChanges
@@ -65,9 +67,12 @@ class Catalogue:
         self.ids = Reservations(self._reserve)
         self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
         self.dead_letters = DeadLetterDelivery(nursery.start_soon)
+        readers = trio.CapacityLimiter(READERS)
+        folder, reserve = Path(config.store), config.disk_reserve_bytes
+        self.spool = Spool(folder, config.spool_bytes, reserve, memory.tails, readers)
         resources = Resources(
             memory=memory,
-            readers=trio.CapacityLimiter(READERS),
+            readers=readers,
             listers=trio.CapacityLimiter(1),
             ids=self.ids,
             alarms=Alarms(),
@@ -76,6 +81,7 @@ class Catalogue:
             unused=self._unused,
             dead_letters=self.dead_letters,
             spills=self.writers[Level.ASYNC],
+            spool=self.spool,
         )
         nursery.start_soon(self.ids.run)
         nursery.start_soon(resources.alarms.run)

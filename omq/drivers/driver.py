@@ -16,7 +16,7 @@ from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.dead_letters import DeadLetterDelivery
-from omq.drivers.entrance import Entrance, Entrant, RoomAnswer
+from omq.drivers.entrance import Entrance, Entrances, Entrant, RoomAnswer
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
@@ -29,6 +29,7 @@ from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, EndReason, Gone, Subscriber
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
+from omq.drivers.spool import Spool
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
 from omq.drivers.waits import Room
@@ -78,6 +79,8 @@ class Resources(Struct, frozen=True):
     dead_letters: DeadLetterDelivery
     spills: Writer
     """Writes the messages of transient queues that the memory has no room for."""
+    spool: Spool
+    """Has messages of transient broadcast topics that the memory has no room for."""
 
 
 class InitialState(Struct, frozen=True):
@@ -145,7 +148,7 @@ class Driver(ABC):
         self.entrance = Entrance(
             lambda octets, in_turn: this._take_room(octets, in_turn),
             lambda octets: this.free(octets),
-            memory.entrances,
+            self._entrances(memory),
         )
         problem = partial(LogThrottle.of_problem, log, topic=opening.topic.topic)
         name = quoted(opening.topic.topic)
@@ -379,6 +382,10 @@ class Driver(ABC):
     def most(self) -> int:
         """Return about how many octets a transient topic accepts at once."""
         return FRAMES_LIMIT
+
+    def _entrances(self, memory: Memory) -> Entrances:
+        """Return the topics among which this one is when its publishers wait for shared memory."""
+        return memory.entrances
 
     @abstractmethod
     def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:

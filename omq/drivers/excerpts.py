@@ -2,7 +2,7 @@
 
 from omq.drivers.pieces import Pieces
 from omq.drivers.seam import LITTLE_OCTETS, Piece
-from omq_storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage.blocks import FRAME_HEADER, Block, excerpt
 
 
 def piece_of(block: Block, begun: Pieces) -> Piece:
@@ -16,7 +16,4 @@ def beginning_of(block: Block, position: int) -> Block:
     """Return a copy of about LITTLE_OCTETS of the messages of a block from `position` on."""
     left = block.after(position)
     count = max(1, block.messages_within(position, min(len(left), LITTLE_OCTETS)))
-    ids = range(position, position + count)
-    bodies = [bytes(block.frame(message)[FRAME_HEADER:]) for message in ids]
-    heads = block.heads_from(position)[:count] if block.has_heads else ()
-    return encode(block.topic, position, bodies, block.time, heads)
+    return excerpt(block, position, position + count)

@@ -51,6 +51,8 @@ class Memory:
         """Messages of transient round-robin topics that are not done."""
         self.waiting_octets = limit // 16
         """The limit of one topic within that share; a single larger message is allowed."""
+        self.spooled_entrances = Entrances()
+        """The topics whose publishers wait until tails have moved to the spool."""
         self.entrances = Entrances()
         """The topics whose publishers wait for a part of `waiting`."""
         self.waits = Waits()

@@ -1,9 +1,11 @@
 """The recent blocks of a topic in memory. All live subscribers are sent the same octets."""
 
+import weakref
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from omq.drivers.spoolable import Spoolable
 from omq_storage.blocks import Block
 
 MOST_BLOCKS = 512
@@ -26,6 +28,23 @@ class Holder(Protocol):
     def __len__(self) -> int: ...
 
 
+class Relief(Protocol):
+    """Makes room in the memory of the tails."""
+
+    asked_from: float
+    """The octets in use from which on a tail that grows asks for room."""
+
+    def ask(self) -> None:
+        """Make room."""
+
+    def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
+        """Return whether a post of N `octets` must wait until there is room: see `Entrances`.
+
+        `is_behind`: whether its topic has messages in memory for a subscriber that is behind. `again`:
+        whether this is asked because there may be room now.
+        """
+
+
 class TailMemory:
     """The limit for the tails of all topics. Beyond it, the largest tails lose their oldest blocks.
 
@@ -36,7 +55,13 @@ class TailMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.relief: Relief | None = None
+        """Makes room before anything is forgotten. None: nothing does."""
         self._tails: dict[Holder, None] = {}
+
+    def holders(self) -> list[Holder]:
+        """Return all tails and backlogs that are not empty."""
+        return list(self._tails)
 
     def share(self) -> int:
         """Return how many octets a topic's fastest subscriber may be behind without losing messages."""
@@ -44,6 +69,8 @@ class TailMemory:
 
     def grew(self, tail: Holder, octets: int) -> None:
         self.hold(tail, octets)
+        if self.relief is not None and self.used > self.relief.asked_from:
+            self.relief.ask()
         if self.used > self.limit:
             self._make_room(tail)
 
@@ -76,11 +103,13 @@ class TailMemory:
 class Tail:
     """Blocks with consecutive ids, oldest first, at most `limit` octets (one block may be larger)."""
 
-    __slots__ = ("_blocks", "_limit", "_memory", "_starts", "octets")
+    __slots__ = ("_blocks", "_limit", "_memory", "_starts", "octets", "topic")
 
     def __init__(self, memory: TailMemory, limit: int) -> None:
         self._memory = memory
         self._limit = limit
+        self.topic: weakref.ref[Spoolable] | None = None
+        """Its topic, if its blocks may move to the spool."""
         # Two parallel lists, so that a position can be found by bisection.
         self._blocks: list[Block] = []
         self._starts: list[int] = []
@@ -155,6 +184,14 @@ class Tail:
             octets -= self._blocks[end].held
             end += 1
         return self._blocks[index:end]
+
+    def before(self, position: int, octets: int) -> list[Block]:
+        """Return the oldest blocks, of those whose messages are all below `position`: about N `octets`."""
+        end = 0
+        while end < len(self._blocks) and octets > 0 and self._blocks[end].next <= position:
+            octets -= self._blocks[end].held
+            end += 1
+        return self._blocks[:end]
 
     def octets_after(self, position: int, enough: int) -> int:
         """Return the number of octets from `position` on; stop counting at `enough`."""

@@ -24,6 +24,7 @@ from omq.drivers.histogram import BOUNDS, Distribution
 from omq.drivers.memory import MemoryStatistics
 from omq.drivers.reasons import Reason, refusals
 from omq.drivers.slices import Slices
+from omq.drivers.spool import SpoolStatistics
 from omq.logs import LogThrottle
 from omq.metrics.source import PROTOCOLS, MetricsSource
 from omq.statistics import ServerStatistics
@@ -88,6 +89,7 @@ class ServerMetrics:
             _about(found),
             _connection_families(found, connections),
             _memory_families(found.memory, self._source.config.memory_bytes),
+            _spool_families(found.spool),
             _writer_families(found),
             [_refused(), _histogram("omq_loop_lag_seconds", LAG, "", {"": self._source.loop_lag})],
             [] if stores is None else _store_families(stores, self._source.config.disk_reserve_bytes),
@@ -200,6 +202,14 @@ def _memory_families(memory: MemoryStatistics, limit: int) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "omq_memory_waiting_tasks", "Tasks that wait until a share has room.", memory.waiting_tasks
     )
+
+
+def _spool_families(spool: SpoolStatistics) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "omq_spool_used_bytes", "Octets of transient messages on the disk for slow subscribers.", spool.used
+    )
+    yield GaugeMetricFamily("omq_spool_limit_bytes", "The greatest size of the spool.", spool.limit)
+    yield CounterMetricFamily("omq_spool_written_bytes", "Octets written to the spool.", spool.written)
 
 
 def _writer_families(found: ServerStatistics) -> Iterator[Metric]:

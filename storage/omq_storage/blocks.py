@@ -54,7 +54,7 @@ from omq_storage.plain import ID_LIMIT as _ID_LIMIT
 
 __all__ = [
     "BLOCK_HEADER", "FRAMES_LIMIT", "FRAME_HEADER", "SPAN_LIMIT",
-    "Block", "Octets", "encode", "end", "merge", "pack", "unpack", "unpack_sent",
+    "Block", "Octets", "encode", "end", "excerpt", "merge", "pack", "unpack", "unpack_sent",
 ]  # fmt: skip
 
 SPAN_LIMIT = 1 << 32
@@ -234,8 +234,22 @@ def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Se
     return Block(topic, first, len(bodies), time, frames, offsets, None, side)
 
 
+def excerpt(block: Block, first: int, end: int) -> Block:
+    """Return a copy of the messages of a block from ``first`` on, before ``end``, with the time of the first
+    message of the block.
+    """
+    bodies = [bytes(block.frame(message)[FRAME_HEADER:]) for message in range(first, end)]
+    heads = block.heads_from(first, end) if block.has_heads else ()
+    return encode(block.topic, first, bodies, block.time, heads)
+
+
 def pack(block: Block) -> bytes:
     """Return the stored value of a block."""
+    return b"".join(packed_parts(block))
+
+
+def packed_parts(block: Block) -> Sequence[Octets]:
+    """Return the parts of the stored value of a block, without copying its frames and heads."""
     arrays: list[Octets] = [block.offsets]
     flags = 0
     side = 0
@@ -253,7 +267,7 @@ def pack(block: Block) -> bytes:
     checksum = crc32c(rest, crc32c(start))
     for part in arrays:
         checksum = crc32c(part, checksum)
-    return b"".join((start, _CHECKSUM.pack(checksum), rest, *arrays))
+    return start, _CHECKSUM.pack(checksum), rest, *arrays
 
 
 def packed_around(block: Block, beginning: bytes, octets: int, checksum: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from crc32c import crc32c
 
-from omq_storage.blocks import FRAME_HEADER
+from omq_storage.blocks import FRAME_HEADER, Block, Octets
 from omq_storage.database import Database
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import FRAGMENT_OCTETS, Fragmented, fragment, fragment_count, pack_fragmented
@@ -83,17 +83,24 @@ def _open_in_block(database: Database, topic: int, message: int, info: BlockReco
             found = described(topic, info, get(BLOCKS, block_key(topic, info.first)))
             return LargeMessage(topic, message, found.own_head, found.size, found)
         block, value = viewed(get, topic, info)
-        body = block.frame(message)[FRAME_HEADER:]
-        parts = range(0, max(1, len(body)), CHECKED_OCTETS)
-        checksums = [crc32c(body[at : at + CHECKED_OCTETS]) for at in parts]
-        behind = len(block.after(message)) + (0 if block.heads is None else len(block.heads.octets))
-        return LargeMessage(
-            topic=topic,
-            id=message,
-            head=block.head(message),
-            size=len(body),
-            place=InBlock(tuple(checksums), info.first, len(value) - behind + FRAME_HEADER),
-        )
+        return located(block, len(value), message)
+
+
+def located(block: Block, octets: int, message: int) -> LargeMessage:
+    """Return what a reader of pieces must know about a message of a verified block, whose stored value has
+    ``octets`` octets.
+    """
+    body = block.frame(message)[FRAME_HEADER:]
+    parts = range(0, max(1, len(body)), CHECKED_OCTETS)
+    checksums = [crc32c(body[at : at + CHECKED_OCTETS]) for at in parts]
+    behind = len(block.after(message)) + (0 if block.heads is None else len(block.heads.octets))
+    return LargeMessage(
+        topic=block.topic,
+        id=message,
+        head=block.head(message),
+        size=len(body),
+        place=InBlock(tuple(checksums), block.first, octets - behind + FRAME_HEADER),
+    )
 
 
 def read_piece(database: Database, message: LargeMessage, begin: int, octets: int) -> bytes | None:
@@ -128,17 +135,28 @@ def _piece_of_fragments(database: Database, message: Fragmented, begin: int, oct
 def _piece_of_block(
     database: Database, message: LargeMessage, place: InBlock, begin: int, octets: int
 ) -> bytes | None:
-    number = begin // CHECKED_OCTETS
-    start = number * CHECKED_OCTETS
-    end = min(start + CHECKED_OCTETS, message.size)
     with database.viewing() as get:
         value = get(BLOCKS, block_key(message.topic, place.block))
         if value is None:
             return None
-        part = value[place.at + start : place.at + end]
-        if len(part) != end - start or crc32c(part) != place.checksums[number]:
-            return None
-        return bytes(part[begin - start : begin - start + octets])
+        within = part_with(message, place, begin)
+        return piece_within(place, value[within.start : within.stop], begin, octets)
+
+
+def part_with(message: LargeMessage, place: InBlock, begin: int) -> range:
+    """Return where the checksummed part is that has index ``begin`` of the body, in the stored value."""
+    start = begin - begin % CHECKED_OCTETS
+    return range(place.at + start, place.at + min(start + CHECKED_OCTETS, message.size))
+
+
+def piece_within(place: InBlock, part: Octets, begin: int, octets: int) -> bytes | None:
+    """Return a copy of at most ``octets`` octets of this part from index ``begin`` of the body on; None if
+    the part is not the one that was verified.
+    """
+    number, skipped = divmod(begin, CHECKED_OCTETS)
+    if crc32c(part) != place.checksums[number]:
+        return None
+    return bytes(part[skipped : skipped + octets])
 
 
 class VerifiedBodies:

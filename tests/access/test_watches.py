@@ -32,7 +32,8 @@ class Totals(NoServer):
         return watching.Server(
             time_us=0, version=b"%d" % watchers, uptime=0, connections=0, max_connections=0, protocols=(),
             subscriptions=0, max_subscriptions=0, topics=0, max_topics=0, leases=0, watchers=watchers,
-            turned_away=0, memory=(), writers=(), disk_free=0, disk_reserve=0, store_octets=0,
+            turned_away=0, memory=(), writers=(), disk_free=0, disk_reserve=0, store_octets=0, spool=0,
+            spool_limit=0,
         )  # fmt: skip
 
     def warnings(self, after: int) -> tuple[watching.Line, ...]:

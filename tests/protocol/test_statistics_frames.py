@@ -47,7 +47,7 @@ def server(name: bytes) -> w.Server:
         protocols=(w.ProtocolCount(name, 5), w.ProtocolCount(b"omq", 6)), subscriptions=7,
         max_subscriptions=8, topics=9, max_topics=10, leases=11, watchers=12, turned_away=13,
         memory=(w.Share(name, 14, 15),), writers=(writer, writer), disk_free=16, disk_reserve=17,
-        store_octets=18,
+        store_octets=18, spool=19, spool_limit=20,
     )  # fmt: skip
 
 

@@ -258,7 +258,7 @@ async def test_deleting_the_topic_ends_its_feeds(store: Path, delivery: bytes, p
 
 
 async def test_a_feed_that_stops_reading_loses_messages_beyond_memory(store: Path) -> None:
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB, spool_bytes=0) as host:
         client = await declared(host, b"Broadcast Transient")
         slow = await feed(host, client, receive_octets=4096)
         quick = await feed(host, client)

@@ -76,10 +76,10 @@ export function serverPage(context) {
     };
     fill(about, ...Object.entries(entries).filter(([, value]) => value).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
     fill(memory, ...server.memory.map((/** @type {any} */ each) => share(each.name, each.used, each.limit)));
-    const { diskFree, diskReserve, storeOctets } = server;
+    const { diskFree, diskReserve, storeOctets, spool, spoolLimit } = server;
     fill(
       disk,
-      h("dl", { class: "properties" }, h("dt", {}, "Store"), h("dd", {}, size(storeOctets)), h("dt", {}, "Free"), h("dd", {}, size(diskFree)), h("dt", {}, "Nothing is stored below"), h("dd", {}, size(diskReserve))),
+      h("dl", { class: "properties" }, h("dt", {}, "Store"), h("dd", {}, size(storeOctets)), h("dt", {}, "Free"), h("dd", {}, size(diskFree)), h("dt", {}, "Nothing is stored below"), h("dd", {}, size(diskReserve)), h("dt", {}, "Spool for slow subscribers"), h("dd", {}, spoolLimit ? `${size(spool)} of ${size(spoolLimit)}` : "none")),
       diskFree < 2 * diskReserve ? h("p", { class: "state bad" }, diskFree < diskReserve ? "The disk is full: nothing is stored." : "The disk is almost full.") : null,
     );
     fill(commits, ...server.writers.map(writerRow));

@@ -94,6 +94,7 @@ class Sender:
     """Sends on one connection. `run` is the only task that does."""
 
     __slots__ = (
+        "__weakref__",
         "_answers",
         "_exempt",
         "_has_ended",

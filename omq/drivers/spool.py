@@ -1,0 +1,396 @@
+"""The spool: one unnamed file for recent messages of transient broadcast topics, when the memory is short.
+
+A subscriber that is not scheduled for a moment falls behind, and soon the memory has no room for what it has
+not got yet. These blocks move to the spool, and the subscriber reads them from there. The file has no name,
+so nothing of it is left when the server ends, however it ends. It has a limit, and leaves the reserve of the
+disk free.
+
+The file is divided into pages, which are used again in any order. What it has of a topic are *extents*: each
+is the stored value of a block in which neighbouring blocks are merged. The index of the extents is in memory
+and counts with the tails.
+"""
+
+import os
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, Protocol, TypeVar
+
+import trio
+from msgspec import Struct
+
+from omq.drivers.spoolable import SpoolExtent
+from omq.drivers.tail import TailMemory
+from omq.threads import in_thread
+from omq_storage.blocks import BLOCK_HEADER, SPAN_LIMIT, Block, excerpt, merge, packed_parts, unpack
+from omq_storage.errors import DamagedBlock
+from omq_storage.lookup import VerifiedBlock
+from omq_storage.numbers import SIZE
+from omq_storage.pieces import InBlock, LargeMessage, located, part_with, piece_within
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+"""Linux: to read from the page cache only."""
+
+PAGE_OCTETS = 4096
+
+EXTENT_OCTETS = 1 << 20
+"""The greatest size of an extent with several messages: one read of it is one read of a store."""
+
+AT_ONCE_OCTETS = 256 << 10
+"""What the Trio thread reads itself if it is in the page cache: to read it in a thread takes longer."""
+
+INDEX_OCTETS = 400
+"""About what an extent takes in memory."""
+
+
+class SpoolFull(Exception):
+    """The spool takes no more now. The text gives the reason."""
+
+
+class SpoolStatistics(Struct, frozen=True):
+    """The use of the spool."""
+
+    limit: int
+    """The greatest size of the file; 0 if there is no spool."""
+    used: int
+    """Octets of its pages with messages."""
+    written: int
+    """Octets written to it so far."""
+
+
+class Spooling(Struct, frozen=True):
+    """Consecutive blocks of one topic that are to be written."""
+
+    blocks: Sequence[Block]
+    before: SpoolExtent | None
+    """The extent before them, if they are to be written together with it again."""
+
+
+class _Read(Protocol[T_co]):
+    def __call__(self, extent: SpoolExtent, *, is_quick: bool) -> T_co: ...
+
+
+class _Pages:
+    """Which pages are in use. Threads share it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._end = 0
+        self._free: list[tuple[int, int]] = []
+        """The free pages before the end: begin and end of each range, in order."""
+        self._lock = Lock()
+
+    def take(self, count: int) -> list[range] | None:
+        """Take N pages, the first that are free; None if there are not so many."""
+        with self._lock:
+            if self.used + count > self.limit:
+                return None
+            self.used += count
+            taken: list[range] = []
+            while count and self._free:
+                begin, end = self._free.pop(0)
+                pages = range(begin, min(end, begin + count))
+                if pages.stop < end:
+                    self._free.insert(0, (pages.stop, end))
+                taken.append(pages)
+                count -= len(pages)
+            if count:
+                taken.append(range(self._end, self._end + count))
+                self._end += count
+            return taken
+
+    def give(self, given: Sequence[range]) -> None:
+        """Give pages back."""
+        with self._lock:
+            self.used -= sum(map(len, given))
+            for pages in given:
+                insort(self._free, (pages.start, pages.stop))
+            joined: list[tuple[int, int]] = []
+            for begin, end in self._free:
+                if joined and joined[-1][1] == begin:
+                    begin, _ = joined.pop()
+                joined.append((begin, end))
+            self._free = joined
+
+    def forget_all(self) -> bool:
+        """Begin again with an empty file if no page is used. Return whether this is so."""
+        with self._lock:
+            if self.used:
+                return False
+            self._end = 0
+            self._free.clear()
+            return True
+
+
+class Spool:
+    """The spool of a server. It is a holder of the memory of the tails, for its index."""
+
+    def __init__(
+        self, folder: Path, limit: int, reserve: int, tails: TailMemory, readers: trio.CapacityLimiter
+    ) -> None:
+        """Create a spool below `folder`, of at most `limit` octets, that leaves `reserve` octets of the disk
+        free.
+        """
+        self._folder = folder
+        self._reserve = reserve
+        self._tails = tails
+        self._readers = readers
+        self._pages = _Pages(limit // PAGE_OCTETS)
+        self._file: BinaryIO | None = None
+        self._extents = 0
+        self._written = 0
+        self._has_grown = False
+
+    # -- as a holder: see omq.drivers.tail -----------------------------------------------------------------
+
+    @property
+    def octets(self) -> int:
+        """How many octets the index takes in memory."""
+        return self._extents * INDEX_OCTETS
+
+    def __len__(self) -> int:
+        return self._extents
+
+    def forget(self, octets: int, kept: int) -> bool:
+        """Drop nothing: the messages would be lost, and little memory be free."""
+        return False
+
+    # -- writing: only the spooler does --------------------------------------------------------------------
+
+    @property
+    def has_many_extents(self) -> bool:
+        """Whether small extents should be joined, because the index takes much memory."""
+        return self.octets > self._tails.limit // 8
+
+    async def write(self, runs: Sequence[Spooling]) -> list[list[SpoolExtent]]:
+        """Write blocks, each run of another topic. Return the extents of each run.
+
+        Raises SpoolFull.
+        """
+        octets = sum(block.held for run in runs for block in run.blocks)
+        if self._pages.used * PAGE_OCTETS + octets > self._pages.limit * PAGE_OCTETS:
+            raise SpoolFull("it has reached its limit")
+        if self.octets > self._tails.limit // 4:
+            raise SpoolFull("its index takes too much memory")
+        written: list[list[SpoolExtent]] = []
+        before = [run.before for run in runs if run.before is not None]
+        try:
+            with self._reading(before):
+                await in_thread(partial(self._write, runs, octets, written))
+        except BaseException as problem:
+            for extent in (extent for extents in written for extent in extents):
+                self._pages.give(extent.pages)
+            if isinstance(problem, OSError):
+                raise SpoolFull(problem.strerror or str(problem)) from problem
+            raise
+        count = sum(map(len, written))
+        self._extents += count
+        self._tails.hold(self, count * INDEX_OCTETS)
+        self._written += sum(extent.octets for extents in written for extent in extents)
+        return written
+
+    def _write(self, runs: Sequence[Spooling], needed: int, written: list[list[SpoolExtent]]) -> None:
+        """Write all of it, and add the extents to `written`. Raise SpoolFull and OSError."""
+        if self._file is None:
+            from tempfile import TemporaryFile  # few servers need it
+
+            self._file = TemporaryFile(dir=self._folder, prefix="spool-", buffering=0)  # noqa: SIM115
+        self._has_grown = True
+        file = self._file.fileno()
+        status = os.fstatvfs(file)
+        if status.f_bavail * status.f_frsize - needed < self._reserve:
+            raise SpoolFull("the disk has only its reserve free")
+        for run in runs:
+            blocks = run.blocks
+            if run.before is not None:
+                blocks = [self._read_block(run.before, is_quick=False).block, *blocks]
+            extents: list[SpoolExtent] = []
+            written.append(extents)
+            for block in _extents_of(blocks):
+                parts = packed_parts(block)
+                size = sum(map(len, parts))
+                is_large = size > EXTENT_OCTETS
+                pages = self._pages.take(-(-size // PAGE_OCTETS))
+                if pages is None:
+                    raise SpoolFull("it has reached its limit")
+                large = located(block, size, block.first) if is_large else None
+                extents.append(SpoolExtent(block.topic, block.first, block.next, size, pages, large))
+                begin = 0
+                for part in parts if is_large else (b"".join(parts),):
+                    for place, octets in _parts(pages, range(begin, begin + len(part))):
+                        _write_at(file, memoryview(part)[octets.start - begin : octets.stop - begin], place)
+                    begin += len(part)
+
+    async def shorten(self) -> None:
+        """Give the room of the file back to the disk, if nothing is in it."""
+        if self._file is not None and self._has_grown and self._pages.forget_all():
+            self._has_grown = False
+            await in_thread(partial(os.ftruncate, self._file.fileno(), 0))
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def read(self, extent: SpoolExtent) -> VerifiedBlock:
+        """Return the messages of an extent. Raises DamagedBlock."""
+        return await self._in_reader(extent, self._read_block)
+
+    def _read_block(self, extent: SpoolExtent, *, is_quick: bool) -> VerifiedBlock:
+        value = self._read(extent, range(extent.octets), is_quick=is_quick)
+        return VerifiedBlock(unpack(extent.topic, extent.first, value), value)
+
+    def read_at_once(self, extent: SpoolExtent) -> VerifiedBlock:
+        """Return the messages of an extent, without waiting. Raises DamagedBlock; BlockingIOError if the disk
+        would have to be read.
+        """
+        return self._read_block(extent, is_quick=True)
+
+    async def look_at(self, extent: SpoolExtent, message: int) -> LargeMessage:
+        """Find a message, for reading it piece by piece. Raises DamagedBlock."""
+        if extent.large is not None:
+            return extent.large
+        found = await self.read(extent)
+        return located(found.block, len(found.value), message)
+
+    async def read_piece(
+        self, extent: SpoolExtent, message: LargeMessage, begin: int, octets: int
+    ) -> bytes | None:
+        """Return a piece of the body of a message. Raises DamagedBlock."""
+        place = message.place
+        assert isinstance(place, InBlock)
+
+        def read(extent: SpoolExtent, *, is_quick: bool) -> bytes | None:
+            part = self._read(extent, part_with(message, place, begin), is_quick=is_quick)
+            return piece_within(place, part, begin, octets)
+
+        return await self._in_reader(extent, read)
+
+    async def _in_reader(self, extent: SpoolExtent, read: _Read[T]) -> T:
+        if extent.octets <= AT_ONCE_OCTETS:
+            try:
+                return read(extent, is_quick=True)
+            except BlockingIOError:
+                pass  # it is not in the page cache
+        with self._reading((extent,)):
+            return await in_thread(partial(read, extent, is_quick=False), limiter=self._readers)
+
+    @contextmanager
+    def _reading(self, extents: Sequence[SpoolExtent]) -> Iterator[None]:
+        """Leave the pages of these extents alone during the block."""
+        for extent in extents:
+            extent.readers += 1
+        try:
+            yield
+        finally:
+            for extent in extents:
+                extent.readers -= 1
+                if extent.is_dropped and not extent.readers:
+                    self._pages.give(extent.pages)
+
+    def _read(self, extent: SpoolExtent, octets: range, *, is_quick: bool) -> bytes:
+        """Return these octets of the stored value of an extent. Raises DamagedBlock; and BlockingIOError if
+        it is to be quick, and the disk would have to be read.
+        """
+        assert self._file is not None, "nothing was written"
+        if is_quick and not _NOWAIT:
+            raise BlockingIOError
+        file = self._file.fileno()
+        value = bytearray(len(octets))
+        try:
+            for place, part in _parts(extent.pages, octets):
+                view = memoryview(value)[part.start - octets.start : part.stop - octets.start]
+                count = os.preadv(file, [view], place, _NOWAIT if is_quick else 0)
+                if is_quick and count < len(part):
+                    raise BlockingIOError
+        except BlockingIOError:
+            raise
+        except OSError as problem:
+            if is_quick:  # not every file system can tell
+                raise BlockingIOError from problem
+            why = problem.strerror or str(problem)
+            raise DamagedBlock(extent.topic, extent.first, extent.next - 1, why) from problem
+        return bytes(value)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def drop(self, extent: SpoolExtent) -> None:
+        """Free the pages of an extent as soon as nobody reads it."""
+        assert not extent.is_dropped
+        extent.is_dropped = True
+        self._extents -= 1
+        self._tails.shrank(self, INDEX_OCTETS)
+        if not extent.readers:
+            self._pages.give(extent.pages)
+
+    def statistics(self) -> SpoolStatistics:
+        """Return how much is in the spool."""
+        pages = self._pages
+        return SpoolStatistics(pages.limit * PAGE_OCTETS, pages.used * PAGE_OCTETS, self._written)
+
+    def close(self) -> None:
+        """Close the file: then nothing of it is left. Nobody reads or writes any more."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _parts(pages: Sequence[range], octets: range) -> Iterator[tuple[int, range]]:
+    """Yield where these octets of the value in these pages are in the file: a place, and the octets there."""
+    begin = 0
+    for some in pages:
+        end = begin + len(some) * PAGE_OCTETS
+        part = range(max(begin, octets.start), min(end, octets.stop))
+        if part:
+            yield some.start * PAGE_OCTETS + part.start - begin, part
+        begin = end
+
+
+def _write_at(file: int, octets: memoryview, place: int) -> None:
+    """Write all of these octets. Raise OSError."""
+    while octets:
+        count = os.pwrite(file, octets, place)
+        octets = octets[count:]
+        place += count
+
+
+def _extents_of(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Yield consecutive blocks merged into extents."""
+    gathered: list[Block] = []
+    octets = 0
+    for block in chain.from_iterable(map(_divided, blocks)):
+        more = _octets_at_most(block)
+        if gathered and (
+            octets + more > EXTENT_OCTETS or block.time + block.span - gathered[0].time >= SPAN_LIMIT
+        ):
+            yield merge(gathered)
+            gathered, octets = [], 0
+        gathered.append(block)
+        octets += more
+    yield merge(gathered)
+
+
+def _octets_at_most(block: Block) -> int:
+    """Return how many octets the messages of a block take at most in a stored value."""
+    return BLOCK_HEADER + block.held + 3 * SIZE * block.count
+
+
+def _divided(block: Block) -> Iterator[Block]:
+    """Yield the messages of a block in blocks that fit into an extent, if possible."""
+    if block.count == 1 or _octets_at_most(block) <= EXTENT_OCTETS:
+        yield block
+        return
+    first = block.first
+    octets = 0
+    for message in range(block.first, block.next):
+        more = len(block.frame(message)) + len(block.head(message)) + 3 * SIZE
+        if message > first and octets + more > EXTENT_OCTETS // 2:
+            yield excerpt(block, first, message)
+            first, octets = message, 0
+        octets += more
+    yield excerpt(block, first, block.next)

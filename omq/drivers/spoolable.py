@@ -1,0 +1,80 @@
+"""What the spooler and the topics whose messages it moves know of one another: see `omq.drivers.spooler`."""
+
+from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import trio
+from msgspec import Struct
+
+from omq_storage.blocks import Block
+from omq_storage.pieces import LargeMessage
+
+
+class SpoolExtent(Struct, eq=False):
+    """Consecutive messages of one topic on the spool."""
+
+    topic: int
+    first: int
+    next: int
+    octets: int
+    pages: list[range]
+    large: LargeMessage | None
+    """Where its message is, if it has a single one that may have to be read in pieces."""
+    readers: int = 0
+    is_dropped: bool = False
+    """Whether its pages are free as soon as it has no readers."""
+
+
+class Paced(Protocol):
+    """A channel, or the backlog of a connection."""
+
+    def pace(self) -> tuple[object, int]:
+        """Return what moves when the subscriber takes something, and a number that grows then."""
+
+
+class StallWatch:
+    """Knows which subscribers have taken nothing for too long.
+
+    A subscriber is looked at only while there is something that it could take. So if it was at the same place
+    at an earlier look, it has not moved since: to get everything it would have had to move.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: WeakKeyDictionary[object, tuple[int, float]] = WeakKeyDictionary()
+
+    def moves(self, subscriber: Paced) -> bool:
+        """Return whether this subscriber, which has not got everything, has taken something lately."""
+        mover, place = subscriber.pace()
+        now = trio.current_time()
+        seen = self._seen.get(mover)
+        if seen is None or seen[0] != place:
+            self._seen[mover] = place, now
+            return True
+        return now < seen[1] + self._seconds
+
+
+class Spoolable(Protocol):
+    """A transient broadcast topic."""
+
+    def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
+        """Return the oldest blocks that may be spooled, about N `octets` of them.
+
+        Forget what only subscribers need that are left behind: what stands before those blocks; if there are
+        none, no more than about the `excess`.
+        """
+
+    def is_waited_for(self, watch: StallWatch) -> bool:
+        """Return whether publishers should wait for a subscriber that is behind: see `Backpressure`."""
+
+    def last_spooled(self) -> SpoolExtent | None:
+        """Return the newest extent on the spool; None if there is none."""
+
+    def spooled(self, extents: Sequence[SpoolExtent], before: SpoolExtent | None) -> bool:
+        """Keep messages on the spool from now on, and not in memory. They stand there together with those of
+        an extent `before`, if there is one. Return whether anybody needs them.
+        """
+
+    def forget_spooled(self, watch: StallWatch) -> bool:
+        """Drop what is on the spool and nobody needs. Return whether something is left there."""

@@ -1,0 +1,131 @@
+"""A broadcast topic that spools if it is transient: blocks for which the memory has no room move to the spool
+(see `omq.drivers.spooler`).
+"""
+
+import weakref
+from collections.abc import Sequence
+from itertools import chain
+
+from omq.drivers.broadcast_channel import TOO_SLOW, BroadcastChannel, CursorDriver
+from omq.drivers.driver import InitialState
+from omq.drivers.seam import Gone
+from omq.drivers.spoolable import SpoolExtent, StallWatch
+from omq.drivers.spooled import Spooled
+from omq_storage.blocks import Block
+from omq_storage.lookup import VerifiedBlock
+from omq_storage.pieces import LargeMessage
+
+
+class SpoolingDriver(CursorDriver):
+    """One topic."""
+
+    def __init__(self, opening: InitialState) -> None:
+        super().__init__(opening)
+        self._channels: dict[BroadcastChannel, None] = {}
+        self._cancelled: set[BroadcastChannel] = set()
+        self._spooled: Spooled | None = None
+        """None until something is spooled."""
+        if not self.is_persistent:
+            self.tail.topic = weakref.ref(self)
+
+    # -- for its channels ----------------------------------------------------------------------------------
+
+    @property
+    def has_spooled(self) -> bool:
+        return bool(self._spooled)
+
+    def is_spooled(self, position: int) -> bool:
+        return self._spooled is not None and self._spooled.covers(position)
+
+    def spooled_at_hand(self, position: int) -> Sequence[Block]:
+        return () if self._spooled is None else self._spooled.at_hand(position)
+
+    def first_after(self, position: int) -> int:
+        first = None if self._spooled is None else self._spooled.first_after(position)
+        if first is None:
+            first = self.tail.first
+        return self.next_id if first is None else first
+
+    # -- for the spooler -----------------------------------------------------------------------------------
+
+    def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
+        needed = self._needed(watch)
+        paces = (each.position for each in self._channels if not each.is_stalled())
+        fastest = max(paces, default=self.next_id)
+        if needed < fastest:
+            self.tail.forget_below(needed)
+            return self.tail.before(fastest, octets)
+        unneeded = self.tail.before(needed, excess)
+        if unneeded:
+            self.tail.forget_below(unneeded[-1].next)
+        return ()
+
+    def is_waited_for(self, watch: StallWatch) -> bool:
+        return any(
+            channel.unwritten < self.next_id and not channel.is_stalled() and watch.moves(channel)
+            for channel in self._channels
+        )
+
+    def last_spooled(self) -> SpoolExtent | None:
+        return None if self._spooled is None else self._spooled.last
+
+    def spooled(self, extents: Sequence[SpoolExtent], before: SpoolExtent | None) -> bool:
+        end = extents[-1].next
+        if self.deleted or all(channel.unwritten >= end for channel in self._channels):
+            return False
+        if self._spooled is None:
+            self._spooled = Spooled(self.resources.spool)
+        self._spooled.add(extents, before)
+        self.tail.forget_below(end)
+        return True
+
+    def forget_spooled(self, watch: StallWatch) -> bool:
+        if self._spooled is None:
+            return False
+        self._spooled.forget_below(self._needed(watch))
+        return bool(self._spooled)
+
+    def _needed(self, watch: StallWatch) -> int:
+        """Return the id from which on subscribers that move need messages: the next one when none moves."""
+        return min(
+            (
+                channel.unwritten
+                for channel in chain(self._channels, self._cancelled)
+                if channel.unwritten >= self.next_id or watch.moves(channel)
+            ),
+            default=self.next_id,
+        )
+
+    # -- reading: see omq.drivers.driver -------------------------------------------------------------------
+
+    async def replay(
+        self, position: int, octets: int, largest: int | None = None
+    ) -> list[VerifiedBlock] | Gone:
+        if self._spooled is None:
+            return await super().replay(position, octets, largest)
+        if not self._spooled.covers(position):  # it was dropped meanwhile
+            return Gone(position, self.first_after(position) - 1, TOO_SLOW)
+        return await self._spooled.replay(position, largest)
+
+    async def look_at(self, message: int) -> LargeMessage | None:
+        if self._spooled is None:
+            return await super().look_at(message)
+        return await self._spooled.look_at(message)
+
+    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
+        if self._spooled is None:
+            return await super().read_piece(message, begin, octets)
+        return await self._spooled.read_piece(message, begin, octets)
+
+    def _kept(self) -> tuple[int, int, int, int]:
+        messages, octets, first, last = super()._kept()
+        if self._spooled is None or self._spooled.first is None:
+            return messages, octets, first, last
+        first = self._spooled.first
+        return last + 1 - first, octets + self._spooled.octets, first, last
+
+    def end(self) -> None:
+        super().end()
+        self.tail.topic = None
+        if self._spooled is not None:
+            self._spooled.clear()
