@@ -99,7 +99,7 @@ async def test_large_messages_have_their_places_between_others_of_a_commit(
         posts.append(await driver.post(Bodies([b"a", b"b"])))
         posts.append(await large.post(b"", None))
         posts.append(await driver.post(Bodies([b"c"])))
-        posts.append(await larger.post(b"", None))
+        posts.append(await larger.post(b"head", None))
         posts.append(await driver.post(Bodies([b"d"])))
     assert [await settled(confirmation) for confirmation in posts] == [None] * 6
     assert driver.failures == 0
@@ -110,6 +110,7 @@ async def test_large_messages_have_their_places_between_others_of_a_commit(
     await client.read()
     assert client.ids == [1, 2, 3, 4, 5, 6, 7]
     assert client.bodies == [b"first", b"a", b"b", body, b"c", body, b"d"]
+    assert [got.head for got in client.got] == [b"", b"", b"", b"", b"", b"head", b""]
     client.close()
 
 
