@@ -44,7 +44,7 @@ from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.fragments import Fragmented, Fragments, Uploaded
 
 if TYPE_CHECKING:
-    from omq_storage._codec import StoreCommit, StorePart
+    from omq_storage._codec import StoreCommit, StoreLane, StorePart
 
 GROUP_OCTETS = 4 << 20
 """The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
@@ -62,10 +62,24 @@ POSTS_IN_TURN = 512
 TOPICS_IN_TURN = 64
 """They have another one after this many topics whose blocks are made, or become available to subscribers."""
 
-ROUTED_MESSAGES = 32768
-"""The most messages of one commit that were routed from lines. The store takes some microseconds for each of
-their topics.
-"""
+ROUTED_OCTETS = 6 << 20
+"""The limit of the messages of one commit that were routed from lines, in octets. Large commits have more
+messages for each topic, and the store takes its time for each topic."""
+
+ROUTED_MESSAGES = 1 << 16
+"""Their limit in messages."""
+
+ROUTED_SHARE = 3, 4
+"""They take at most this part of the memory for posts, so that other levels have the rest."""
+
+LONG_COMMIT_SECONDS = 0.01
+"""After a longer commit of these messages, the next one waits for more of them."""
+
+QUIET_SECONDS = 0.001
+"""It begins when none came for this time."""
+
+ROUTED_TOPICS_IN_TURN = 2048
+"""The tasks of the server have a turn after each step over N topics of these messages."""
 
 TOPICS_SETTLED_IN_TURN = 512
 """And after this many topics, or routed posts, that are settled. That is quick, and each turn wakes
@@ -188,12 +202,17 @@ class Writer:
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = PostQueue()
-        self.lane = codec.native.StoreLane(GROUP_OCTETS, ROUTED_MESSAGES) if codec.COMPILED else None
+        self.lane: StoreLane | None = None
         """The lane to this level for messages that are routed from lines; only compiled code can do that."""
-        if self.lane is not None:
+        if codec.COMPILED:
+            part, whole = ROUTED_SHARE
+            octets = min(ROUTED_OCTETS, budget.limit * part // whole)
+            self.lane = codec.native.StoreLane(octets, ROUTED_MESSAGES)
             self.lane.owner = self
         self._routed: list[RoutedPost] = []
         self._lane_has_room = trio.lowlevel.ParkingLot()
+        self._routed_seconds = 0.0
+        """How long the last commit of routed messages took."""
         self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._idle = trio.Event()
@@ -380,6 +399,8 @@ class Writer:
         while self._posts.move_to(group):
             await trio.lowlevel.cancel_shielded_checkpoint()
         if self._routed:
+            if not group.posts:
+                await self._collect_routed()
             await self._commit_routed()
         if group.posts:
             await self._commit(group.posts)
@@ -388,6 +409,20 @@ class Writer:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if not self._posts.has(driver):
                 driver.allow_routing(True)
+
+    async def _collect_routed(self) -> None:
+        """Wait after a long commit while connections route more, but no longer than that took: one commit
+        costs less than two for the same topics.
+        """
+        assert self.lane is not None
+        now = moved = time.perf_counter()  # real time, as that of a commit
+        until = now + self._routed_seconds if self._routed_seconds > LONG_COMMIT_SECONDS else now
+        known = len(self._routed)
+        while now < until and now - moved < QUIET_SECONDS and not self.lane.is_full:
+            await trio.lowlevel.checkpoint()
+            now = time.perf_counter()
+            if len(self._routed) > known:
+                known, moved = len(self._routed), now
 
     async def _commit_routed(self) -> None:
         """Commit everything that was routed. If something is in the way, commit it topic by topic."""
@@ -414,13 +449,17 @@ class Writer:
 
     async def _append_routed(self, parts: list["StorePart"]) -> bool:
         """Store these parts in one transaction; return False if nothing was stored."""
-        commit = codec.native.StoreCommit(parts)
+        commit = codec.native.StoreCommit()
+        turn = ROUTED_TOPICS_IN_TURN
+        for part in parts:
+            commit.add(part)
+            turn -= len(part.names)
+            if turn < 0:
+                turn = ROUTED_TOPICS_IN_TURN
+                await trio.lowlevel.cancel_shielded_checkpoint()
         async with self._lock:
-            if self.refusal is not None or not await self._reserve_routed(commit):
+            if self.refusal is not None or not await self._number_routed(commit):
                 return False
-            if not commit.is_whole():  # no topic can be deleted from here on, see `_commit_at_once`
-                return False
-            commit.number(time.time_ns() // 1000)
             began = self._began = time.perf_counter()
             try:
                 await in_thread(partial(self._store_routed, commit))
@@ -432,24 +471,40 @@ class Writer:
                 return False
             finally:
                 self._began = None
-            self._count(commit.messages, commit.octets, time.perf_counter() - began)
+            self._routed_seconds = time.perf_counter() - began
+            self._count(commit.messages, commit.octets, self._routed_seconds)
             for begin in range(0, len(commit), TOPICS_IN_TURN):
+                if begin:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 for driver, first, values in commit.stored(begin, begin + TOPICS_IN_TURN):
                     self._tell_routed(driver, first, values)
-                await trio.lowlevel.cancel_shielded_checkpoint()
         return True
 
-    async def _reserve_routed(self, commit: "StoreCommit") -> bool:
-        """Reserve the ids that a commit lacks; return False if that fails. Its posts will then try it again
-        topic by topic, and report it.
+    async def _number_routed(self, commit: "StoreCommit") -> bool:
+        """Give the messages of a commit their ids; return False if a topic was deleted, or has no ids.
+
+        The posts of the commit will then try it again topic by topic, and report it.
         """
-        counts = dict(commit.without_ids())
+        counts: dict[StoredDriver, int] = {}
+        for begin in range(0, len(commit), ROUTED_TOPICS_IN_TURN):
+            if begin:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            counts.update(commit.without_ids(begin, begin + ROUTED_TOPICS_IN_TURN))
         if counts:
             try:
                 await self._ids.reserve(counts)
             except Exception as problem:  # noqa: BLE001 - see above
                 log.debug("no ids could be reserved for %d topics: %s", len(counts), problem)
                 return False
+        now = time.time_ns() // 1000
+        for begin in range(0, len(commit), ROUTED_TOPICS_IN_TURN):
+            if begin:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            end = begin + ROUTED_TOPICS_IN_TURN
+            # No topic can lose its blocks from here on, see `_commit_at_once`.
+            if not commit.is_whole(begin, end):
+                return False
+            commit.number(begin, end, now)
         return True
 
     def _store_routed(self, commit: "StoreCommit") -> None:

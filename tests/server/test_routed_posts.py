@@ -1,6 +1,7 @@
 """Publish lines for many stored topics: what the compiled codec commits at once is kept as all posts are."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.routed import RoutedPost
 from omq.drivers.signal import Signal
+from omq.drivers.writer import QUIET_SECONDS
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Subscribed
 from omq.terminals.omq.replies import COLLECTED_OCTETS, Replies
@@ -311,6 +313,52 @@ async def test_a_connection_is_not_read_while_too_many_outcomes_wait(
             assert terminal.statistics().messages_in == most
         assert await client.frame() == Confirmed(1)
         assert quick.next_id == most + 1
+
+
+class Watch:
+    """The time of the writer, which passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+
+@pytest.mark.parametrize("passing", [QUIET_SECONDS, 1.0], ids=["quiet", "as long as the last commit"])
+async def test_after_a_long_commit_the_next_one_waits_for_more_messages(
+    store: Path, monkeypatch: pytest.MonkeyPatch, passing: float
+) -> None:
+    watch, seconds, found = Watch(), 1.0, []
+    monkeypatch.setattr("omq.drivers.writer.time", watch)
+    append = Environment.append_commit
+
+    def lasting(environment: Environment, commit: Any) -> None:
+        found.append(commit.messages)
+        append(environment, commit)
+        watch.now += seconds
+
+    monkeypatch.setattr(Environment, "append_commit", lasting)
+    async with serving(store) as host:
+        client = await host.connect()
+        (terminal,) = host.server.terminals()
+        await declare(client, [b"a", b"b"], b"(Persistent Async)")
+        await client.send(publish(b"a", [b"1"]))
+        await client.confirm(1)
+        seconds = 0.0
+        for number, topic in ((2, b"a"), (3, b"b")):
+            await client.send(publish(topic, [b"%d" % number]))
+            await eventually(lambda number=number: terminal.statistics().messages_in == number)
+        assert found == [1]
+        watch.now += passing
+        await client.confirm(2)
+        assert found == [1, 2]
+        await client.send(publish(b"a", [b"4"]))
+        await client.confirm(3)  # the last commit was short, so this one begins at once
+        assert found == [1, 2, 1]
 
 
 async def test_ids_that_cannot_be_reserved_fail_topic_by_topic(

@@ -56,50 +56,23 @@ cdef class StoreCommit:
     cdef readonly int64_t values  # octets of the stored values
     cdef list _parts
     cdef dict _blocks  # topic id -> blocks, of topics with subscribers
+    cdef uint64_t _number
     cdef Committing* _topics
     cdef int64_t _count
+    cdef int64_t _capacity  # of topics, and of pieces
     cdef Piece* _pieces
+    cdef uint32_t _piece_count
 
-    def __cinit__(self, list parts not None):
+    def __cinit__(self):
         global _commits
-        cdef StorePart part
-        cdef Route route
-        cdef Committing* committing
-        cdef int64_t most = 0
-        cdef uint32_t i, piece = 0, number = 0
         _commits += 1
-        self._parts = parts
+        self._number = _commits
+        self._parts = []
         self._blocks = {}
-        self._count = self.messages = self.octets = self.values = 0
-        for part in parts:
-            most += len(part._routes)
-        self._topics = <Committing*>PyMem_RawCalloc(most + 1, sizeof(Committing))
-        self._pieces = <Piece*>PyMem_RawCalloc(most + 1, sizeof(Piece))
-        if self._topics == NULL or self._pieces == NULL:
-            raise MemoryError
-        for part in parts:
-            self.messages += part.messages
-            self.octets += part.octets
-            for i in range(<uint32_t>len(part._routes)):
-                route = <Route>part._routes[i]
-                if route._commit != _commits:
-                    route._commit = _commits
-                    route._commit_place = <uint32_t>self._count
-                    committing = &self._topics[self._count]
-                    self._count += 1
-                    committing.route = <PyObject*>route  # the part owns it
-                    committing.topic = route.topic
-                    committing.first_piece = piece
-                else:
-                    committing = &self._topics[route._commit_place]
-                    self._pieces[committing.last_piece].next = piece
-                committing.last_piece = piece
-                committing.count += part._topics[i].count
-                self._pieces[piece].part = number
-                self._pieces[piece].topic = i
-                self._pieces[piece].next = LAST
-                piece += 1
-            number += 1
+        self._count = self._capacity = self.messages = self.octets = self.values = 0
+        self._topics = NULL
+        self._pieces = NULL
+        self._piece_count = 0
 
     def __dealloc__(self):
         PyMem_RawFree(self._topics)
@@ -109,33 +82,87 @@ cdef class StoreCommit:
         """Return the number of topics."""
         return self._count
 
-    def is_whole(self):
-        """Return whether no topic of it was deleted."""
+    def add(self, StorePart part not None):
+        """Add a part behind those that it has."""
+        cdef Route route
+        cdef Committing* committing
+        cdef Piece* piece
+        cdef uint32_t i, number = <uint32_t>len(self._parts)
+        self.make_room(len(part._routes))
+        self._parts.append(part)
+        self.messages += part.messages
+        self.octets += part.octets
+        for i in range(<uint32_t>len(part._routes)):
+            route = <Route>part._routes[i]
+            if route._commit != self._number:
+                route._commit = self._number
+                route._commit_place = <uint32_t>self._count
+                committing = &self._topics[self._count]
+                self._count += 1
+                committing.route = <PyObject*>route  # the part owns it
+                committing.topic = route.topic
+                committing.first_piece = self._piece_count
+                committing.count = 0
+            else:
+                committing = &self._topics[route._commit_place]
+                self._pieces[committing.last_piece].next = self._piece_count
+            committing.last_piece = self._piece_count
+            committing.count += part._topics[i].count
+            piece = &self._pieces[self._piece_count]
+            self._piece_count += 1
+            piece.part = number
+            piece.topic = i
+            piece.next = LAST
+
+    cdef int make_room(self, int64_t count) except -1:
+        """Make room for so many more topics and pieces."""
+        cdef int64_t capacity = max(self._piece_count + count, 2 * self._capacity)
+        cdef Committing* topics
+        cdef Piece* pieces
+        if self._piece_count + count <= self._capacity:
+            return 0
+        topics = <Committing*>PyMem_RawRealloc(self._topics, capacity * sizeof(Committing))
+        if topics == NULL:
+            raise MemoryError
+        self._topics = topics
+        pieces = <Piece*>PyMem_RawRealloc(self._pieces, capacity * sizeof(Piece))
+        if pieces == NULL:
+            raise MemoryError
+        self._pieces = pieces
+        self._capacity = capacity
+        return 0
+
+    def is_whole(self, int64_t begin, int64_t end):
+        """Return whether no topic from one place to another was deleted."""
         cdef int64_t i
-        for i in range(self._count):
+        for i in range(begin, min(end, self._count)):
             if (<Route>self._topics[i].route).owner is None:
                 return False
         return True
 
-    def without_ids(self):
-        """Return the driver of each topic whose next ids are not reserved, and how many it needs."""
+    def without_ids(self, int64_t begin, int64_t end):
+        """Return the driver of each topic from one place to another whose next ids are not reserved, and how many it
+        needs.
+        """
         cdef int64_t i
         cdef Committing* topic
         cdef Route route
         cdef list found = []
-        for i in range(self._count):
+        for i in range(begin, min(end, self._count)):
             topic = &self._topics[i]
             route = <Route>topic.route
-            if route.next_id + <uint64_t>topic.count > route.reserved:
+            if route.next_id + <uint64_t>topic.count > route.reserved and route.owner is not None:
                 found.append((route.owner, topic.count))
         return found
 
-    def number(self, uint64_t now):
-        """Give the messages the next ids of their topics, and the time of this commit, which never goes back."""
+    def number(self, int64_t begin, int64_t end, uint64_t now):
+        """Give the messages of the topics from one place to another the next ids, and the time of this commit, which
+        never goes back.
+        """
         cdef int64_t i
         cdef Committing* topic
         cdef Route route
-        for i in range(self._count):
+        for i in range(begin, min(end, self._count)):
             topic = &self._topics[i]
             route = <Route>topic.route
             topic.first = route.next_id
@@ -222,18 +249,18 @@ cdef class StoreCommit:
     cdef uint32_t first_of(self, uint32_t piece):
         return (<StorePart>self._parts[self._pieces[piece].part])._topics[self._pieces[piece].topic].first
 
-    cdef const uint8_t* take(self, Reading* reading, uint32_t* size):
-        """Return the frame of the next message, and move on."""
+    cdef const uint8_t* take(self, Reading* reading, uint32_t* length):
+        """Return the body of the next message, and move on."""
         cdef StorePart part = <StorePart>self._parts[self._pieces[reading.piece].part]
         cdef Kept* kept = &part._kept[reading.message]
-        cdef const uint8_t* frame = part._frames + kept.begin
-        size[0] = get_u32(frame) + NUMBER
+        cdef const uint8_t* body = part._bodies + kept.begin
+        length[0] = get_u32(body)
         reading.message = kept.next
         if reading.message == LAST:
             reading.piece = self._pieces[reading.piece].next
             if reading.piece != LAST:
                 reading.message = self.first_of(reading.piece)
-        return frame
+        return body + NUMBER
 
     cdef int64_t block(
         self, Committing* topic, Reading* reading, uint64_t first, int64_t left, list blocks, list index
@@ -242,19 +269,19 @@ cdef class StoreCommit:
         cdef Reading ahead = reading[0]
         cdef Reading before
         cdef int64_t count = 0, octets = 0, i
-        cdef uint32_t size
+        cdef uint32_t length
         cdef uint32_t at = 0
         cdef bytes key, value, info
         cdef uint8_t* out
         cdef uint8_t* frames
-        cdef const uint8_t* frame
+        cdef const uint8_t* body
         while count < left and count < MOST_OF_BLOCK:
             before = ahead
-            self.take(&ahead, &size)
-            if count and octets + size > OCTETS_OF_BLOCK:
+            self.take(&ahead, &length)
+            if count and octets + HEADER + length > OCTETS_OF_BLOCK:
                 ahead = before
                 break
-            octets += size
+            octets += HEADER + <int64_t>length
             count += 1
         value = PyBytes_FromStringAndSize(NULL, BEFORE_OFFSETS + NUMBER * (count + 1) + octets)
         out = octets_of(value)
@@ -268,10 +295,13 @@ cdef class StoreCommit:
         frames = out + BEFORE_OFFSETS + NUMBER * (count + 1)
         put_little(out + BEFORE_OFFSETS, 0)
         for i in range(count):
-            frame = self.take(reading, &size)
-            memcpy(frames + at, frame, size)
+            body = self.take(reading, &length)
+            put_u32(frames + at, COUNTED + length)
+            frames[at + 4] = MESSAGE
             put_u64(frames + at + 5, first + <uint64_t>i)
-            at += size
+            put_u32(frames + at + 13, topic.topic)
+            memcpy(frames + at + HEADER, body, length)
+            at += HEADER + length
             put_little(out + BEFORE_OFFSETS + NUMBER * (i + 1), at)
         put_u32(out + CHECKSUM_AT, <uint32_t>crc32c(memoryview(value)[SUMMED_AT:], START_SUM))
         key = PyBytes_FromStringAndSize(NULL, KEY)

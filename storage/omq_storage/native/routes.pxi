@@ -292,9 +292,9 @@ cdef class Pass:
             self.is_full = True
         if passing.store != NO_LANE:
             store = route._store
-            store.octets_left -= HEADER + <int64_t>length
+            store.octets_left -= kept_octets(length)
             store.messages_left -= 1
-            self._room -= HEADER + <int64_t>length + <int64_t>sizeof(Kept)
+            self._room -= kept_octets(length)
             if self._room <= 0 or store.octets_left <= 0 or store.messages_left <= 0:
                 self.is_full = True
         return True
@@ -381,9 +381,7 @@ cdef class Pass:
         for i in range(self._topic_count):
             passing = &self._topics[i]
             if passing.store == store and passing.count:
-                passing.place = part.add_topic(
-                    <Route>passing.route, (<Route>passing.route).topic, <bytes>passing.name
-                )
+                passing.place = part.add_topic(<object>passing.route, <bytes>passing.name)
         for i in range(self._count):
             passed = &self._passed[i]
             passing = &self._topics[passed.topic]

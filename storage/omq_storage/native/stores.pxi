@@ -12,16 +12,23 @@ cdef struct Stored:  # what is stored of a topic: `omq_storage.records.Extent`
 
 
 cdef struct Kept:  # one message of a part
-    int64_t begin  # of its frame
+    uint32_t begin  # of the length and the octets of its body
     uint32_t next  # of the same topic
 
 
 cdef struct KeptTopic:  # one topic of a part
-    uint32_t topic
     uint32_t first  # its messages
     uint32_t last
     uint32_t count
     int64_t octets
+
+
+cdef int64_t MOST_COLLECTED = 1 << 30  # octets: the places in a part have 32 bits
+
+
+cdef inline int64_t kept_octets(uint32_t length) noexcept nogil:
+    """Return what a message takes of the memory, by the length of its body."""
+    return NUMBER + <int64_t>length + <int64_t>sizeof(Kept)
 
 
 @cython.final
@@ -37,6 +44,8 @@ cdef class StoreLane:
     cdef uint32_t _place
 
     def __cinit__(self, int64_t octets, int64_t messages):
+        if octets > MOST_COLLECTED:
+            raise ValueError(f"{octets} octets are more than {MOST_COLLECTED}.")
         self._octets = self.octets_left = octets
         self._messages = self.messages_left = messages
         self.owner = None
@@ -56,7 +65,7 @@ cdef class StoreLane:
 
 @cython.final
 cdef class StorePart:
-    """The messages of one pass for one store: frames without ids, and for each topic the chain of its messages."""
+    """The messages of one pass for one store: lengths and bodies, and for each topic the chain of its messages."""
 
     cdef readonly int64_t messages
     cdef readonly int64_t octets  # of the frames
@@ -64,8 +73,8 @@ cdef class StorePart:
     cdef list _routes
     cdef KeptTopic* _topics
     cdef Kept* _kept
-    cdef uint8_t* _frames
-    cdef int64_t _used  # octets of the frames so far
+    cdef uint8_t* _bodies
+    cdef int64_t _used  # octets of the bodies and their lengths so far
     cdef uint32_t _count  # messages so far
 
     def __cinit__(self):
@@ -75,27 +84,26 @@ cdef class StorePart:
         self._routes = []
         self._topics = NULL
         self._kept = NULL
-        self._frames = NULL
+        self._bodies = NULL
 
     def __dealloc__(self):
         PyMem_RawFree(self._topics)
         PyMem_RawFree(self._kept)
-        PyMem_RawFree(self._frames)
+        PyMem_RawFree(self._bodies)
 
     cdef int allocate(self, int64_t topics) except -1:
         self._topics = <KeptTopic*>PyMem_RawCalloc(topics + 1, sizeof(KeptTopic))
         self._kept = <Kept*>PyMem_RawCalloc(self.messages + 1, sizeof(Kept))
-        self._frames = <uint8_t*>PyMem_RawCalloc(self.octets + 1, 1)
-        if self._topics == NULL or self._kept == NULL or self._frames == NULL:
+        self._bodies = <uint8_t*>PyMem_RawCalloc(self.octets - (HEADER - NUMBER) * self.messages + 1, 1)
+        if self._topics == NULL or self._kept == NULL or self._bodies == NULL:
             raise MemoryError
         return 0
 
-    cdef uint32_t add_topic(self, object route, uint32_t topic, bytes name) except 0xFFFFFFFF:
+    cdef uint32_t add_topic(self, object route, bytes name) except 0xFFFFFFFF:
         """Add a topic; return its place."""
         cdef uint32_t place = <uint32_t>len(self._routes)
         self._routes.append(route)
         self.names.append(name)
-        self._topics[place].topic = topic
         self._topics[place].first = self._topics[place].last = LAST
         return place
 
@@ -103,8 +111,8 @@ cdef class StorePart:
         """Add a message of a topic. `written`: the octets of its body in the input."""
         cdef KeptTopic* topic = &self._topics[place]
         cdef Kept* kept = &self._kept[self._count]
-        cdef uint8_t* out = self._frames + self._used
-        kept.begin = self._used
+        cdef uint8_t* out = self._bodies + self._used
+        kept.begin = <uint32_t>self._used
         kept.next = LAST
         if topic.first == LAST:
             topic.first = self._count
@@ -113,21 +121,18 @@ cdef class StorePart:
         topic.last = self._count
         topic.count += 1
         topic.octets += HEADER + <int64_t>length
-        put_u32(out, COUNTED + length)
-        out[4] = MESSAGE
-        put_u64(out + 5, 0)
-        put_u32(out + 13, topic.topic)
+        put_u32(out, length)
         if written == length:
-            memcpy(out + HEADER, at, length)
+            memcpy(out + NUMBER, at, length)
         else:
-            unescape(out + HEADER, length, at, written)
-        self._used += HEADER + <int64_t>length
+            unescape(out + NUMBER, length, at, written)
+        self._used += NUMBER + <int64_t>length
         self._count += 1
 
     @property
     def held(self):
         """The number of octets that it takes of the memory."""
-        return self.octets + <int64_t>sizeof(Kept) * self.messages
+        return self.octets + (<int64_t>sizeof(Kept) + NUMBER - HEADER) * self.messages
 
     def owners(self):
         """Return the driver of each of its topics; None for a topic that was deleted."""
@@ -136,13 +141,13 @@ cdef class StorePart:
     def bodies(self, Py_ssize_t topic):
         """Return the bodies of the messages of the topic at this place."""
         cdef uint32_t at
-        cdef const uint8_t* frame
+        cdef const uint8_t* body
         cdef list found = []
         if not 0 <= topic < len(self._routes):
             raise IndexError(topic)
         at = self._topics[topic].first
         while at != LAST:
-            frame = self._frames + self._kept[at].begin
-            found.append(PyBytes_FromStringAndSize(<const char*>frame + HEADER, get_u32(frame) - COUNTED))
+            body = self._bodies + self._kept[at].begin
+            found.append(PyBytes_FromStringAndSize(<const char*>body + NUMBER, get_u32(body)))
             at = self._kept[at].next
         return found
