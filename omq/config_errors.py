@@ -4,6 +4,7 @@ msgspec says what it expected in the terms of Python. These sentences name the k
 allowed, in the terms of TOML. They are made from the same types that msgspec checks.
 """
 
+import difflib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +25,8 @@ def sentence(problem: msgspec.ValidationError, kind: type, table: dict[str, obje
     text = str(problem)
     unknown = re.match(r"Object contains unknown field `(.*?)`(?: - at `\$([^`]*)`)?$", text, re.DOTALL)
     if unknown is not None:
-        return f"{_shown_key(unknown[2] or '', unknown[1])}: there is no such key"
+        where, name = unknown[2] or "", unknown[1]
+        return f"{_shown_key(where, name)}: there is no such key{_hint(where, name, kind)}"
     what, _, where = text.partition(" - at `$")
     where = where.removesuffix("`")
     missing = re.fullmatch(r"Object missing required field `(.*)`", what)
@@ -45,6 +47,23 @@ _UNKNOWN = _Unknown()
 def _shown_key(where: str, name: str = "") -> str:
     keys = [where.lstrip("."), name] if name else [where.lstrip(".")]
     return printable(".".join(key.removesuffix("[...]") for key in keys if key))
+
+
+def _hint(where: str, name: str, kind: type) -> str:
+    """Return what an unknown key of the table at `where` is probably meant to be."""
+    declared: inspect.Type = inspect.type_info(kind)
+    if where and name in _keys(declared):
+        return f"; {name} stands above the first heading in square brackets"
+    for step in _PATH.finditer(where):
+        declared = next(_inside(declared, step["name"]))
+    near = difflib.get_close_matches(name, _keys(declared), 1)
+    return f"; perhaps you mean {near[0]}" if near else ""
+
+
+def _keys(declared: inspect.Type) -> list[str]:
+    if not isinstance(declared, inspect.StructType):
+        return []
+    return [field.encode_name for field in declared.fields]
 
 
 def _find(where: str, kind: type, table: object) -> tuple[object, str]:

@@ -209,6 +209,16 @@ SENTENCES = [
     ("[[topics]]", "topics[0].name: it is required"),
     ('[[topics]]\nname = "a"\nkind = "weak"', "topics[0].kind: there is no such key"),
     ("surplus = 1", "surplus: there is no such key"),
+    ('listn = ["127.0.0.1:1"]', "listn: there is no such key; perhaps you mean listen"),
+    (
+        '[[topics]]\nname = "a"\npersistance = "weak"',
+        "topics[0].persistance: there is no such key; perhaps you mean persistence",
+    ),
+    (
+        '[[topics]]\nname = "a"\n\nmax_connections = 5',
+        "topics[0].max_connections: there is no such key; "
+        "max_connections stands above the first heading in square brackets",
+    ),
     (
         'clients = [{name = "a", secret = 5}]',
         SECRET_WRONG,
