@@ -344,13 +344,14 @@ async def test_empty_messages_beside_a_large_one(shared_store: Store, kind: Kind
 
 
 @STORED
+@pytest.mark.parametrize("each", [1, 3])
 async def test_a_slow_subscriber_gets_little_at_a_time(
-    shared_drivers: Drivers, kind: Kind, mock_clock: trio.testing.MockClock
+    shared_drivers: Drivers, kind: Kind, mock_clock: trio.testing.MockClock, each: int
 ) -> None:
     driver = await shared_drivers.topic(kind)
     client = Client(driver)
     for _ in range(20):
-        await post(driver, *[b"x" * 10 * KIB] * 3, heads=[b"\0" * 4] * 3)
+        await post(driver, *[b"x" * 10 * KIB] * each, heads=[b"\0" * 4] * each)
     await client.take()
     mock_clock.jump(SLOW_SECONDS)
     client.channel.written(1)
@@ -364,7 +365,7 @@ async def test_a_slow_subscriber_gets_little_at_a_time(
     assert sum(len(got.body) for got in much) > LITTLE_OCTETS
     client.channel.written(0)
     await client.read()
-    assert client.ids == [*range(2 + len(little), 61)]
+    assert client.ids == [*range(2 + len(little), 20 * each + 1)]
     client.close()
 
 

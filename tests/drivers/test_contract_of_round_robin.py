@@ -423,3 +423,18 @@ async def test_all_that_a_lost_worker_had_comes_to_the_next_one(shared_drivers: 
     assert client.channel.settle(range(1, 601), ACCEPTED) == 600
     assert driver.info().messages == 0
     client.close()
+
+
+@of_kinds(lambda kind: not kind.is_broadcast and not kind.is_persistent)
+async def test_an_idle_worker_has_a_message_in_the_moment_of_its_post(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    await post(driver, b"first")
+    await client.read()
+    driver.offer(Bodies([b"second"]))
+    assert client.channel.ready()  # without the step of another task
+    await client.read()
+    assert client.bodies == [b"first", b"second"]
+    client.close()

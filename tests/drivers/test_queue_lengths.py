@@ -135,6 +135,16 @@ async def test_many_returned_messages_are_dropped_in_portions(
 
 
 @EITHER
+async def test_the_least_messages_are_refused_by_their_octets(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_octets=4, overflow=Overflow.REJECT_PUBLISH)
+    offered = queue.offer(Bodies([b"1", b"2", b"3", b"4", b"5"]))
+    assert isinstance(offered, Confirmation)
+    await settled(offered)
+    await quiet()
+    assert queue.ready == 4
+
+
+@EITHER
 async def test_a_full_queue_refuses_posts(drivers: Drivers, durable: bool) -> None:
     queue = await queue_of(drivers, durable=durable, max_length=3, overflow=Overflow.REJECT_PUBLISH)
     offered = queue.offer(Bodies([b"a", b"b"]))

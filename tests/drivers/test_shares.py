@@ -126,6 +126,19 @@ async def test_a_client_that_sends_little_gives_way_to_waiting_ones(
     assert holding.gives_way_at() == pytest.approx(began + gives_way_at)
 
 
+async def test_of_equally_slow_clients_the_one_that_exceeds_the_limit_gives_way(clock: MockClock) -> None:
+    share = UnfinishedMemory(100)
+    small, exceeding, waiting = (Holding(trio.CancelScope()) for _ in range(3))
+    await share.hold(small, 60)
+    await share.hold(exceeding, 60)
+    assert exceeding.exceeds
+    small.begin_wait()
+    exceeding.begin_wait()
+    clock.jump(2)
+    await share.hold(waiting, 50)
+    assert (small.gave_way, exceeding.gave_way) == (False, True)
+
+
 async def test_one_stalled_message_is_held_however_large_it_is() -> None:
     stalled = Stalled(100)
     told: list[str] = []
