@@ -295,7 +295,7 @@ async def stall(clock: MockClock, is_over: Callable[[], bool]) -> None:
 async def test_a_slow_subscriber_of_a_transient_topic_hears_of_missed_messages(store: Path) -> None:
     count, size = 1600, 16 << 10
     body = b"x" * (size - 5)
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB, spool_bytes=0) as host:
         publisher = await declared(host, b"Broadcast Transient")
         slow = await subscribed(host, receive_octets=4096)
         quick = await subscribed(host)

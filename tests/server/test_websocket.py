@@ -308,7 +308,7 @@ async def test_a_silent_client_is_pinged_and_given_up(store: Path, clock: MockCl
 
 @pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
 async def test_a_client_that_stops_reading_delays_no_other_client(store: Path, persistence: bytes) -> None:
-    async with serving(store, memory_bytes=4 << 20) as host:
+    async with serving(store, memory_bytes=4 << 20, spool_bytes=0) as host:
         slow = await connect_websocket(host, receive_octets=4096)
         fast = await connect_websocket(host)
         for client in (slow, fast):
