@@ -213,6 +213,7 @@ class Writer:
         self._lane_has_room = trio.lowlevel.ParkingLot()
         self._routed_seconds = 0.0
         """How long the last commit of routed messages took."""
+        self._turn_of_lane = trio.Lock()
         self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._idle = trio.Event()
@@ -265,10 +266,11 @@ class Writer:
         self._want()
 
     async def lane_room(self) -> None:
-        """Wait until the lane has room."""
+        """Wait until the lane has room, behind those who wait already: a commit has room for few of them."""
         assert self.lane is not None
-        while self.lane.is_full:
-            await self._lane_has_room.park()
+        async with self._turn_of_lane:
+            while self.lane.is_full:
+                await self._lane_has_room.park()
 
     def _want(self) -> None:
         if self._idle.is_set():

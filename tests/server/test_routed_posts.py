@@ -353,12 +353,32 @@ async def test_after_a_long_commit_the_next_one_waits_for_more_messages(
             await client.send(publish(topic, [b"%d" % number]))
             await eventually(lambda number=number: terminal.statistics().messages_in == number)
         assert found == [1]
+        for _ in range(2):  # the writer looks at what has come
+            await trio.lowlevel.checkpoint()
         watch.now += passing
         await client.confirm(2)
         assert found == [1, 2]
         await client.send(publish(b"a", [b"4"]))
         await client.confirm(3)  # the last commit was short, so this one begins at once
         assert found == [1, 2, 1]
+
+
+async def test_connections_that_wait_for_a_commit_take_turns_in_their_order(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.drivers.writer.ROUTED_MESSAGES", 1)
+    async with serving(store) as host:
+        clients = [await host.connect() for _ in range(12)]
+        await declare(clients[0], [b"a"], b"(Persistent Strong)")
+        bodies = [b"%d" % number for number in range(len(clients))]
+        with held_commits(host, monkeypatch) as began:
+            for client, body in zip(clients, bodies, strict=True):
+                await client.send(publish(b"a", [body]))
+                await eventually(began.is_set)
+                await wait_all_tasks_blocked()
+        for client in clients:
+            await client.confirm()
+        assert await replayed(host, b"a", len(clients)) == bodies
 
 
 async def test_ids_that_cannot_be_reserved_fail_topic_by_topic(
