@@ -10,6 +10,9 @@ from msgspec import Struct
 from omq_storage.blocks import Block
 from omq_storage.pieces import LargeMessage
 
+MOST_COUNTED = 0.1
+"""The most seconds between two looks at a subscriber that count."""
+
 
 class SpoolExtent(Struct, eq=False):
     """Consecutive messages of one topic on the spool."""
@@ -38,21 +41,24 @@ class StallWatch:
 
     A subscriber is looked at only while there is something that it could take. So if it was at the same place
     at an earlier look, it has not moved since: to get everything it would have had to move.
+
+    Only the time in which it was looked at often counts. When the server itself was not scheduled, nobody was
+    sent anything.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._seen: WeakKeyDictionary[object, tuple[int, float]] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[object, tuple[int, float, float]] = WeakKeyDictionary()
+        """Where each was, for how long it has not moved, and when that was seen."""
 
     def moves(self, subscriber: Paced) -> bool:
         """Return whether this subscriber, which has not got everything, has taken something lately."""
         mover, place = subscriber.pace()
         now = trio.current_time()
-        seen = self._seen.get(mover)
-        if seen is None or seen[0] != place:
-            self._seen[mover] = place, now
-            return True
-        return now < seen[1] + self._seconds
+        before, stalled, looked_at = self._seen.get(mover, (None, 0.0, now))
+        stalled = stalled + min(now - looked_at, MOST_COUNTED) if place == before else 0.0
+        self._seen[mover] = place, stalled, now
+        return stalled < self._seconds
 
 
 class Spoolable(Protocol):

@@ -151,7 +151,7 @@ async def test_large_messages_are_read_from_the_spool_in_pieces(store: Path) -> 
 
 async def test_who_takes_nothing_for_too_long_is_left_behind(store: Path) -> None:
     bodies = [body(number) for number in range(COUNT)]
-    async with serving(store, **{**SETTINGS, "spool_seconds": 0.2}) as host:
+    async with serving(store, **{**SETTINGS, "spool_seconds": 0.5}) as host:
         publisher = await declared(host)
         stalled, _ = await subscribed(host, receive_octets=4096)
         quick, numbers = await subscribed(host)
@@ -350,7 +350,7 @@ async def test_one_stalled_subscriber_of_many_topics_delays_nobody_else(store: P
     """It has what its socket takes, and is told of the rest."""
     topics, rounds = 200, 30
     bodies = [body(number) for number in range(topics * rounds)]
-    async with serving(store, **{**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.2}) as host:
+    async with serving(store, **{**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.5}) as host:
         publisher = await declared(host, topics)
         stalled, _ = await subscribed(host, topics, receive_octets=4096)
         quick, numbers = await subscribed(host, topics)
