@@ -47,7 +47,15 @@ class Kind:
     """A message may be there twice."""
 
 
+ROUND = tuple(
+    Kind(f"{safety.name.lower()}-{number}", safety)
+    for safety in (Safety.STRONG, Safety.WEAK, Safety.ASYNC)
+    for number in range(4)
+)
+"""Topics that are published to in turn, message by message: one commit has messages of all of them."""
+
 KINDS = (
+    *ROUND,
     Kind("strong", Safety.STRONG),
     Kind("weak", Safety.WEAK),
     Kind("async", Safety.ASYNC),

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 from coming_and_going import come_and_go
-from history import KINDS, PRODUCED, PRODUCER, History, Kind, Safety, Told
+from history import KINDS, PRODUCED, PRODUCER, ROUND, History, Kind, Safety, Told
 from link_load import load_links
 from queue_load import declare_amqp, load_amqp
 
@@ -75,6 +75,7 @@ async def load(port: int, history: History, chance: random.Random) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(PUBLISHERS):
             nursery.start_soon(_until_it_is_gone, port, partial(_publish, history, chance))
+            nursery.start_soon(_until_it_is_gone, port, partial(_publish_round, history, chance))
         nursery.start_soon(_until_it_is_gone, port, partial(_send_large, history, chance))
         for name in PRODUCED:
             nursery.start_soon(_until_it_is_gone, port, partial(_produce, history, name, chance))
@@ -121,6 +122,29 @@ async def _publish(history: History, chance: random.Random, client: Client) -> N
         now = time.monotonic_ns()
         for told, bodies in sent:
             told.confirmed.update(dict.fromkeys(bodies, now))
+        await trio.sleep(chance.random() * 0.01)
+
+
+async def _publish_round(history: History, chance: random.Random, client: Client) -> None:
+    """Publish to many topics in turn. Some messages are so long that the server stores them another way."""
+    name = b"r%d" % next(_numbers)
+    number = 0
+    while True:
+        told: list[tuple[Told, bytes]] = []
+        for _ in range(chance.choice((1, 5, 50))):
+            number += 1
+            for kind in ROUND:
+                body = b"%b:%d" % (name, number)
+                filling = b" " + b"." * chance.choice(
+                    (0, 0, 10, 100, 70_000 if chance.random() < 0.02 else 1)
+                )
+                history.topics[kind.name].published.add(body)
+                await client.publish(kind.name, body + filling)
+                told.append((history.topics[kind.name], body))
+        await client.confirm()
+        now = time.monotonic_ns()
+        for topic, body in told:
+            topic.confirmed[body] = now
         await trio.sleep(chance.random() * 0.01)
 
 
