@@ -467,7 +467,8 @@ def _fill_up(ballast: Path) -> None:
 
 
 def _is_quiet(server: Server) -> None:
-    lines = server.log().count("\n")
+    # Not counted: those for connects and ends of connections, of which the server bounds the rate.
+    lines = sum(" omq.connections: " not in line for line in server.log().splitlines())
     if lines > MOST_LOG_LINES:
         raise Failed(f"the log has {lines} lines: {server.log()[-1000:]}")
 
