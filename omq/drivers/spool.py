@@ -147,7 +147,6 @@ class Spool:
         self._file: BinaryIO | None = None
         self._extents = 0
         self._written = 0
-        self._has_grown = False
 
     # -- as a holder: see omq.drivers.tail -----------------------------------------------------------------
 
@@ -203,7 +202,6 @@ class Spool:
             from tempfile import TemporaryFile  # few servers need it
 
             self._file = TemporaryFile(dir=self._folder, prefix="spool-", buffering=0)  # noqa: SIM115
-        self._has_grown = True
         file = self._file.fileno()
         status = os.fstatvfs(file)
         if status.f_bavail * status.f_frsize - needed < self._reserve:
@@ -230,10 +228,10 @@ class Spool:
                     begin += len(part)
 
     async def shorten(self) -> None:
-        """Give the room of the file back to the disk, if nothing is in it."""
-        if self._file is not None and self._has_grown and self._pages.forget_all():
-            self._has_grown = False
-            await in_thread(partial(os.ftruncate, self._file.fileno(), 0))
+        """Give the room of the file back to the disk, and its descriptor, if nothing is in it."""
+        if self._file is not None and self._pages.forget_all():
+            file, self._file = self._file, None
+            await in_thread(file.close)
 
     # -- reading -------------------------------------------------------------------------------------------
 
