@@ -261,7 +261,7 @@ def test_a_server_without_tls(spark: SparkSession, tmp_path: Path) -> None:
         options = {"omq.servers": f"omqs://{server.address}", "fetchOffset.numRetries": "0"}
         assert sentence(failure(lambda: load(spark, "t", options).count())) == (
             f"The server {server.address} cannot be reached with TLS: the connection ended without a word; "
-            "perhaps the port speaks no TLS: omq:// (1 attempts)"
+            "perhaps the port speaks no TLS: omq:// (1 attempt)"
         )
 
 
