@@ -44,6 +44,19 @@ def run_shell(script: str, environment: dict[str, str]) -> str:
     return done.stdout.decode()
 
 
+def test_every_package_that_the_scripts_install_is_listed() -> None:
+    calls = re.compile(r"(?:\binstall_packages|\bmissing\+=\()((?: *[a-z][a-z0-9.+-]+)+)")
+    installed = {
+        name
+        for script in ("tools/environment.sh", "tools/test")
+        for names in calls.findall((ROOT / script).read_text())
+        for name in names.split()
+    }
+    assert {"python3-venv", "openjdk-17-jre-headless", "gcc", "chromium-driver"} <= installed
+    quick_start = README.partition("\n## Quick start\n")[2].partition("\n## ")[0]
+    assert installed <= set(re.findall(r"`([^`\n]+)`", quick_start))
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
