@@ -5,24 +5,23 @@ not got yet. These blocks move to the spool, and the subscriber reads them from 
 so nothing of it is left when the server ends, however it ends. It has a limit, and leaves the reserve of the
 disk free.
 
-The file is divided into pages, which are used again in any order. What it has of a topic are *extents*: each
-is the stored value of a block in which neighbouring blocks are merged. The index of the extents is in memory
-and counts with the tails.
+The file is divided into pages (`omq.drivers.spool_pages`), which are used again in any order. What it has of
+a topic are *extents*: each is the stored value of a block in which neighbouring blocks are merged. The index
+of the extents is in memory (`omq.drivers.spooled`) and counts with the tails.
 """
 
 import os
-from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from threading import Lock
 from typing import BinaryIO, Protocol, TypeVar
 
 import trio
 from msgspec import Struct
 
+from omq.drivers.spool_pages import PAGE_OCTETS, SpoolPages
 from omq.drivers.spoolable import SpoolExtent
 from omq.drivers.tail import TailMemory
 from omq.threads import in_thread
@@ -38,16 +37,14 @@ T_co = TypeVar("T_co", covariant=True)
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: to read from the page cache only."""
 
-PAGE_OCTETS = 4096
-
 EXTENT_OCTETS = 1 << 20
 """The greatest size of an extent with several messages: one read of it is one read of a store."""
 
 AT_ONCE_OCTETS = 256 << 10
 """What the Trio thread reads itself if it is in the page cache: to read it in a thread takes longer."""
 
-INDEX_OCTETS = 400
-"""About what an extent takes in memory."""
+INDEX_OCTETS = 40
+"""What an extent takes in memory: its numbers, in an array that may have room for some more."""
 
 
 class SpoolFull(Exception):
@@ -77,59 +74,6 @@ class _Read(Protocol[T_co]):
     def __call__(self, extent: SpoolExtent, *, is_quick: bool) -> T_co: ...
 
 
-class _Pages:
-    """Which pages are in use. Threads share it."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self._end = 0
-        self._free: list[tuple[int, int]] = []
-        """The free pages before the end: begin and end of each range, in order."""
-        self._lock = Lock()
-
-    def take(self, count: int) -> list[range] | None:
-        """Take N pages, the first that are free; None if there are not so many."""
-        with self._lock:
-            if self.used + count > self.limit:
-                return None
-            self.used += count
-            taken: list[range] = []
-            while count and self._free:
-                begin, end = self._free.pop(0)
-                pages = range(begin, min(end, begin + count))
-                if pages.stop < end:
-                    self._free.insert(0, (pages.stop, end))
-                taken.append(pages)
-                count -= len(pages)
-            if count:
-                taken.append(range(self._end, self._end + count))
-                self._end += count
-            return taken
-
-    def give(self, given: Sequence[range]) -> None:
-        """Give pages back."""
-        with self._lock:
-            self.used -= sum(map(len, given))
-            for pages in given:
-                insort(self._free, (pages.start, pages.stop))
-            joined: list[tuple[int, int]] = []
-            for begin, end in self._free:
-                if joined and joined[-1][1] == begin:
-                    begin, _ = joined.pop()
-                joined.append((begin, end))
-            self._free = joined
-
-    def forget_all(self) -> bool:
-        """Begin again with an empty file if no page is used. Return whether this is so."""
-        with self._lock:
-            if self.used:
-                return False
-            self._end = 0
-            self._free.clear()
-            return True
-
-
 class Spool:
     """The spool of a server. It is a holder of the memory of the tails, for its index."""
 
@@ -143,17 +87,34 @@ class Spool:
         self._reserve = reserve
         self._tails = tails
         self._readers = readers
-        self._pages = _Pages(limit // PAGE_OCTETS)
+        self._pages = SpoolPages(limit // PAGE_OCTETS)
         self._file: BinaryIO | None = None
         self._extents = 0
+        self._counted = 0
+        """How many octets count with the tails."""
         self._written = 0
+        # The following is known by the first page.
+        self._large: dict[int, LargeMessage] = {}
+        """Where the messages are that may have to be read in pieces: an extent has a single one then."""
+        self._read_now: dict[int, int] = {}
+        """How many tasks read an extent, if any does."""
+        self._dropped: set[int] = set()
+        """What is to be freed as soon as it has no readers."""
 
     # -- as a holder: see omq.drivers.tail -----------------------------------------------------------------
 
     @property
     def octets(self) -> int:
         """How many octets the index takes in memory."""
-        return self._extents * INDEX_OCTETS
+        return self._extents * INDEX_OCTETS + self._pages.octets
+
+    def _count(self) -> None:
+        """Count the index as it is now with the tails."""
+        before, self._counted = self._counted, self.octets
+        if self._counted > before:
+            self._tails.hold(self, self._counted - before)
+        else:
+            self._tails.shrank(self, before - self._counted)
 
     def __len__(self) -> int:
         return self._extents
@@ -166,8 +127,10 @@ class Spool:
 
     @property
     def has_many_extents(self) -> bool:
-        """Whether small extents should be joined, because the index takes much memory."""
-        return self.octets > self._tails.limit // 8
+        """Whether small extents should be joined: their index takes much memory, or their pages much of the
+        file.
+        """
+        return self.octets > self._tails.limit // 8 or self._pages.used > self._pages.limit // 2
 
     async def write(self, runs: Sequence[Spooling]) -> list[list[SpoolExtent]]:
         """Write blocks, each run of another topic. Return the extents of each run.
@@ -185,14 +148,13 @@ class Spool:
             with self._reading(before):
                 await in_thread(partial(self._write, runs, octets, written))
         except BaseException as problem:
-            for extent in (extent for extents in written for extent in extents):
-                self._pages.give(extent.pages)
+            for extent in chain.from_iterable(written):
+                self._free(extent)
             if isinstance(problem, OSError):
                 raise SpoolFull(problem.strerror or str(problem)) from problem
             raise
-        count = sum(map(len, written))
-        self._extents += count
-        self._tails.hold(self, count * INDEX_OCTETS)
+        self._extents += sum(map(len, written))
+        self._count()
         self._written += sum(extent.octets for extents in written for extent in extents)
         return written
 
@@ -216,11 +178,13 @@ class Spool:
                 parts = packed_parts(block)
                 size = sum(map(len, parts))
                 is_large = size > EXTENT_OCTETS
-                pages = self._pages.take(-(-size // PAGE_OCTETS))
-                if pages is None:
+                page = self._pages.take(_pages_of(size))
+                if page is None:
                     raise SpoolFull("it has reached its limit")
-                large = located(block, size, block.first) if is_large else None
-                extents.append(SpoolExtent(block.topic, block.first, block.next, size, pages, large))
+                if is_large:
+                    self._large[page] = located(block, size, block.first)
+                extents.append(SpoolExtent(block.topic, block.first, block.next, size, page))
+                pages = self._pages.parts(page, _pages_of(size))
                 begin = 0
                 for part in parts if is_large else (b"".join(parts),):
                     for place, octets in _parts(pages, range(begin, begin + len(part))):
@@ -229,7 +193,7 @@ class Spool:
 
     async def shorten(self) -> None:
         """Give the room of the file back to the disk, and its descriptor, if nothing is in it."""
-        if self._file is not None and self._pages.forget_all():
+        if self._file is not None and not self._pages.used:
             file, self._file = self._file, None
             await in_thread(file.close)
 
@@ -251,8 +215,9 @@ class Spool:
 
     async def look_at(self, extent: SpoolExtent, message: int) -> LargeMessage:
         """Find a message, for reading it piece by piece. Raises DamagedBlock."""
-        if extent.large is not None:
-            return extent.large
+        large = self._large.get(extent.page)
+        if large is not None:
+            return large
         found = await self.read(extent)
         return located(found.block, len(found.value), message)
 
@@ -281,15 +246,19 @@ class Spool:
     @contextmanager
     def _reading(self, extents: Sequence[SpoolExtent]) -> Iterator[None]:
         """Leave the pages of these extents alone during the block."""
+        readers = self._read_now
         for extent in extents:
-            extent.readers += 1
+            readers[extent.page] = readers.get(extent.page, 0) + 1
         try:
             yield
         finally:
             for extent in extents:
-                extent.readers -= 1
-                if extent.is_dropped and not extent.readers:
-                    self._pages.give(extent.pages)
+                readers[extent.page] -= 1
+                if not readers[extent.page]:
+                    del readers[extent.page]
+                    if extent.page in self._dropped:
+                        self._dropped.discard(extent.page)
+                        self._free(extent)
 
     def _read(self, extent: SpoolExtent, octets: range, *, is_quick: bool) -> bytes:
         """Return these octets of the stored value of an extent. Raises DamagedBlock; and BlockingIOError if
@@ -300,8 +269,9 @@ class Spool:
             raise BlockingIOError
         file = self._file.fileno()
         value = bytearray(len(octets))
+        pages = self._pages.parts(extent.page, _pages_of(extent.octets))
         try:
-            for place, part in _parts(extent.pages, octets):
+            for place, part in _parts(pages, octets):
                 view = memoryview(value)[part.start - octets.start : part.stop - octets.start]
                 count = os.preadv(file, [view], place, _NOWAIT if is_quick else 0)
                 if is_quick and count < len(part):
@@ -317,14 +287,19 @@ class Spool:
 
     # -- the rest ------------------------------------------------------------------------------------------
 
-    def drop(self, extent: SpoolExtent) -> None:
-        """Free the pages of an extent as soon as nobody reads it."""
-        assert not extent.is_dropped
-        extent.is_dropped = True
-        self._extents -= 1
-        self._tails.shrank(self, INDEX_OCTETS)
-        if not extent.readers:
-            self._pages.give(extent.pages)
+    def drop(self, extents: Iterable[SpoolExtent]) -> None:
+        """Free the pages of extents, of each as soon as nobody reads it."""
+        for extent in extents:
+            self._extents -= 1
+            if extent.page in self._read_now:
+                self._dropped.add(extent.page)
+            else:
+                self._free(extent)
+        self._count()
+
+    def _free(self, extent: SpoolExtent) -> None:
+        self._large.pop(extent.page, None)
+        self._pages.give(extent.page, _pages_of(extent.octets))
 
     def statistics(self) -> SpoolStatistics:
         """Return how much is in the spool."""
@@ -336,6 +311,11 @@ class Spool:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def _pages_of(octets: int) -> int:
+    """Return how many pages N octets take."""
+    return -(-octets // PAGE_OCTETS)
 
 
 def _parts(pages: Sequence[range], octets: range) -> Iterator[tuple[int, range]]:

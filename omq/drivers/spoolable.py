@@ -8,25 +8,20 @@ import trio
 from msgspec import Struct
 
 from omq_storage.blocks import Block
-from omq_storage.pieces import LargeMessage
 
 MOST_COUNTED = 0.1
 """The most seconds between two looks at a subscriber that count."""
 
 
-class SpoolExtent(Struct, eq=False):
+class SpoolExtent(Struct, frozen=True):
     """Consecutive messages of one topic on the spool."""
 
     topic: int
     first: int
     next: int
     octets: int
-    pages: list[range]
-    large: LargeMessage | None
-    """Where its message is, if it has a single one that may have to be read in pieces."""
-    readers: int = 0
-    is_dropped: bool = False
-    """Whether its pages are free as soon as it has no readers."""
+    page: int
+    """The first of its pages, which no other extent has."""
 
 
 class Paced(Protocol):

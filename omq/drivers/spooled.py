@@ -1,8 +1,8 @@
 """What the spool has of one topic, read as if it were stored: see `omq.drivers.spool`."""
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
 
 from omq.drivers.seam import LITTLE_OCTETS, Gone
 from omq.drivers.spool import Spool
@@ -12,37 +12,46 @@ from omq_storage.errors import DamagedBlock
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 from omq_storage.pieces import LargeMessage
 
+_NUMBERS = 4
+"""The numbers of an extent in the index: its first id, the id after its last, its octets, and its page."""
+
 
 class Spooled:
     """Extents of one topic, in the order of their messages; messages between them may be lost."""
 
-    __slots__ = ("_extents", "_spool", "octets")
+    __slots__ = ("_index", "_spool", "_topic", "octets")
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, topic: int) -> None:
         self._spool = spool
-        self._extents: list[SpoolExtent] = []
+        self._topic = topic
+        self._index = array("Q")
+        """The numbers of each extent, one after another: there may be very many small ones."""
         self.octets = 0
         """The octets of all of them."""
 
     def __bool__(self) -> bool:
-        return bool(self._extents)
+        return bool(self._index)
 
     @property
     def first(self) -> int | None:
         """The id of the oldest message, or None."""
-        return self._extents[0].first if self._extents else None
+        return self._index[0] if self._index else None
 
     @property
     def last(self) -> SpoolExtent | None:
         """The extent with the newest messages, or None."""
-        return self._extents[-1] if self._extents else None
+        return self._extent(len(self._index) - _NUMBERS) if self._index else None
+
+    def _extent(self, at: int) -> SpoolExtent:
+        return SpoolExtent(self._topic, *self._index[at : at + _NUMBERS])
 
     def add(self, extents: Sequence[SpoolExtent], before: SpoolExtent | None) -> None:
         """Add newer messages, and those of the extent `before` again, which has not to be kept then."""
-        if self._extents and self._extents[-1] is before:
-            self._drop(self._extents.pop())
-        self._extents += extents
-        self.octets += sum(extent.octets for extent in extents)
+        if before is not None and self.last == before:
+            self._drop(range(len(self._index) - _NUMBERS, len(self._index)))
+        for each in extents:
+            self._index.extend((each.first, each.next, each.octets, each.page))
+            self.octets += each.octets
 
     def covers(self, position: int) -> bool:
         """Return whether it has the message `position`."""
@@ -50,24 +59,26 @@ class Spooled:
 
     def first_after(self, position: int) -> int | None:
         """Return the id of the first message above `position`, or None."""
-        index = bisect_right(self._extents, position, key=attrgetter("first"))
-        return self._extents[index].first if index < len(self._extents) else None
+        at = self._behind(position)
+        return self._index[at] if at < len(self._index) else None
 
     def forget_below(self, position: int) -> None:
         """Drop the extents whose messages are all below `position`."""
-        count = bisect_right(self._extents, position, key=attrgetter("next"))
-        for extent in self._extents[:count]:
-            self._drop(extent)
-        del self._extents[:count]
+        end = self._behind(position)
+        if end and self._index[end - _NUMBERS + 1] > position:
+            end -= _NUMBERS
+        self._drop(range(end))
 
-    def _drop(self, extent: SpoolExtent) -> None:
-        self.octets -= extent.octets
-        self._spool.drop(extent)
+    def _drop(self, numbers: range) -> None:
+        if numbers:
+            extents = [self._extent(at) for at in numbers[::_NUMBERS]]
+            del self._index[numbers.start : numbers.stop]
+            self.octets -= sum(extent.octets for extent in extents)
+            self._spool.drop(extents)
 
     def clear(self) -> None:
         """Drop all extents."""
-        if self._extents:
-            self.forget_below(self._extents[-1].next)
+        self._drop(range(len(self._index)))
 
     def at_hand(self, position: int) -> Sequence[Block]:
         """Return messages, this one among them, if they are few and the page cache has them."""
@@ -103,7 +114,11 @@ class Spooled:
         return None if extent is None else await self._spool.read_piece(extent, message, begin, octets)
 
     def _at(self, position: int) -> SpoolExtent | None:
-        index = bisect_right(self._extents, position, key=attrgetter("first")) - 1
-        if index < 0 or position >= self._extents[index].next:
-            return None
-        return self._extents[index]
+        at = self._behind(position) - _NUMBERS
+        return None if at < 0 or position >= self._index[at + 1] else self._extent(at)
+
+    def _behind(self, position: int) -> int:
+        """Return where the extents are in the index that begin above `position`."""
+        return _NUMBERS * bisect_right(
+            range(len(self._index) // _NUMBERS), position, key=lambda each: self._index[each * _NUMBERS]
+        )

@@ -199,8 +199,7 @@ class Spooler:
             if topic.spooled(extents, run.before):
                 self._topics[topic] = None
             else:
-                for extent in extents:
-                    self._spool.drop(extent)
+                self._spool.drop(extents)
 
     async def _forget(self) -> None:
         """Drop what nobody needs on the spool."""

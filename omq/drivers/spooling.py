@@ -74,7 +74,7 @@ class SpoolingDriver(CursorDriver):
         if self.deleted or all(channel.unwritten >= end for channel in self._channels):
             return False
         if self._spooled is None:
-            self._spooled = Spooled(self.resources.spool)
+            self._spooled = Spooled(self.resources.spool, self.topic.id)
         self._spooled.add(extents, before)
         self.tail.forget_below(end)
         return True

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from omq.drivers.spool import SpoolStatistics
+from omq.drivers.spool_pages import PAGE_OCTETS
 from omq.protocol.omq.types import Confirmed, Error, Message, Subscribed, Unsubscribed
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving
@@ -128,6 +129,25 @@ async def pause_among_eight(store: Path, topics: int) -> None:
         # It follows again.
         await publish_all(publisher, [b"next"])
         assert (await late.message()).body == b"next"
+
+
+async def test_a_little_of_each_of_very_many_topics_fits_into_the_spool(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although the memory is small, its index is smaller."""
+    topics = 1200
+    bodies = [body(number) for number in range(COUNT)]
+    async with serving(store, **SETTINGS) as host:
+        publisher = await declared(host, topics)
+        late, numbers = await subscribed(host, topics, receive_octets=4096)
+        quick, own = await subscribed(host, topics)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, quick, own, bodies)
+            nursery.start_soon(publish_all, publisher, bodies, topics)
+        assert spool(host).used > topics * PAGE_OCTETS
+        await read_all(late, numbers, bodies)
+        await eventually(lambda: is_empty(host))
+    assert not caplog.messages
 
 
 async def test_large_messages_are_read_from_the_spool_in_pieces(store: Path) -> None:
