@@ -278,7 +278,7 @@ class Session:
     async def room_to_route(self, lacking: "StoreLane") -> None:
         """Wait until this store and the memory for posts have room for messages that are routed."""
         writer: Writer = lacking.owner
-        await writer.lane_room()
+        await writer.routed.room()
         if not self._granted:
             await self._shared.posted.take(ROUTED_OCTETS)
             self._granted = ROUTED_OCTETS

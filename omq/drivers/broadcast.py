@@ -209,7 +209,7 @@ class BroadcastDriver(SpoolingDriver):
         channels = self._channels
         if self.writer is not None:
             self.route.is_watched = bool(channels)
-            lane = self.writer.lane
+            lane = self.writer.routed.lane
             if lane is None or self.deleted or not self._may_route:
                 self.route.close()
             else:

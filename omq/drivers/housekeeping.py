@@ -92,7 +92,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
         log.warning("there is room on the disk again")
     for writer in catalogue.writers.values():
         writer.refusal = refusal
-        writer.disk_reserve = reserve
+        writer.fragments.disk_reserve = reserve
 
 
 def _disk(store: Path) -> DiskStatistics:

@@ -64,7 +64,7 @@ class Upload:
         self._collected = [whole[octets:]]
         del whole
         try:
-            await self._writer.put_fragments(self._driver, part)
+            await self._writer.fragments.put(self._driver, part)
         finally:
             self._give_back()
         self._octets -= octets

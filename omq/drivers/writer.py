@@ -10,41 +10,37 @@ consecutive.
 """
 
 import logging
-import os
 import time
 import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
-from msgspec import Struct
 
 from omq.drivers.budget import Budget
+from omq.drivers.fragment_commits import FragmentCommits
 from omq.drivers.histogram import Histogram
 from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients
-from omq.drivers.reasons import DELETED, Failure, Refused
+from omq.drivers.reasons import DELETED, Failure
 from omq.drivers.reservations import Numbered, Reservations
-from omq.drivers.routed import RoutedPost
-from omq.drivers.sequences import without_repeated
+from omq.drivers.routed import RoutedPost, RoutedQueue, assign_ids, commit_of
 from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
+from omq.drivers.topic_commit import TopicCommit, topic_commit
 from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
-from omq_storage import codec
-from omq_storage.batches import Batch, blocks_of
 from omq_storage.blocks import Block
 from omq_storage.commits import block_of
 from omq_storage.environment import Environment, Extent
-from omq_storage.errors import Limit, StoreError, StoreFull
-from omq_storage.fragments import Fragmented, Fragments, Uploaded
+from omq_storage.errors import StoreError, StoreFull
+from omq_storage.fragments import Fragmented
 
 if TYPE_CHECKING:
-    from omq_storage._codec import StoreCommit, StoreLane, StorePart
+    from omq_storage._codec import StoreCommit, StorePart
 
 GROUP_OCTETS = 4 << 20
 """The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
@@ -62,55 +58,14 @@ POSTS_IN_TURN = 512
 TOPICS_IN_TURN = 64
 """They have another one after this many topics whose blocks are made, or become available to subscribers."""
 
-ROUTED_OCTETS = 6 << 20
-"""The limit of the messages of one commit that were routed from lines, in octets. Large commits have more
-messages for each topic, and the store takes its time for each topic."""
-
-ROUTED_MESSAGES = 1 << 16
-"""Their limit in messages."""
-
-ROUTED_SHARE = 3, 4
-"""They take at most this part of the memory for posts, so that other levels have the rest."""
-
-LONG_COMMIT_SECONDS = 0.01
-"""After a longer commit of these messages, the next one waits for more of them."""
-
-QUIET_SECONDS = 0.001
-"""It begins when none came for this time."""
-
-ROUTED_TOPICS_IN_TURN = 2048
-"""The tasks of the server have a turn after each step over N topics of these messages."""
-
 TOPICS_SETTLED_IN_TURN = 512
 """And after this many topics, or routed posts, that are settled. That is quick, and each turn wakes
 publishers.
 """
 
-GROUP_FRAGMENT_OCTETS = 1 << 20
-"""A commit of fragments ends with the part that reaches this. Posts wait for one of them at most."""
-
 log = logging.getLogger("omq.writer")
 
 T = TypeVar("T")
-
-
-class TopicCommit(Struct, frozen=True):
-    """What one commit stores of a topic: blocks, and the last sequence number of each producer in them."""
-
-    blocks: Sequence[Block | Fragmented]
-    sequences: Mapping[bytes, int]
-
-
-class _Waiting:
-    """A part of a large message that waits for its commit, and the outcome."""
-
-    __slots__ = ("driver", "failure", "is_done", "part")
-
-    def __init__(self, driver: StoredDriver, part: Fragments) -> None:
-        self.driver = driver
-        self.part = part
-        self.is_done = False
-        self.failure: Failure | None = None
 
 
 class CommitGroup:
@@ -187,8 +142,6 @@ class Writer:
         self.environment = environment
         self.refusal: Failure | None = None
         """Why posts are refused now (the disk's reserve is reached); None otherwise."""
-        self.disk_reserve = 0
-        """Octets of free disk that parts of large messages leave."""
         self.was_full = False
         """Whether a commit found no room since the last round of housekeeping."""
         self.saving = trio.Lock()
@@ -202,18 +155,8 @@ class Writer:
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = PostQueue()
-        self.lane: StoreLane | None = None
-        """The lane to this level for messages that are routed from lines; only compiled code can do that."""
-        if codec.COMPILED:
-            part, whole = ROUTED_SHARE
-            octets = min(ROUTED_OCTETS, budget.limit * part // whole)
-            self.lane = codec.native.StoreLane(octets, ROUTED_MESSAGES)
-            self.lane.owner = self
-        self._routed: list[RoutedPost] = []
-        self._lane_has_room = trio.lowlevel.ParkingLot()
-        self._routed_seconds = 0.0
-        """How long the last commit of routed messages took."""
-        self._turn_of_lane = trio.Lock()
+        self.routed = RoutedQueue(budget.limit, self)
+        """The messages that were routed from lines, and wait."""
         self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._idle = trio.Event()
@@ -229,15 +172,15 @@ class Writer:
         self._began: float | None = None  # the current commit
         self._trouble: Failure | None = None
         self._checkpoint_trouble: Failure | None = None
-        self._fragments: deque[_Waiting] = deque()
-        self._turn_of_fragments = trio.Lock()
+        self.fragments = FragmentCommits(self, self._lock)
+        """Stores the bodies of large messages as they arrive."""
 
     def statistics(self) -> WriterStatistics:
         """Return a snapshot of what waits, and of what was stored so far."""
         return WriterStatistics(
             level=self.environment.level,
-            waiting_posts=len(self._posts) + len(self._routed),
-            waiting_octets=self._posts.octets + sum(post.held for post in self._routed),
+            waiting_posts=len(self._posts) + len(self.routed.posts),
+            waiting_octets=self._posts.octets + sum(post.held for post in self.routed.posts),
             commits=self._commits,
             commit_seconds=self._commit_seconds,
             last_commit_seconds=self._last_commit_seconds,
@@ -262,15 +205,8 @@ class Writer:
         """Queue messages that were routed from lines. Their octets are taken from the budget, too; the lane
         limits them to those of one commit.
         """
-        self._routed.append(post)
+        self.routed.posts.append(post)
         self._want()
-
-    async def lane_room(self) -> None:
-        """Wait until the lane has room, behind those who wait already: a commit has room for few of them."""
-        assert self.lane is not None
-        async with self._turn_of_lane:
-            while self.lane.is_full:
-                await self._lane_has_room.park()
 
     def _want(self) -> None:
         if self._idle.is_set():
@@ -301,68 +237,13 @@ class Writer:
         async with self._lock:
             return await in_thread(function)
 
-    async def put_fragments(self, driver: StoredDriver, part: Fragments) -> None:
-        """Store a part of a body of this topic, in a commit of its own or together with parts of others.
-
-        These commits are small and take turns with those of posts. Raises Refused.
-        """
-        waiting = _Waiting(driver, part)
-        self._fragments.append(waiting)
-        try:
-            async with self._turn_of_fragments:
-                while not waiting.is_done:
-                    await self._commit_fragments()
-        finally:
-            if waiting in self._fragments:
-                self._fragments.remove(waiting)
-        if waiting.failure is not None:
-            raise Refused.of(waiting.failure)
-
-    async def _commit_fragments(self) -> None:
-        async with self._lock:
-            group: list[_Waiting] = []
-            octets = 0
-            while self._fragments and octets < GROUP_FRAGMENT_OCTETS:
-                group.append(self._fragments.popleft())
-                octets += len(group[-1].part.octets)
-            # Others' parts are among them, so this connection may not end in the middle.
-            with trio.CancelScope(shield=True):
-                await self._put_all(group)
-
-    async def _put_all(self, group: Sequence["_Waiting"]) -> None:
-        """Store these parts in one transaction; if that fails, one by one."""
-        for waiting in group:
-            waiting.failure = DELETED if waiting.driver.deleted else self.refusal
-        parts = [waiting.part for waiting in group if waiting.failure is None]
-        try:
-            if parts:
-                await in_thread(partial(self._put_within_reserve, parts))
-        except Exception as problem:  # noqa: BLE001 - logged; nobody may wait for a part that fails
-            self.was_full |= isinstance(problem, StoreFull)
-            if len(parts) > 1:
-                for waiting in group:
-                    await self._put_all([waiting])
-                return
-            failure = for_clients(problem) if isinstance(problem, StoreError) else DEFECT
-            for waiting in group:
-                waiting.failure = waiting.failure or failure
-                waiting.is_done = True
-            if isinstance(problem, StoreError):
-                self._problems.add(problem)
-            else:
-                self._defects.add("".join(traceback.format_exception(problem)))
-        for waiting in group:
-            waiting.is_done = True
-
-    def _put_within_reserve(self, parts: Sequence[Fragments]) -> None:
-        """Write fragments within the disk's reserve: a large message can fill a disk faster than housekeeping
-        looks. Raise StoreFull when the reserve is reached.
-        """
-        path = self.environment.path
-        status = os.statvfs(path)
-        if status.f_bavail * status.f_frsize < self.disk_reserve:
-            raise StoreFull(Limit.DISK, f"The disk of {path} has less free than the reserve.")
-        self.environment.put_fragments(parts)
+    def told(self, problem: Exception) -> Failure:
+        """Log why a part of a large message was not stored, and return the failure for its publisher."""
+        if isinstance(problem, StoreError):
+            self._problems.add(problem)
+            return for_clients(problem)
+        self._defects.add("".join(traceback.format_exception(problem)))
+        return DEFECT
 
     async def checkpoint(self) -> None:
         """Make everything that was written so far durable. Raises StoreError."""
@@ -383,7 +264,7 @@ class Writer:
         """Commit the submitted posts, group after group, until cancelled."""
         while True:
             await self._wanted.wait()
-            while self._routed or self._posts:
+            while self.routed.posts or self._posts:
                 await self._commit_next()
             self._wanted = trio.Event()
             self._idle.set()
@@ -400,9 +281,9 @@ class Writer:
         group = CommitGroup()
         while self._posts.move_to(group):
             await trio.lowlevel.cancel_shielded_checkpoint()
-        if self._routed:
+        if self.routed.posts:
             if not group.posts:
-                await self._collect_routed()
+                await self.routed.collect()
             await self._commit_routed()
         if group.posts:
             await self._commit(group.posts)
@@ -412,26 +293,9 @@ class Writer:
             if not self._posts.has(driver):
                 driver.allow_routing(True)
 
-    async def _collect_routed(self) -> None:
-        """Wait after a long commit while connections route more, but no longer than that took: one commit
-        costs less than two for the same topics.
-        """
-        assert self.lane is not None
-        now = moved = time.perf_counter()  # real time, as that of a commit
-        until = now + self._routed_seconds if self._routed_seconds > LONG_COMMIT_SECONDS else now
-        known = len(self._routed)
-        while now < until and now - moved < QUIET_SECONDS and not self.lane.is_full:
-            await trio.lowlevel.checkpoint()
-            now = time.perf_counter()
-            if len(self._routed) > known:
-                known, moved = len(self._routed), now
-
     async def _commit_routed(self) -> None:
         """Commit everything that was routed. If something is in the way, commit it topic by topic."""
-        assert self.lane is not None
-        routed, self._routed = self._routed, []
-        self.lane.begin()
-        self._lane_has_room.unpark_all()
+        routed = self.routed.take()
         parts = [post.take() for post in routed]
         if await self._append_routed(parts):
             for number, post in enumerate(routed, 1):
@@ -451,16 +315,9 @@ class Writer:
 
     async def _append_routed(self, parts: list["StorePart"]) -> bool:
         """Store these parts in one transaction; return False if nothing was stored."""
-        commit = codec.native.StoreCommit()
-        turn = ROUTED_TOPICS_IN_TURN
-        for part in parts:
-            commit.add(part)
-            turn -= len(part.names)
-            if turn < 0:
-                turn = ROUTED_TOPICS_IN_TURN
-                await trio.lowlevel.cancel_shielded_checkpoint()
+        commit = await commit_of(parts)
         async with self._lock:
-            if self.refusal is not None or not await self._number_routed(commit):
+            if self.refusal is not None or not await assign_ids(commit, self._ids):
                 return False
             began = self._began = time.perf_counter()
             try:
@@ -473,40 +330,13 @@ class Writer:
                 return False
             finally:
                 self._began = None
-            self._routed_seconds = time.perf_counter() - began
-            self._count(commit.messages, commit.octets, self._routed_seconds)
+            self.routed.seconds = time.perf_counter() - began
+            self._count(commit.messages, commit.octets, self.routed.seconds)
             for begin in range(0, len(commit), TOPICS_IN_TURN):
                 if begin:
                     await trio.lowlevel.cancel_shielded_checkpoint()
                 for driver, first, values in commit.stored(begin, begin + TOPICS_IN_TURN):
                     self._tell_routed(driver, first, values)
-        return True
-
-    async def _number_routed(self, commit: "StoreCommit") -> bool:
-        """Give the messages of a commit their ids; return False if a topic was deleted, or has no ids.
-
-        The posts of the commit will then try it again topic by topic, and report it.
-        """
-        counts: dict[StoredDriver, int] = {}
-        for begin in range(0, len(commit), ROUTED_TOPICS_IN_TURN):
-            if begin:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            counts.update(commit.without_ids(begin, begin + ROUTED_TOPICS_IN_TURN))
-        if counts:
-            try:
-                await self._ids.reserve(counts)
-            except Exception as problem:  # noqa: BLE001 - see above
-                log.debug("no ids could be reserved for %d topics: %s", len(counts), problem)
-                return False
-        now = time.time_ns() // 1000
-        for begin in range(0, len(commit), ROUTED_TOPICS_IN_TURN):
-            if begin:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            end = begin + ROUTED_TOPICS_IN_TURN
-            # No topic can lose its blocks from here on, see `_commit_at_once`.
-            if not commit.is_whole(begin, end):
-                return False
-            commit.number(begin, end, now)
         return True
 
     def _store_routed(self, commit: "StoreCommit") -> None:
@@ -521,7 +351,7 @@ class Writer:
         try:
             driver.routed(first, [block_of(driver.topic.id, *value) for value in values])
         except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
-            self._tell_stored_defect(driver)
+            self._tell(driver)
 
     async def _commit(self, group: Sequence[Post]) -> None:
         """Store a group of posts and settle each of them in any case.
@@ -565,7 +395,7 @@ class Writer:
                 if driver in failures or driver in defective:
                     continue
                 try:
-                    portion = await self._portion(driver, posts)
+                    portion = await topic_commit(driver, posts, self.environment)
                 except StoreError as problem:
                     self._problems.add(problem)
                     failures[driver] = for_clients(problem)
@@ -592,45 +422,12 @@ class Writer:
 
     def _tell_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
         """Log the exception that is being handled, which posts of this driver raised."""
-        what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
-        self._defects.add(what, topic=driver.topic.topic)
+        self._tell(driver)
         defective.add(driver)
 
     def _settle(self, post: Post, failure: Failure | None) -> None:
         self._budget.give(post.octets)
         post.confirmation.settle(failure)
-
-    async def _portion(self, driver: StoredDriver, posts: Sequence[Post]) -> TopicCommit:
-        """Return blocks of the messages that are not repeated. Raises StoreError."""
-        sequences: Mapping[bytes, int] = {}
-        if any(post.origins for post in posts):
-            posts, sequences = await self._without_repeated(driver, posts)
-        return TopicCommit(_blocks(driver, posts), sequences)
-
-    async def _without_repeated(
-        self, driver: StoredDriver, posts: Sequence[Post]
-    ) -> tuple[list[Post], dict[bytes, int]]:
-        """Return the posts without repeated messages, and the last sequence number of each producer with new
-        ones.
-
-        Look the numbers up in the store each time: they are right then whatever earlier commits did. All of
-        it runs in a thread, because it is work for each message.
-        """
-        producers = frozenset[bytes]().union(*(post.producers for post in posts))
-
-        def look() -> tuple[list[Post], dict[bytes, int]]:
-            kept = self.environment.sequences(driver.topic.id, producers)
-            last = dict(kept)
-            new = []
-            for post in posts:
-                batch, heads = without_repeated(post.batch, post.heads, post.origins, last)
-                if batch.count:
-                    new.append(replace(post, batch=batch, heads=heads))
-            return new, {
-                producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
-            }
-
-        return await in_thread(look)
 
     async def _reserve(
         self, counts: Mapping[StoredDriver, int], defective: set[StoredDriver]
@@ -695,11 +492,11 @@ class Writer:
             try:
                 driver.stored(portion.blocks, extents[driver.topic.id])
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
-                self._tell_stored_defect(driver)
+                self._tell(driver)
         return {}
 
-    def _tell_stored_defect(self, driver: Numbered) -> None:
-        """Log the exception that is being handled, which a driver raised after its messages were stored."""
+    def _tell(self, driver: Numbered) -> None:
+        """Log the exception that is being handled, which comes from this driver."""
         what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
         self._defects.add(what, topic=driver.topic.topic)
 
@@ -728,23 +525,3 @@ async def _take_turns(number: int) -> None:
     """
     if not number % TOPICS_IN_TURN:
         await trio.lowlevel.cancel_shielded_checkpoint()
-
-
-def _blocks(driver: StoredDriver, posts: Sequence[Post]) -> list[Block | Fragmented]:
-    """Return the messages of these posts as blocks with the next ids of the topic."""
-    topic, next_id, now = driver.topic.id, driver.next_id, driver.now()
-    found: list[Block | Fragmented] = []
-    batches: list[tuple[Batch, Sequence[bytes], int]] = []
-    for post in posts:
-        if isinstance(post.batch, Uploaded):
-            if batches:
-                found += blocks_of(topic, next_id, now, batches)
-                next_id = found[-1].next
-                batches = []
-            found.append(post.batch.message(topic, next_id, now, post.heads[0] if post.heads else b""))
-            next_id += 1
-        else:
-            batches.append((post.batch, post.heads, post.octets))
-    if batches:
-        found += blocks_of(topic, next_id, now, batches)
-    return found

@@ -407,7 +407,7 @@ async def test_the_reserve_of_the_disk_is_kept_in_the_middle(store: Path) -> Non
         octets = envelopes([body(3 * MIB)])
         await connection.send(octets[:MIB])
         for writer in host.server.catalogue.writers.values():
-            writer.disk_reserve = 1 << 60
+            writer.fragments.disk_reserve = 1 << 60
         await connection.send(octets[MIB:])
         (answer,) = await said(connection)
         assert answer == b"541 INTERNAL-ERROR 0 messages stored; the disk is full", answer

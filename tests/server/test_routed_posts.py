@@ -11,9 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from omq.drivers.routed import RoutedPost
+from omq.drivers.routed import QUIET_SECONDS, RoutedPost
 from omq.drivers.signal import Signal
-from omq.drivers.writer import QUIET_SECONDS
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Subscribed
 from omq.terminals.omq.replies import COLLECTED_OCTETS, Replies
@@ -316,7 +315,7 @@ async def test_a_connection_is_not_read_while_too_many_outcomes_wait(
 
 
 class Watch:
-    """The time of the writer, which passes when a test says so."""
+    """The time of commits, which passes when a test says so."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -333,7 +332,8 @@ async def test_after_a_long_commit_the_next_one_waits_for_more_messages(
     store: Path, monkeypatch: pytest.MonkeyPatch, passing: float
 ) -> None:
     watch, seconds, found = Watch(), 1.0, []
-    monkeypatch.setattr("omq.drivers.writer.time", watch)
+    for module in ("routed", "writer"):
+        monkeypatch.setattr(f"omq.drivers.{module}.time", watch)
     append = Environment.append_commit
 
     def lasting(environment: Environment, commit: Any) -> None:
@@ -366,7 +366,7 @@ async def test_after_a_long_commit_the_next_one_waits_for_more_messages(
 async def test_connections_that_wait_for_a_commit_take_turns_in_their_order(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omq.drivers.writer.ROUTED_MESSAGES", 1)
+    monkeypatch.setattr("omq.drivers.routed.ROUTED_MESSAGES", 1)
     async with serving(store) as host:
         clients = [await host.connect() for _ in range(12)]
         await declare(clients[0], [b"a"], b"(Persistent Strong)")
