@@ -38,7 +38,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, CreditKind, Subscriber
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
-from omq.exchanges.copies import MARK, copies_of
+from omq.exchanges.copies import copies_of, may_have_copies
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import RoutedPart
 from omq.exchanges.types import DEFAULT, RESERVED, Destination, DestinationKind, Exchange, alternate_exchange
@@ -151,10 +151,11 @@ class Topology:
             if len(self._allowed) >= MOST_REMEMBERED:
                 self._allowed.clear()
             self._allowed.add(place)
-        if exchange == DEFAULT and MARK in b"".join(heads):
+        may_copy = may_have_copies(heads)
+        if may_copy and exchange == DEFAULT:
             for copy in {key for head in heads for key in copies_of(head).keys}:
                 self._check_publish(exchange, copy)
-        return self._exchanges.parts(exchange, key, heads)
+        return self._exchanges.parts(exchange, key, heads, may_copy=may_copy)
 
     def _check_publish(self, exchange: bytes, key: bytes) -> None:
         if exchange != DEFAULT:

@@ -42,6 +42,7 @@ from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import BlockRecord, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.fragments import Fragmented, Uploaded
+from omq_storage.heads import octets_of
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 from omq_storage.pieces import LargeMessage
 from omq_storage.records import missing_ids
@@ -246,7 +247,7 @@ class Driver(ABC):
                 return CONFIRMED
         octets = batch.octets
         if heads:
-            octets += sum(map(len, heads))
+            octets += octets_of(heads)
         if self.writer is not None:
             producers = producers_of(origins) if origins else frozenset[bytes]()
             post = Post(self, batch, octets, Confirmation(), heads, origins, producers, self.failures)

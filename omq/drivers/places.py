@@ -14,6 +14,7 @@ from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
 from omq.drivers.waits import Room
 from omq_storage.batches import Batch, pieces_within
+from omq_storage.heads import octets_of
 
 
 class PersistentPlace(NoRoom):
@@ -140,7 +141,7 @@ class TopicPlace(NoRoom):
         if not self._has_ids(piece.count):
             return False
         if self._held is None:
-            self._held = self._room(piece.octets + sum(map(len, heads)))
+            self._held = self._room(piece.octets + octets_of(heads))
         if self._held is None:
             return False
         held, self._held = self._held, None

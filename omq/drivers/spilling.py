@@ -12,6 +12,7 @@ from omq_storage.batches import Batch
 from omq_storage.blocks import Block
 from omq_storage.environment import Environment, Extent
 from omq_storage.fragments import Fragmented
+from omq_storage.heads import octets_of
 
 
 class SpillingDriver(RoundRobinDriver):
@@ -51,7 +52,7 @@ class SpillingDriver(RoundRobinDriver):
         assert not self.is_persistent
         if self._spill is None:
             self._spill = Spill(self, self.resources.spills, self.resources.memory.posted)
-        return self._spill.offer(batch, heads, batch.octets + sum(map(len, heads)))
+        return self._spill.offer(batch, heads, batch.octets + octets_of(heads))
 
     def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
         """See `Driver.hand_over`. What others have on its way to the disk comes first."""

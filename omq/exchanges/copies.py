@@ -4,6 +4,7 @@ A message with them is routed as if it were published once with each of the keys
 message, so that no consumer sees it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ from omq.exchanges.types import argument
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Table, check_small_table, names
 from omq.protocol.amqp.shortstr import FieldError
+from omq_storage.heads import common
 
 CC, BCC = b"CC", b"BCC"
 
@@ -20,6 +22,12 @@ MARK = b"CC"
 """Both names end with this, so a head without it has neither header. To search for it costs much
 less than to look for the headers.
 """
+
+
+def may_have_copies(run: Sequence[bytes]) -> bool:
+    """Return whether any of these heads may have one of these headers."""
+    head = common(run)
+    return MARK in (b"".join(run) if head is None else head)
 
 
 class Copies(Struct, frozen=True):

@@ -85,9 +85,11 @@ class Exchanges:
         """See `Router.route`."""
         return self._router.route(exchange, key, head)
 
-    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[RoutedPart]:
+    def parts(
+        self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
+    ) -> Sequence[RoutedPart]:
         """See `Router.parts`."""
-        return self._router.parts(exchange, key, run)
+        return self._router.parts(exchange, key, run, may_copy=may_copy)
 
     async def _deliver(
         self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[DeadLetter]

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
-from omq.exchanges.copies import MARK, check_headers, copies_of
+from omq.exchanges.copies import check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
 from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange
 from omq.logs import quoted
@@ -91,11 +91,14 @@ class Router:
             return self._compute(exchange, key, head)
         return self._route_by_headers(exchange, key, head) if route is None else route
 
-    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[RoutedPart]:
+    def parts(
+        self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
+    ) -> Sequence[RoutedPart]:
         """Divide a run of messages that a client publishes by their routes. See `route`.
 
-        `run` has the heads of the messages. Raises Refused also for an internal exchange, and for headers CC
-        and BCC that are not arrays of strings.
+        `run` has the heads of the messages, and `may_copy` says whether any of them may have the headers CC
+        and BCC. Raises Refused also for an internal exchange, and where these headers are not arrays of
+        strings.
         """
         declared = self._exchanges.get(exchange)
         if declared is not None and declared.internal:
@@ -105,7 +108,7 @@ class Router:
         else:
             self.route(exchange, key)  # so that it is known whether it depends on the headers
             depends = self._routes[exchange, key] is None
-        if not depends and MARK not in b"".join(run):
+        if not (depends or may_copy):
             return (RoutedPart(self.route(exchange, key), None, run),)
         return self._parts(exchange, key, run, depends)
 

@@ -31,6 +31,7 @@ __all__ = [
     "frames_of",
     "gathered",
     "missing",
+    "multiples",
     "native",
     "property_flags",
     "rises",
@@ -65,6 +66,12 @@ def property_flags(offsets: Octets, octets: Octets) -> int:
     """See `omq_storage.plain.property_flags`."""
     found = native.property_flags(offsets, octets) if COMPILED else None
     return plain.property_flags(offsets, octets) if found is None else found
+
+
+def multiples(step: int, count: int) -> bytes:
+    """See `omq_storage.numbers.multiples`."""
+    made = native.multiples(step, count) if COMPILED else None
+    return numbers.multiples(step, count) if made is None else made
 
 
 def rises(offsets: Octets, count: int, size: int, least: int) -> bool:

@@ -41,6 +41,23 @@ class Heads(msgspec.Struct, frozen=True):
         return bytes(self.octets[begin:end])
 
 
+def common(heads: Sequence[bytes]) -> bytes | None:
+    """Return the head that all of these messages have; None if they differ, or if there is no message.
+
+    Most senders send messages that are alike. Equal heads that are one object cost no comparison.
+    """
+    count = len(heads)
+    if count == 1:
+        return heads[0]
+    return heads[0] if count and heads.count(heads[0]) == count else None
+
+
+def octets_of(heads: Sequence[bytes]) -> int:
+    """Return how many octets these heads have together."""
+    head = common(heads)
+    return sum(map(len, heads)) if head is None else len(heads) * len(head)
+
+
 def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
     """Return the heads of ``count`` messages; None if all are empty.
 
@@ -52,11 +69,10 @@ def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
         # Where messages come one by one, each is a block, and this takes half of the time.
         _check_size(len(heads[0]))
         return Heads(numbers.pair(0, len(heads[0])), heads[0]) if heads[0] else None
-    if count and heads[0] and heads.count(heads[0]) == count:
-        # Most senders send messages that are alike. Equal heads that are one object cost no comparison.
-        length = len(heads[0])
-        _check_size(count * length)
-        return Heads(numbers.pack(range(0, (count + 1) * length, length)), heads[0] * count)
+    head = common(heads)
+    if head is not None:
+        _check_size(count * len(head))
+        return Heads(codec.multiples(len(head), count + 1), head * count) if head else None
     lengths = list(map(len, heads))
     size = sum(lengths)
     if not size:

@@ -28,6 +28,13 @@ def pack(numbers: Iterable[int]) -> bytes:
     return four.tobytes()
 
 
+def multiples(step: int, count: int) -> bytes:
+    """Return the array of the first ``count`` multiples of ``step``, which begin with 0; all are below
+    2^32.
+    """
+    return pack(range(0, count * step, step)) if step else bytes(SIZE * count)
+
+
 def pair(first: int, second: int) -> bytes:
     """Return the array of two numbers."""
     return _PAIR.pack(first, second)

@@ -226,6 +226,23 @@ def test_the_property_flags_of_heads(heads: list[bytes]) -> None:
 
 
 @needs_codec
+@given(st.integers(0, 300), st.integers(1, 3000))
+@example(0, 1)
+@example((1 << 32) - 1, 2)
+def test_multiples(step: int, count: int) -> None:
+    assert (
+        codec.native.multiples(step, count) == numbers.multiples(step, count) == codec.multiples(step, count)
+    )
+    assert numbers.unpack(codec.multiples(step, count)) == [index * step for index in range(count)]
+
+
+@needs_codec
+@pytest.mark.parametrize(("step", "count"), [(-1, 2), (1 << 32, 2), (1 << 31, 3), (1, 0), (1, 1 << 28)])
+def test_multiples_that_do_not_fit(step: int, count: int) -> None:
+    assert codec.native.multiples(step, count) is None
+
+
+@needs_codec
 @given(st.integers(0, 40), st.lists(st.integers(0, 60), min_size=1, max_size=40), st.data())
 def test_offsets_that_rise_but_for_one(least: int, gaps: list[int], data: st.DataObject) -> None:
     bounds = list(accumulate((least + gap for gap in gaps), initial=0))

@@ -1,5 +1,21 @@
 # The heads of a block's messages: exchange, routing key, property flags, properties.
 
+def multiples(step, count):
+    """See `omq_storage.numbers.multiples`; None for numbers that do not fit."""
+    cdef int64_t i, each, total
+    cdef bytes made
+    cdef uint8_t* at
+    if not 0 <= step < 1 << 32 or not 0 < count < 1 << 28 or step * (count - 1) >= 1 << 32:
+        return None
+    each = step
+    total = count
+    made = PyBytes_FromStringAndSize(NULL, NUMBER * total)
+    at = octets_of(made)
+    for i in range(total):
+        put_little(at + NUMBER * i, <uint32_t>(each * i))
+    return made
+
+
 def property_flags(offsets, octets):
     """See `omq_storage.plain.property_flags`; None for offsets that are not numbers of octets of these."""
     cdef Py_buffer bounds, buffer
