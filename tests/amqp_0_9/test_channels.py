@@ -79,6 +79,7 @@ def test_amqplain(broker: Broker) -> None:
         ("AMQPLAIN", table({"LOGIN": "guest", "PASSWORD": "guest"})[4:] + b"\0V" * 60_000),
         ("PLAIN", b"guest"),
         ("PLAIN", b"\0guest:x\0guest"),
+        ("PLAIN", b"other\0guest\0guest"),
         ("EXTERNAL", b""),
     ],
 )

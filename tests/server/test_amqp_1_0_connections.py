@@ -101,6 +101,9 @@ async def test_clients_authenticate(store: Path) -> None:
             assert (await client.authenticate("PLAIN", b"\0me\0x")).code == 0
             await client.open()
             assert host.server.terminals()[-1].statistics().client == b"me"
+        for identity, code in ((b"me", 0), (b"you", 1)):
+            async with peer(host.port) as client:
+                assert (await client.authenticate("PLAIN", identity + b"\0me\0x")).code == code
         async with peer(host.port) as client:
             assert (await client.authenticate("PLAIN", b"me")).code == 1
             with pytest.raises(EOFError):

@@ -19,13 +19,16 @@ class BadLogin(Exception):
 
 
 def read_plain(response: bytes) -> Login:
-    """Read `authorisation identity | 0 | name | 0 | secret` (RFC 4616); the identity is not looked at.
+    """Read `authorisation identity | 0 | name | 0 | secret` (RFC 4616). The identity is empty or the name: no
+    client acts for another one.
 
     Raises BadLogin.
     """
     parts = response.split(b"\0", 2)
     if len(parts) != 3:
         raise BadLogin("the response to PLAIN has no name and secret")
+    if parts[0] not in (b"", parts[1]):
+        raise BadLogin("a client cannot act for another one")
     return Login(client_name(parts[1]), parts[2].removesuffix(b"\0"))
 
 
