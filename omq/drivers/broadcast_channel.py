@@ -155,6 +155,12 @@ class BroadcastChannel:
         """As `position`, but before the messages that were taken and may be taken again."""
         return self.driver.next_id if self.follows else self._unwritten
 
+    @property
+    def begun(self) -> int | None:
+        """The message of which its subscriber may have a part, and gets the rest from where it was read."""
+        is_begun = self._begun is not None or self._unwritten < self._position
+        return self._unwritten if is_begun and self.rest is Rest.GIVEN_AGAIN else None
+
     def ready(self) -> bool:
         end = self.driver.next_id
         if self._limit is not None:

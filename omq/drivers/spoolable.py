@@ -77,5 +77,8 @@ class Spoolable(Protocol):
         an extent `before`, if there is one. Return whether anybody needs them.
         """
 
-    def forget_spooled(self, watch: StallWatch) -> bool:
-        """Drop what is on the spool and nobody needs. Return whether something is left there."""
+    def forget_spooled(self, watch: StallWatch, *, is_full: bool) -> bool:
+        """Drop what is on the spool and nobody needs. Return whether something is left there.
+
+        Unless the spool is full, messages stay that subscribers are in the middle of who are left behind.
+        """

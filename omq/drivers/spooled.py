@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from omq.drivers.seam import LITTLE_OCTETS, Gone
 from omq.drivers.spool import Spool
@@ -62,11 +62,16 @@ class Spooled:
         at = self._behind(position)
         return self._index[at] if at < len(self._index) else None
 
-    def forget_below(self, position: int) -> None:
-        """Drop the extents whose messages are all below `position`."""
+    def forget_below(self, position: int, kept: Collection[int] = ()) -> None:
+        """Drop the extents whose messages are all below `position`, except those with a message of `kept`."""
         end = self._behind(position)
         if end and self._index[end - _NUMBERS + 1] > position:
             end -= _NUMBERS
+        for message in sorted(kept, reverse=True):
+            at = self._behind(message) - _NUMBERS
+            if 0 <= at < end and message < self._index[at + 1]:
+                self._drop(range(at + _NUMBERS, end))
+                end = at
         self._drop(range(end))
 
     def _drop(self, numbers: range) -> None:

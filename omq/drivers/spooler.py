@@ -6,7 +6,8 @@ While the spool is written, publishers of topics with a subscriber that is behin
 When it is full they wait, too, but not for long. After that the oldest messages are lost.
 
 A subscriber whose connection takes nothing for `spool_seconds` is left behind: the spool keeps nothing for it
-until it takes something again.
+until it takes something again, except the message that it is in the middle of. That one stays while the spool
+is not full: without its rest the connection would have to be closed.
 """
 
 import logging
@@ -126,6 +127,7 @@ class Spooler:
         """Spool until there is room again, or there is nothing to spool."""
         self._makes_no_room = False
         while self._excess() > 0:
+            is_full = False
             runs = await self._find()
             if not runs and self._leaving() < self._tails.limit // 8:
                 return
@@ -136,12 +138,12 @@ class Spooler:
                     self._makes_no_room = True  # but connections do
             except SpoolFull as full:
                 self._full.add(full)
-                self._makes_no_room = True
+                is_full = self._makes_no_room = True
                 if not any(topic.is_waited_for(self._watch) for topic in runs):
                     self._waits_until = -inf
             if self._makes_no_room:
                 await trio.sleep(LOOK_SECONDS if runs else BACKLOG_SECONDS)
-                await self._forget()
+                await self._forget(is_full=is_full)
             else:
                 self._waits_until = trio.current_time() + self._seconds
             self._entrances.look()
@@ -201,12 +203,12 @@ class Spooler:
             else:
                 self._spool.drop(extents)
 
-    async def _forget(self) -> None:
+    async def _forget(self, *, is_full: bool = False) -> None:
         """Drop what nobody needs on the spool."""
         slices = Slices()
         for topic in list(self._topics):
             await slices.step()
-            if not topic.forget_spooled(self._watch):
+            if not topic.forget_spooled(self._watch, is_full=is_full):
                 del self._topics[topic]
         if not self._topics:
             await self._spool.shorten()

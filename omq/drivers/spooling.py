@@ -79,10 +79,14 @@ class SpoolingDriver(CursorDriver):
         self.tail.forget_below(end)
         return True
 
-    def forget_spooled(self, watch: StallWatch) -> bool:
+    def forget_spooled(self, watch: StallWatch, *, is_full: bool) -> bool:
         if self._spooled is None:
             return False
-        self._spooled.forget_below(self._needed(watch))
+        begun: set[int] = set()
+        if not is_full:
+            channels = chain(self._channels, self._cancelled)
+            begun.update(channel.begun for channel in channels if channel.begun is not None)
+        self._spooled.forget_below(self._needed(watch), begun)
         return bool(self._spooled)
 
     def _needed(self, watch: StallWatch) -> int:
