@@ -306,7 +306,9 @@ class PriorityQueueDriver(QueueDriver):
             except DamagedBlock as damaged:
                 last = damaged.first if damaged.last is None else damaged.last
                 last = max(message, min(last, known - 1))
-                self._report(Gone(message, last, f"the store is damaged there ({damaged.why})"))
+                first = max(message, self._cursor)  # those below it are reported when they are dealt
+                if first <= last:
+                    self._report(Gone(first, last, f"the store is damaged there ({damaged.why})"))
                 message = last + 1
                 continue
             except StoreError:

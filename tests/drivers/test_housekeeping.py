@@ -10,7 +10,7 @@ from served_drivers import KIB, WEAK, Client, opened, post, quiet
 from trio.testing import MockClock
 
 from omq.drivers import slices
-from omq.drivers.housekeeping import POSITION_SECONDS, keep_positions, keep_tidy
+from omq.drivers.housekeeping import POSITION_SECONDS, keep_positions, keep_tidy, tidy
 from omq.model import Delivery
 from omq_storage.levels import Level
 
@@ -139,3 +139,26 @@ async def test_a_stop_stores_the_positions_that_housekeeping_is_saving(
         for name in names:
             driver = await drivers.declare(WEAK, Delivery.ROUND_ROBIN, name)
             assert driver.info().messages == 0
+
+
+@pytest.mark.parametrize("saved", [False, True])
+async def test_a_topic_without_changes_waits_for_no_commit(tmp_path: Path, saved: bool) -> None:
+    """Done messages are deleted when the position is saved, and nothing is written then until it changes."""
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+        assert driver.writer is not None
+        worker = Client(driver)
+        worker.request(10)
+        for _ in range(5):
+            await post(driver, bytes(600 * KIB))  # too large to be merged
+        await worker.read()
+        for done in (range(1, 4), range(4, 6)):
+            worker.settle(*done)
+            if saved:
+                await drivers.save_positions()
+            await tidy(driver, driver.writer)
+            blocks = drivers.store.level(Level.WEAK).blocks(driver.topic.id, 0)
+            assert [block.first for block in blocks] == [*range(done.stop if saved else 1, 6)]
+            async with driver.writer.paused():
+                with trio.fail_after(60):
+                    await tidy(driver, driver.writer)

@@ -7,6 +7,7 @@ import pytest
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from made_stores import damage
 from served_drivers import Client, Drivers, Listener, messages_of, opened, post, quiet
 
 from omq.drivers import priority_queue
@@ -118,6 +119,31 @@ async def test_priorities_survive_a_kill(tmp_path: Path) -> None:
         assert queue.ready == 0
         await publish(queue, 1, 2)
         assert await everything(queue) == ["2", "1"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_damaged_blocks_at_the_start_are_told_as_gone(tmp_path: Path, killed: bool) -> None:
+    """Once, and the messages before and after them keep their priorities. Only a stop saves which wait."""
+    options = QueueOptions(durable=True, sync=Sync.WEAK, max_priority=10)
+    async with opened(tmp_path / "store", killed=killed) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", options)
+        for levels in ([1, 2], [9, 3, 9], [5], [8, 8]):
+            await publish(queue, *levels)
+        topic = queue.topic.id
+    for first in (3, 7):
+        damage(tmp_path / "store", topic, first)
+    async with opened(tmp_path / "store") as drivers:
+        found = drivers.catalogue.lookup(b"q")  # at once, before the messages are read
+        assert isinstance(found, QueueDriver)
+        client = Client(queue := found)
+        client.request(10)
+        assert (await client.read()).bodies == [b"5", b"2", b"1"]
+        gaps = [(gap.first, gap.last) for gap in client.gaps]
+        assert gaps == ([(3, 5), (7, 8)] if killed else [(id, id) for id in (3, 4, 5, 7, 8)])
+        assert {gap.reason for gap in client.gaps} == {"the store is damaged there (its checksum is wrong)"}
+        client.close()
+        await publish(queue, 4, 6)
+        assert await everything(queue) == ["6", "5", "4", "2", "1"]
 
 
 async def test_a_queue_that_is_too_long_at_the_start(tmp_path: Path) -> None:
@@ -271,6 +297,22 @@ def test_many_messages_are_sorted_in_portions() -> None:
     assert portions == 2 * 4  # every second message has another priority
     assert [levels.pop() for _ in range(count // 2)] == list(range(1, count, 2))
     assert levels.lowest == 0
+
+
+@pytest.mark.parametrize("first", [0, 1000, 1024, 5000])
+def test_only_the_priorities_of_messages_that_are_done_are_forgotten(first: int) -> None:
+    """Also of those that lie in several chunks, some of which have none."""
+    levels = Levels()
+    ids = range(first, first + 4000)
+    levels.learn(ids[:1500], 3)
+    levels.learn(ids[3500:], 3)
+    done = {*ids[100:200:2], *ids[600:3700]}
+    levels.forget(ids[100:200:2])
+    for _ in range(2):  # the second time there is nothing to forget
+        levels.forget(ids[600:3700])
+    levels.add(Ids(ids).runs())
+    high = [id for id in (*ids[:1500], *ids[3500:]) if id not in done]
+    assert [levels.pop() for _ in ids] == [*high, *sorted(set(ids) - set(high))]
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 255), min_size=1, max_size=300))

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from quietness import pass_time
+from trio.testing import MockClock
 
 from omq.protocol.omq.types import Confirmed, Declared
 from omq_storage.catalogue import StoreCatalogue
@@ -124,6 +126,31 @@ async def test_a_topic_whose_ids_cannot_be_reserved_fails_no_other_publisher(
                 assert (await client.error()).startswith(b"Confirm 1: ")
             else:
                 assert await client.frame() == Confirmed(1)
+
+
+async def test_the_catalogue_gets_free_pages_once_when_ids_could_not_be_reserved(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By two commits (`StoreCatalogue.recycle_pages`), and by none while nothing fails."""
+    reserve = StoreCatalogue.reserve
+    await declare_before(store)
+    async with serving(store, missed_pings=0) as host:
+        client = await host.connect()
+        before = commits(host)
+        await pass_time(clock, 10)
+        assert commits(host) == before
+
+        def refuse(self: StoreCatalogue, bounds: Mapping[int, int]) -> None:
+            raise StoreFull(Limit.DISK, "There is no room on disk.")
+
+        monkeypatch.setattr(StoreCatalogue, "reserve", refuse)
+        await client.send(publish(TOPICS[0], [b"first"]) + b"(Confirm 1)\n")
+        assert (await client.error()).startswith(b"Publish t0: ")
+        assert (await client.error()).startswith(b"Confirm 1: ")
+        monkeypatch.setattr(StoreCatalogue, "reserve", reserve)
+        assert commits(host) == before
+        await pass_time(clock, 10)
+        assert commits(host) == before + 2
 
 
 async def test_ids_of_a_new_transient_topic_are_reserved_with_its_record(store: Path) -> None:
