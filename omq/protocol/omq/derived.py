@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
-from omq.protocol.omq.sexp import Sexp, SexpError, atom, read
+from omq.protocol.omq.sexp import Sexp, SexpError, atom, read_one
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class Derived:
         should be.
         """
         try:
-            return self.variant(kinds, _one(payload))
+            return self.variant(kinds, read_one(payload))
         except ConversionError as error:
             raise SexpError(f"{what} {error}") from error
 
     def read_list(self, kind: type, payload: bytes, what: str) -> tuple[object, ...]:
         """Parse a list of values of this type from the payload of a frame. Raises SexpError."""
-        sexp = _one(payload)
+        sexp = read_one(payload)
         try:
             if isinstance(sexp, bytes):
                 raise ConversionError("must be a list, not an atom")
@@ -171,13 +171,6 @@ def _adjacent(parts: Sequence[bytes]) -> bytes:
         spaced.append(part)
         was_bare = is_bare
     return b"".join(spaced)
-
-
-def _one(payload: bytes) -> Sexp:
-    sexp = read(payload)
-    if sexp is None:
-        raise SexpError("there is no sexp")
-    return sexp
 
 
 def _bool(sexp: Sexp) -> bool:

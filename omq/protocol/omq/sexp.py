@@ -279,6 +279,14 @@ def steps(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None
     return _with_atoms(trees[0], values)
 
 
+def read_one(payload: bytes) -> Sexp:
+    """Return the one sexp in the payload of a frame. Raises SexpError, also when it has none."""
+    sexp = read(payload)
+    if sexp is None:
+        raise SexpError("there is no sexp")
+    return sexp
+
+
 def scanned_compiled(text: bytes, max_depth: int, max_tokens: int | None) -> Steps[tuple[str, list[bytes]]]:
     """Return the skeleton of the sexp, with a number for each atom, and the atoms as they are written.
 

@@ -12,7 +12,7 @@ from omq.protocol.omq.converters import (
     int_of_sexp,
     string_of_sexp,
 )
-from omq.protocol.omq.sexp import Sexp, SexpError, atom, read, write
+from omq.protocol.omq.sexp import Sexp, SexpError, atom, read_one, write
 from omq.protocol.omq.variants import (
     delivery_of_sexp,
     persistence_of_sexp,
@@ -29,7 +29,7 @@ def topic_sexp(topic: Topic) -> bytes:
 
 def topic_of_sexp(payload: bytes) -> Topic:
     """Parse the output of `topic_sexp`. The id may be any OCaml `int` (63 bits)."""
-    sexp = _one_sexp(payload)
+    sexp = read_one(payload)
     try:
         number, name = fields_of_sexp(sexp, (b"id", b"topic"))
         return Topic(int_of_sexp(number), string_of_sexp(name))
@@ -82,7 +82,7 @@ def topic_info_sexp(info: TopicInfo) -> bytes:
 
 def topic_list_of_sexp(payload: bytes) -> tuple[TopicInfo, ...]:
     """Parse the output of `topic_list_sexp`; the fields of a record may have any order."""
-    sexp = _one_sexp(payload)
+    sexp = read_one(payload)
     if isinstance(sexp, bytes):
         raise SexpError("a list of topics must be a list, not an atom")
     try:
@@ -106,13 +106,6 @@ def _info_of_sexp(record: Sexp) -> TopicInfo:
         last=int64_of_sexp(last),
         subscribers=int64_of_sexp(subscribers),
     )
-
-
-def _one_sexp(payload: bytes) -> Sexp:
-    sexp = read(payload)
-    if sexp is None:
-        raise SexpError("there is no sexp")
-    return sexp
 
 
 def _behind_name(printed: bytes) -> bytes:
