@@ -20,6 +20,29 @@ from omq.protocol.amqp_1_0.stored import store
 from omq.protocol.amqp_1_0.types import List
 
 
+async def passed_on(drivers: Drivers) -> None:
+    """Wait until all posts are settled and nothing more happens."""
+    await quiet()
+    await drivers.drain()
+    await quiet()
+
+
+async def retried(drivers: Drivers, clock: trio.testing.MockClock) -> None:
+    """Let the server try three times to pass on dead letters."""
+    for _ in range(3):
+        await passed_on(drivers)
+        clock.jump(1.5)
+
+
+DISK_FULL = Failure(Reason.NO_ROOM, "the disk is full")
+
+
+def refuse(queue: QueueDriver, failure: Failure | None = DISK_FULL) -> None:
+    """Let the writer of a queue refuse posts for this reason; with None let it accept them again."""
+    assert queue.writer is not None
+    queue.writer.refusal = failure
+
+
 async def test_letters_that_die_one_by_one_need_few_runs(drivers: Drivers) -> None:
     dead = await queue_of(drivers, b"dl")
     source = await queue_of(drivers, b"dq", durable=True, dead_letter_exchange=b"", dead_letter_key=b"dl")
@@ -51,23 +74,18 @@ async def test_a_dead_letter_is_done_only_when_it_is_stored_elsewhere(
         client = worker(source)
         await post(source, b"a", b"b", b"c")
         await client.read()
-        assert dead.writer is not None
-        dead.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+        refuse(dead)
         client.settle(1, outcome=REJECTED)
         client.settle(2, outcome=REJECTED)
         client.settle(3)
-        await quiet()
-        await drivers.drain()
-        await quiet()
+        await passed_on(drivers)
         assert (dead.ready, source.ready) == (0, 0)
         assert source.info().messages == 2
         await drivers.save_positions()
         if not killed:
-            dead.writer.refusal = None
+            refuse(dead, None)
             mock_clock.jump(1.5)
-            await quiet()
-            await drivers.drain()
-            await quiet()
+            await passed_on(drivers)
             assert dead.ready == 2
             assert source.info().messages == 0
         client.close()
@@ -164,9 +182,7 @@ async def test_a_letter_that_dies_at_the_start_finds_its_exchange(tmp_path: Path
         source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
         assert (source.ready, source.info().messages) == (4, 6)
         Exchanges(drivers.catalogue)
-        await quiet()
-        await drivers.drain()
-        await quiet()
+        await passed_on(drivers)
         dead = drivers.catalogue.lookup(b"dl")
         assert isinstance(dead, QueueDriver)
         assert (dead.ready, source.info().messages) == (2, 4)
@@ -180,15 +196,12 @@ async def test_a_queue_can_lose_its_exchange_while_letters_wait(
     client = worker(source)
     await post(source, b"a")
     await client.read()
-    assert dead.writer is not None
-    dead.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+    refuse(dead)
     client.settle(1, outcome=REJECTED)
-    await quiet()
-    await drivers.drain()
-    await quiet()
+    await passed_on(drivers)
     assert source.info().messages == 1
     await drivers.catalogue.changes.change_queue(b"q", QueueOptions())
-    dead.writer.refusal = None
+    refuse(dead, None)
     mock_clock.jump(1.5)
     await quiet()
     assert (source.info().messages, dead.ready) == (0, 0)
@@ -231,24 +244,15 @@ async def test_a_letter_is_sent_again_to_failed_queues_alone(
     client, heir, late = worker(source), worker(one), worker(failing)
     await post(source, b"a", b"b", b"c")
     await client.read()
-    assert failing.writer is not None
-    failing.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+    refuse(failing)
     client.settle(1, outcome=REJECTED)
     client.settle(2, outcome=REJECTED)
-    for _ in range(3):
-        await quiet()
-        await drivers.drain()
-        await quiet()
-        mock_clock.jump(1.5)
+    await retried(drivers, mock_clock)
     assert (await heir.read()).bodies == [b"a", b"b"]
     assert source.info().messages == 3
     client.settle(3, outcome=REJECTED)
-    failing.writer.refusal = None
-    for _ in range(3):
-        mock_clock.jump(1.5)
-        await quiet()
-        await drivers.drain()
-        await quiet()
+    refuse(failing, None)
+    await retried(drivers, mock_clock)
     assert (await heir.read()).bodies == [b"a", b"b", b"c"]
     assert (await late.read()).bodies == [b"a", b"b", b"c"]
     assert source.info().messages == 0
@@ -270,15 +274,10 @@ async def test_a_letter_that_was_delivered_is_not_sent_again_with_the_one_before
     heads = [published(b"", key) for key in (b"failing", b"one", b"one")]
     await post(source, b"a", b"b", b"c", heads=heads)
     await client.read()
-    assert failing.writer is not None
-    failing.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+    refuse(failing)
     assert client.channel.settle(range(1, 4), REJECTED) == 3
-    for refusal in (failing.writer.refusal, None):
-        failing.writer.refusal = refusal
-        for _ in range(3):
-            await quiet()
-            await drivers.drain()
-            await quiet()
-            mock_clock.jump(1.5)
+    await retried(drivers, mock_clock)
+    refuse(failing, None)
+    await retried(drivers, mock_clock)
     assert (one.ready, failing.ready, source.info().messages) == (2, 1, 0)
     client.close()

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -186,13 +188,21 @@ FLUSH = 1000.0
 """Seconds between checkpoints: the tests decide when they pass."""
 
 
+@asynccontextmanager
+async def until_the_power_fails(store: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcess]:
+    """Yield a server of the first boot. What a test starts after it belongs to the second one."""
+    monkeypatch.setenv("OMQ_BOOT_ID", "first")
+    async with serving(store, weak_flush_seconds=FLUSH, async_flush_seconds=FLUSH, missed_pings=0) as host:
+        yield host
+    monkeypatch.setenv("OMQ_BOOT_ID", "second")
+
+
 @CHECKPOINTED
 async def test_a_power_failure_takes_back_messages_after_the_last_checkpoint(
     store: Path, clock: MockClock, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     persistence = b"(Persistent %s)" % level.value.title().encode()
-    monkeypatch.setenv("OMQ_BOOT_ID", "first")
-    async with serving(store, weak_flush_seconds=FLUSH, async_flush_seconds=FLUSH, missed_pings=0) as host:
+    async with until_the_power_fails(store, monkeypatch) as host:
         publisher = await declared(host, b"Broadcast " + persistence)
         strong = await declared(host, b"Broadcast (Persistent Strong)", b"strong")
         await strong.send(publish(b"strong", numbered(1, 100)))
@@ -204,7 +214,6 @@ async def test_a_power_failure_takes_back_messages_after_the_last_checkpoint(
         await strong.send(publish(b"strong", numbered(101, 150)))
         await strong.confirm()
         after = cut_power(store, "after")
-    monkeypatch.setenv("OMQ_BOOT_ID", "second")
     async with serving(after) as host:
         *kept, news = await replayed(host)
         assert kept == sequence(1, numbered(1, 100))
@@ -235,13 +244,11 @@ async def test_an_id_that_was_lost_is_never_used_again(
     store: Path, clock: MockClock, level: Level, restarts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     persistence = b"(Persistent %s)" % level.value.title().encode()
-    monkeypatch.setenv("OMQ_BOOT_ID", "first")
-    async with serving(store, weak_flush_seconds=FLUSH, async_flush_seconds=FLUSH, missed_pings=0) as host:
+    async with until_the_power_fails(store, monkeypatch) as host:
         publisher = await declared(host, b"Broadcast " + persistence)
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
         after = cut_power(store, "after")
-    monkeypatch.setenv("OMQ_BOOT_ID", "second")
     # Also when the server is started some more times before anything is published.
     for _ in range(restarts):
         async with serving(after) as host:
@@ -258,8 +265,7 @@ async def test_work_is_repeated_rather_than_lost_in_a_power_failure(
     store: Path, clock: MockClock, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     persistence = b"(Persistent %s)" % level.value.title().encode()
-    monkeypatch.setenv("OMQ_BOOT_ID", "first")
-    async with serving(store, weak_flush_seconds=FLUSH, async_flush_seconds=FLUSH, missed_pings=0) as host:
+    async with until_the_power_fails(store, monkeypatch) as host:
         publisher = await host.connect()
         await publisher.ask(b"(Declare t Round_robin %s)" % persistence)
         await publisher.send(publish(b"t", numbered(1, 10)))
@@ -274,7 +280,6 @@ async def test_work_is_repeated_rather_than_lost_in_a_power_failure(
         # The position is stored, and the done messages deleted, but all of it after the checkpoint.
         await tidied(publisher, clock, b"t", lambda info: info.messages == 0)
         after = cut_power(store, "after")
-    monkeypatch.setenv("OMQ_BOOT_ID", "second")
     async with serving(after) as host:
         worker, publisher = await host.connect(), await host.connect()
         await publisher.say(b"(Publish t new)")

@@ -46,6 +46,20 @@ async def connected() -> AsyncIterator[tuple[Transport, trio.SocketStream]]:
             transport.close()
 
 
+@asynccontextmanager
+async def sending(
+    memory: TailMemory | None = None,
+) -> AsyncIterator[tuple[Sender, Transport, trio.SocketStream, trio.Nursery]]:
+    """Yield a sender that has not begun, its transport, the stream at the other end, and a nursery for its
+    task.
+    """
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        memory = memory or TailMemory(1 << 20)
+        sender = Sender(transport, Stalled(0), memory, Pace(), nursery.cancel_scope)
+        yield sender, transport, stream, nursery
+        nursery.cancel_scope.cancel()
+
+
 class Words:
     """A source that has a number of words to say, one in each turn."""
 
@@ -102,8 +116,7 @@ async def said(stream: trio.SocketStream, count: int) -> bytes:
 
 
 async def test_answers_go_first_and_sources_take_turns() -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, _, stream, nursery):
         for words in ("abc", "ABC", "1"):
             sender.ready(Words(sender, words))
         terminal = Terminal(b"?", b"?")
@@ -112,12 +125,10 @@ async def test_answers_go_first_and_sources_take_turns() -> None:
         terminal.answers.append(b"?")
         sender.ready(Words(sender, "de"))
         assert await said(stream, 3) == b"?de"
-        nursery.cancel_scope.cancel()
 
 
 async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, _, stream, nursery):
         nursery.start_soon(sender.run, Terminal(b"?"))
         assert await said(stream, 1) == b"?"
         sender.backlog.add(b"." * (1 << 18))
@@ -129,7 +140,6 @@ async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
             heard += (await said(stream, 10_000)).replace(b".", b"")
         assert heard == b"aAbB"
         assert sender.backlog.entries
-        nursery.cancel_scope.cancel()
 
 
 class WordsOfATopic(Words):
@@ -155,8 +165,7 @@ class WordsOfATopic(Words):
 
 
 async def test_the_turn_of_a_source_does_not_precede_earlier_pushes() -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b"." * (1 << 18))
         nursery.start_soon(sender.run, Terminal())
         await wait_all_tasks_blocked()  # it sends this
@@ -164,7 +173,6 @@ async def test_the_turn_of_a_source_does_not_precede_earlier_pushes() -> None:
         sender.ready(WordsOfATopic(sender, "w", sender.pushed))
         sender.backlog.add(b"+")
         assert (await said(stream, (1 << 18) + 1002)).replace(b".", b"") == b"-" * 1000 + b"+w"
-        nursery.cancel_scope.cancel()
 
 
 class MessageOfATopic(WordsOfATopic):
@@ -185,8 +193,7 @@ class MessageOfATopic(WordsOfATopic):
 
 
 async def test_a_source_that_shares_a_turn_does_not_precede_earlier_pushes() -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b"." * (1 << 18))
         nursery.start_soon(sender.run, Terminal())
         await wait_all_tasks_blocked()  # it sends this
@@ -198,13 +205,11 @@ async def test_a_source_that_shares_a_turn_does_not_precede_earlier_pushes() -> 
         frames = [bytes(each.block.frames) for each in (other, pushed)]
         expected = frames[0] + b"-" * 1000 + frames[1]
         assert await said(stream, len(expected)) == expected
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b".")
         nursery.start_soon(sender.run, Terminal())
         assert await said(stream, 1) == b"."  # now a source may precede what is pushed
@@ -220,15 +225,13 @@ async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> No
         sender.ready(Words(sender, "w"))
         frames = passed.frames[0]
         assert await said(stream, len(frames) + 1) == frames + b"w"
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 async def test_no_turn_begins_in_a_message_whose_followers_were_dropped() -> None:
     """When the memory runs out, the backlog keeps the rest of a message that is begun, and it goes first."""
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        memory = TailMemory(1 << 20)
-        sender = Sender(transport, Stalled(0), memory, Pace(), nursery.cancel_scope)
+    memory = TailMemory(1 << 20)
+    async with sending(memory) as (sender, transport, stream, nursery):
         sender.backlog.add(b".")
         nursery.start_soon(sender.run, Terminal())
         assert await said(stream, 1) == b"."  # now a source may precede what is pushed
@@ -244,12 +247,10 @@ async def test_no_turn_begins_in_a_message_whose_followers_were_dropped() -> Non
         sender.ready(Words(sender, "w"))
         first = passed.frames[0][: len(passed.frames[0]) // 2]
         assert await said(stream, len(first) + 1) == first + b"w"
-        nursery.cancel_scope.cancel()
 
 
 async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, transport, stream, nursery):
         seen = [0]
 
         async def other() -> None:
@@ -263,12 +264,10 @@ async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> N
         assert await said(stream, 100) == b"a" * 100
         # Trio gives each task one turn in a round, in either order.
         assert all(after - before <= 2 for before, after in pairwise(seen))
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clock: MockClock) -> None:
-    async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+    async with sending() as (sender, transport, stream, nursery):
         answers, messages = RateLimit(1), RateLimit(1)
         sender.limit(answers, messages)
         for limit in (answers, messages):
@@ -282,7 +281,6 @@ async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clo
         assert transport.sent == 2
         clock.jump(110)
         assert await said(stream, 2) == b"?a"
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_sender_sends_due_octets_in_time_and_notices_the_end(clock: MockClock) -> None:

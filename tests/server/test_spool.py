@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,31 @@ async def publish_all(publisher: Conversation, bodies: Sequence[bytes], topics: 
     await publisher.stream.send_all(b"".join(lines))
 
 
+@dataclass
+class Clients:
+    """A publisher, and its subscribers: the late one has read nothing, the quick ones have everything."""
+
+    publisher: Conversation
+    late: Conversation
+    numbers: dict[int, int]
+    """The numbers of its topics, by their ids."""
+    quick: list[Conversation]
+
+
+async def published(host: InProcess, bodies: Sequence[bytes], topics: int = 1, quick: int = 1) -> Clients:
+    """Publish these bodies to a late subscriber and some quick ones."""
+    publisher = await declared(host, topics)
+    late, numbers = await subscribed(host, topics, receive_octets=4096)
+    clients = Clients(publisher, late, numbers, [])
+    async with trio.open_nursery() as nursery:
+        for _ in range(quick):
+            client, own = await subscribed(host, topics)
+            clients.quick.append(client)
+            nursery.start_soon(read_all, client, own, bodies)
+        nursery.start_soon(publish_all, publisher, bodies, topics)
+    return clients
+
+
 def spool(host: InProcess) -> SpoolStatistics:
     return host.server.statistics().spool
 
@@ -112,23 +138,17 @@ async def pause_among_eight(store: Path, topics: int) -> None:
     """Publish to eight subscribers, one of which reads when the seven others have everything."""
     bodies = [body(number) for number in range(COUNT)]
     async with serving(store, **SETTINGS) as host:
-        publisher = await declared(host, topics)
-        late, numbers = await subscribed(host, topics, receive_octets=4096)
-        async with trio.open_nursery() as nursery:
-            for _ in range(7):
-                client, own = await subscribed(host, topics)
-                nursery.start_soon(read_all, client, own, bodies)
-            nursery.start_soon(publish_all, publisher, bodies, topics)
+        clients = await published(host, bodies, topics, quick=7)
         assert spool(host).used > 0
         tails = host.server.memory.tails
         assert tails.used <= tails.limit
-        first = (await publisher.topics())[name(0)].first
+        first = (await clients.publisher.topics())[name(0)].first
         assert first < COUNT // topics * 3 // 4  # what is on the spool counts as kept
-        await read_all(late, numbers, bodies)
+        await read_all(clients.late, clients.numbers, bodies)
         await eventually(lambda: is_empty(host))
         # It follows again.
-        await publish_all(publisher, [b"next"])
-        assert (await late.message()).body == b"next"
+        await publish_all(clients.publisher, [b"next"])
+        assert (await clients.late.message()).body == b"next"
 
 
 async def test_a_little_of_each_of_very_many_topics_fits_into_the_spool(
@@ -158,14 +178,9 @@ async def test_large_messages_are_read_from_the_spool_in_pieces(store: Path) -> 
         store,
         **{**SETTINGS, "memory_bytes": 16 * MIB, "max_line_bytes": 8 * MIB, "max_message_bytes": 8 * MIB},
     ) as host:
-        publisher = await declared(host)
-        late, numbers = await subscribed(host, receive_octets=4096)
-        quick, own = await subscribed(host)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_all, quick, own, bodies)
-            nursery.start_soon(publish_all, publisher, bodies)
+        clients = await published(host, bodies)
         assert spool(host).used > 10 * MIB
-        await read_all(late, numbers, bodies)
+        await read_all(clients.late, clients.numbers, bodies)
         await eventually(lambda: is_empty(host))
 
 
@@ -213,16 +228,10 @@ async def read_with_gaps(client: Conversation, last: int) -> tuple[list[int], li
 
 async def overflow(host: InProcess) -> None:
     """Publish more than the spool takes for a subscriber that pauses. It is told what it does not get."""
-    bodies = [body(number) for number in range(COUNT)]
-    publisher = await declared(host)
-    late, _ = await subscribed(host, receive_octets=4096)
-    quick, numbers = await subscribed(host)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read_all, quick, numbers, bodies)
-        nursery.start_soon(publish_all, publisher, bodies)
+    clients = await published(host, [body(number) for number in range(COUNT)])
     tails = host.server.memory.tails
     assert tails.used <= tails.limit
-    ids, gaps = await read_with_gaps(late, COUNT)
+    ids, gaps = await read_with_gaps(clients.late, COUNT)
     assert gaps
     assert len(ids) + sum(map(len, gaps)) == COUNT
     await eventually(lambda: is_empty(host))
@@ -275,15 +284,9 @@ async def test_without_a_spool_the_oldest_are_lost(store: Path) -> None:
 
 async def spooled(host: InProcess) -> tuple[Conversation, Conversation, Conversation]:
     """Return a publisher, a subscriber with messages on the spool, and one that has everything."""
-    bodies = [body(number) for number in range(COUNT)]
-    publisher = await declared(host)
-    late, _ = await subscribed(host, receive_octets=4096)
-    quick, numbers = await subscribed(host)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read_all, quick, numbers, bodies)
-        nursery.start_soon(publish_all, publisher, bodies)
+    clients = await published(host, [body(number) for number in range(COUNT)])
     assert spool(host).used > 0
-    return publisher, late, quick
+    return clients.publisher, clients.late, clients.quick[0]
 
 
 async def test_a_topic_is_deleted_while_its_messages_are_on_the_spool(store: Path) -> None:
