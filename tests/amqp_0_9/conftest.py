@@ -3,21 +3,22 @@
 from collections.abc import Iterator
 
 import pytest
+from server_command import RunningServer
 
 from .broker import Broker
 from .serving import serving_guest
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Yield the address of a server with one client, who is called guest."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Yield a server with one client, who is called guest."""
     with serving_guest(tmp_path_factory.mktemp("guest")) as server:
-        yield "127.0.0.1", server.port
+        yield server
 
 
 @pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
+def broker(server: RunningServer) -> Iterator[Broker]:
     """Yield the connections of a test to this server."""
-    broker = Broker(address)
+    broker = Broker(("127.0.0.1", server.port))
     yield broker
     broker.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from dmp_recordings import sent
-from server_command import running_server
+from server_command import RunningServer, running_server
 
 from . import wire
 from .broker import Broker
@@ -25,11 +25,11 @@ SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Yield the address of a server whose clients may do everything."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Yield a server whose clients may do everything."""
     store = tmp_path_factory.mktemp("direct") / "store"
     with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
-        yield "127.0.0.1", server.port
+        yield server
 
 
 class Principal:

@@ -46,13 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.fixture
-def broker(server: RunningServer) -> Iterator[Broker]:
-    broker = Broker(("127.0.0.1", server.port))
-    yield broker
-    broker.close()
-
-
 async def persistence_of(server: RunningServer, name: str) -> Persistence:
     """Return the persistence that omq clients see of a topic."""
     with trio.fail_after(SECONDS):

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import get_type_hints
 
 import pytest
-from server_command import running_server
+from server_command import RunningServer, running_server
 
 from omq.access.rights import Right
 from omq.protocol.amqp_0_9 import methods
@@ -153,8 +153,8 @@ def name_of(rights: frozenset[Right]) -> str:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Yield the address of a server with a client for each set of rights."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Yield a server with a client for each set of rights."""
     folder = tmp_path_factory.mktemp("rights")
     tables = [client_table(name_of(some), {right.name.lower(): ["*"] for right in some}) for some in SUBSETS]
     tables.append(client_table("a", {right.name.lower(): ["a.*"] for right in Right}))
@@ -165,7 +165,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
         client = enter(broker, frozenset(EVERY))
         client.said(declare_queue(1, "q"), declare_exchange(1, "x"))
         client.said(declare_queue(1, "log", durable=1, x_queue_type="stream"))
-        yield broker.address
+        yield server
         broker.close()
 
 

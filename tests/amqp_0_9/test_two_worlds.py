@@ -48,13 +48,6 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.fixture
-def broker(server: RunningServer) -> Iterator[Broker]:
-    broker = Broker(("127.0.0.1", server.port))
-    yield broker
-    broker.close()
-
-
 def confirmed(client: Client, *messages: bytes) -> None:
     """Publish messages, and wait until they are safe."""
     client.call(select_confirms(1))

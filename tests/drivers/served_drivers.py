@@ -38,6 +38,7 @@ from omq.drivers.seam import (
 from omq.drivers.sequences import Origins
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Replay, Sync, Transient
 from omq_storage.batches import Bodies
+from omq_storage.blocks import FRAME_HEADER
 from omq_storage.store import Store
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -168,6 +169,14 @@ async def post(driver: Driver, *bodies: bytes, heads: Sequence[bytes] = (), orig
     """Post messages, and wait until they are confirmed and nothing more happens."""
     assert await settled(await driver.post(Bodies(bodies), heads, origins)) is None
     await quiet()
+
+
+def kept(driver: Driver) -> list[bytes]:
+    """Return the bodies of all stored messages of a persistent topic, whose ids must have no gap."""
+    blocks = driver.environment.read(driver.topic.id, 0)
+    assert [block.first for block in blocks] == [1, *(block.next for block in blocks)][: len(blocks)]
+    assert driver.next_id == (blocks[-1].next if blocks else 1)
+    return [bytes(frame[FRAME_HEADER:]) for block in blocks for frame in block.slices(block.first)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from served_drivers import ASYNC, STRONG, WEAK, Drivers, Listener, opened, settled
+from served_drivers import ASYNC, STRONG, WEAK, Drivers, Listener, kept, opened, settled
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
@@ -49,14 +49,6 @@ def bodies_of(origins: Sequence[Origin | None]) -> list[bytes]:
 async def post(driver: Driver, *origins: Origin | None) -> None:
     """Post messages with these origins, and wait for them to be confirmed."""
     assert await failure_of(await driver.post(Bodies(bodies_of(origins)), origins=origins)) is None
-
-
-def kept(driver: Driver) -> list[bytes]:
-    """Return the bodies of all stored messages of a persistent topic, whose ids must have no gap."""
-    blocks = driver.environment.read(driver.topic.id, 0)
-    assert [block.first for block in blocks] == [1, *(block.next for block in blocks)][: len(blocks)]
-    assert driver.next_id == (blocks[-1].next if blocks else 1)
-    return [bytes(frame[FRAME_HEADER:]) for block in blocks for frame in block.slices(block.first)]
 
 
 def known(driver: Driver, *producers: bytes) -> dict[bytes, int]:
