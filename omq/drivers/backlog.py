@@ -1,16 +1,17 @@
-"""What was pushed to one connection and its socket has not taken yet.
+"""The octets that were pushed to one connection and that its socket has not accepted yet.
 
-A socket takes less than everything for a moment when its client is not scheduled, or slower than the
-publishers. Then all topics that are pushed to it would have to fall behind, and to be pulled one by one. So
-the connection keeps what was pushed, in order, and its topics still count as received. Publishers wait
-while a backlog is full and its connection moves (`wait_for_room`). Topics whose messages are not pushed
-meanwhile fall behind, and are pulled from their tails in turns between what is pushed.
+A socket accepts only a part of the octets when its client is not scheduled for a moment, or is slower than
+the publishers. Without a backlog, all topics that push to this connection would fall behind, and the sender
+would have to read them one by one. So the connection keeps the pushed octets in their order, and their topics
+count as received. Publishers wait while a backlog is full and its connection sends (`wait_for_room`). Topics
+whose messages are not pushed meanwhile fall behind. The sender reads them from their tails, in turns with the
+backlog.
 
-A backlog takes its memory from that of the tails. When tails grow and it is used up, the largest tails and
-backlogs lose what they have: the subscribers are told which messages they do not get. A backlog that grows
-makes nobody lose anything, because others of the same pass over received lines may be just about to be sent.
-Backlogs alone never take much: each is full while a quarter of the memory is used. So an entry counts with
-all that it keeps in memory, until its last octet has left: many small ones take far more than their octets.
+A backlog takes its memory from the share of the tails. When a tail grows and the share is used up, the
+largest tails and backlogs drop their messages, and the server tells the subscribers which ones. A growing
+backlog makes no other one drop messages, because those may be sent next in the same pass. Backlogs alone take
+limited memory: each counts as full while a quarter of the share is used. An entry counts with everything that
+it keeps in memory, until its last octet has left: many small entries take far more than their octets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,10 +29,10 @@ MOST_OCTETS = 1 << 20
 """The size from which on a backlog is full."""
 
 MOST_ENTRIES = 256
-"""The number of entries from which on a backlog is full: one little message in each read adds an entry."""
+"""The number of entries from which on a backlog is full: a single small message in a read adds an entry."""
 
 WOKEN_TOGETHER = 8
-"""How many publishers are woken at a time when a backlog has room again. Each that goes on wakes the next one
+"""How many publishers are woken at a time when a backlog has room again. Each of them wakes the next one
 if there still is room. If a hundred were woken together, most of them would find the backlog full again.
 """
 
@@ -43,10 +44,10 @@ class Loser(Protocol):
     """A driver whose messages are in a backlog."""
 
     def unsent(self, messages: int, octets: int) -> None:
-        """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
+        """Subtract N `messages` with N `octets` of frames that were counted as sent, but were dropped."""
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
-        """Move the subscriber on this connection back to `position`: it has the messages below that only."""
+        """Move the subscriber on this connection back to `position`: it has the messages below it."""
 
 
 class BacklogEntry:
@@ -103,7 +104,7 @@ class Backlog:
     def __init__(self, tails: TailMemory) -> None:
         self._tails = tails
         self.entries: list[BacklogEntry] = []
-        """Without entries there is nothing to send: to look here is no call."""
+        """The octets to send, in order. Callers read this attribute, because a call would take longer."""
         self._waiting: list[trio.Event] | None = None  # from the first one on
         self.end = 0
         """How many octets were added so far."""

@@ -1,14 +1,14 @@
 """Backpressure in a transient broadcast topic: its publishers wait for its fastest subscriber.
 
-A publisher has no room while even the fastest subscriber is far behind. So a subscriber that keeps up with
-the others loses nothing, and one that is slower than they are slows nobody: the fastest sets the pace.
+A publisher has no room while even the fastest subscriber is far behind. So the fastest subscriber sets the
+pace and loses nothing, and slower subscribers do not delay the publishers.
 
-A stalled subscriber sets none. That is a property of its connection, not of its place in this topic: a
-client that reads as fast as it can has not got to this topic yet when it has much of others to read. So a
-subscriber is stalled when its connection takes nothing at all for `stall_seconds`. Then it is stalled in all
-topics, which need not find out one by one, and until the connection takes something again.
+A stalled subscriber does not set the pace. A subscriber counts as stalled when its connection accepts nothing
+for `stall_seconds`, and not when its position in one topic stays the same: a client that reads as fast as it
+can may still have to read the messages of other topics first. A stalled connection is stalled in all its
+topics at once, until it accepts octets again.
 
-Publishers are admitted one at a time, each when what the one before it handed over is counted too.
+Publishers are admitted one at a time, each when the messages of the one before it are counted.
 """
 
 import weakref
@@ -28,7 +28,7 @@ class Backpressure:
         self._channels = channels
         self.is_watching = False
         """Whether an alarm is set, because publishers wait, or did a moment ago."""
-        # While it is: how far each channel was, and since when.
+        # While it is: the position of each channel, and the time since which the channel has it.
         self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
 
     @property
@@ -59,21 +59,21 @@ class Backpressure:
         self._watched[channel] = (channel.progress(), trio.current_time())
 
     def watch(self) -> None:
-        """Watch who moves, from now on until no publisher waits any more."""
+        """Record the progress of the subscribers from now on, until no publisher waits any more."""
         now = trio.current_time()
         self._watched = {channel: (channel.progress(), now) for channel in self._channels}
         if not self.is_watching:
             self._look_later(now)
 
     def _look_later(self, now: float) -> None:
-        """See who moves, when the first subscriber must have moved."""
+        """Check the progress at the time at which the first subscriber must have made some."""
         since = [since for channel, (_, since) in self._watched.items() if not channel.is_stalled()]
         self.is_watching = True
         resources = self._driver.resources
         resources.alarms.at(min(since, default=now) + resources.stall_seconds, self._look_who_moves)
 
     def _look_who_moves(self) -> None:
-        """Let publishers go on that wait for stalled subscribers."""
+        """Mark the stalled subscribers, and admit publishers that waited for them."""
         watched, self._watched = self._watched, {}
         self.is_watching = False
         if self._topic() is None:

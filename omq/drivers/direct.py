@@ -1,11 +1,11 @@
-"""A node without a queue: a message goes from its producer to a consumer, whose outcome goes back.
+"""A node without a queue: it passes a message from its producer to a consumer, and the outcome back.
 
-That is how routers deliver. Nothing is stored, the credit of the consumers is the credit of the producers,
-and who sends a message learns what became of it. A node is no topic. It has no task, and exists while a link
-is attached to it.
+Routers deliver in the same way. The node stores nothing, grants its producers the credit of its consumers,
+and reports the outcome of each message to its producer. A node is no topic. It has no task, and exists while
+a link is attached to it.
 
-A message is held from its offer until its outcome is known. It waits here only if producers had used credit
-by the time that consumers withdrew it.
+The node holds a message from its offer until its outcome. A message waits for a consumer only if its producer
+used credit that a consumer withdrew at the same time.
 """
 
 import time
@@ -41,17 +41,17 @@ TAKE_OCTETS = 256 << 10
 """The octets that one take returns; then the connection's other links have their turn."""
 
 NO_CONSUMER_CREDIT = 10
-"""What a producer may send while there is no consumer: its messages are released at once."""
+"""The credit of a producer while there is no consumer. Its messages are released at once."""
 
 IN_DOUBT = Modified(delivery_failed=True)
-"""The outcome of a message whose consumer went away before it told one."""
+"""The outcome of a message whose consumer ended before it stated one."""
 
 _TOPIC = 2**31 - 1
 """The id in the frames of the messages. No client of another protocol sees them."""
 
 
 Done = Callable[[Outcome, bytes], None]
-"""Takes the outcome of a message, and the octets in which its consumer told it; nothing where none did."""
+"""Takes the outcome of a message, and its octets as the consumer sent them; none if it sent no outcome."""
 
 
 class NodeProducer(Protocol):
@@ -83,11 +83,11 @@ class _Message(msgspec.Struct, eq=False):
     """The octets of memory that it takes."""
     done: Done
     is_settled: bool
-    """Whether its producer does not want to know its outcome."""
+    """Whether its producer sent it as settled, and gets no outcome."""
     tried: "set[DirectChannel]" = msgspec.field(default_factory=set)
-    """Consumers that gave it back."""
+    """The consumers that released it."""
     outcome: Outcome = RELEASED
-    """What the producer hears if nobody else takes it: what the last of those said."""
+    """The outcome for the producer if no other consumer accepts it: that of the last of those consumers."""
     told: bytes = b""
 
 
@@ -127,7 +127,7 @@ class DirectNode:
         """In the order in which they get messages: the next one first."""
         self._producers: dict[NodeProducer, None] = {}
         self._wanting: dict[NodeProducer, int] = {}
-        """Producers that want more credit, and what the consumers took when they were told."""
+        """The producers that need more credit, and the number of messages that each was last told to send."""
         self._least_told = 0
         """The least of these numbers, or less."""
         self._waiting: deque[_Message] = deque()

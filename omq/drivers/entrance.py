@@ -1,8 +1,8 @@
 """The queues of publishers that wait for room in topics. Free room wakes only the publishers that get it.
 
-An `Entrance` belongs to one topic and admits its publishers in the order in which they came. `Entrances`
-knows the topics whose first publisher waits for memory that all topics share. They take turns, one publisher
-each.
+An `Entrance` belongs to one topic and admits its publishers in the order of their arrival. `Entrances` has
+the topics whose first publisher waits for memory that all topics share. These topics take turns, one
+publisher each.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ class RoomAnswer(Enum):
     """The answer of a topic to a publisher that needs room."""
 
     TAKEN = "the octets are counted"
-    TOPIC_FULL = "the topic holds enough; it looks again when it holds less, or when a worker has room"
+    TOPIC_FULL = "the topic is full; it tries again when it holds less, or when a worker has room"
     MEMORY_FULL = "the memory that all topics share is spent"
     ALL_FULL = "a worker is idle, but even the memory that such topics may use beyond their share is spent"
 
@@ -50,7 +50,7 @@ class Entrances:
         return entrance in self._wanted or entrance in self._others
 
     def wait(self, entrance: "Entrance", answer: RoomAnswer) -> None:
-        """Put a topic into the queue for its answer; it keeps its place if it is there already."""
+        """Put a topic into the queue that its answer selects. If it is there already, it keeps its place."""
         line, other = self._others, self._wanted
         if answer is RoomAnswer.ALL_FULL:
             line, other = other, line
@@ -58,7 +58,7 @@ class Entrances:
         line.setdefault(entrance)
 
     def join(self, entrance: "Entrance") -> None:
-        """Record that this topic may have room for its first publisher now; it is asked in its turn."""
+        """Record that this topic may have room for its first publisher now: `look` tries it in its turn."""
         if entrance not in self._wanted:
             self._others.setdefault(entrance)
 
@@ -114,8 +114,8 @@ class Entrance:
         return not self._entrants and self._take(octets, False) is RoomAnswer.TAKEN
 
     def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
-        """Wait for room behind all who do. `admitted` is called when the octets are counted, unless they are
-        at once, and when the topic is deleted.
+        """Wait for room behind all waiting publishers. `admitted` is called when the octets are counted,
+        unless that happens within this call, and when the topic is deleted.
         """
         entrant = Entrant(octets, _nothing)
         self._entrants[entrant] = None
@@ -130,8 +130,8 @@ class Entrance:
         self.admitted -= 1
 
     def leave(self, entrant: Entrant) -> None:
-        """Remove a publisher that gives up, perhaps in the moment in which it was admitted, and admit those
-        behind it that fit now.
+        """Remove a publisher that gives up, even if it has just been admitted, and admit those behind it that
+        fit now.
         """
         if entrant.is_admitted:
             self.admitted -= 1
@@ -188,6 +188,6 @@ class Entrance:
 
 
 def _nothing() -> None:
-    """Do nothing: it stands for `admitted` until `line_up` returns, as a publisher that is admitted at once
-    is not called.
+    """Do nothing, in place of `admitted` until `line_up` returns: a publisher that is admitted at once is not
+    called.
     """

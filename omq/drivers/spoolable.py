@@ -1,4 +1,4 @@
-"""What the spooler and the topics whose messages it moves know of one another: see `omq.drivers.spooler`."""
+"""The interfaces between the spooler (`omq.drivers.spooler`) and the topics whose messages it moves."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from msgspec import Struct
 from omq_storage.blocks import Block
 
 MOST_COUNTED = 0.1
-"""The most seconds between two looks at a subscriber that count."""
+"""How many seconds between two checks of a subscriber count at most."""
 
 
 class SpoolExtent(Struct, frozen=True):
@@ -28,26 +28,28 @@ class Paced(Protocol):
     """A channel, or the backlog of a connection."""
 
     def pace(self) -> tuple[object, int]:
-        """Return what moves when the subscriber takes something, and a number that grows then."""
+        """Return the object that makes progress when the subscriber receives something, and a number that
+        grows with this progress.
+        """
 
 
 class StallWatch:
-    """Knows which subscribers have taken nothing for too long.
+    """Detects subscribers that have received nothing for too long.
 
-    A subscriber is looked at only while there is something that it could take. So if it was at the same place
-    at an earlier look, it has not moved since: to get everything it would have had to move.
+    A subscriber is checked only while there are messages for it. So if two checks find it at the same place,
+    it has received nothing between them.
 
-    Only the time in which it was looked at often counts. When the server itself was not scheduled, nobody was
-    sent anything.
+    Of a long time between two checks only MOST_COUNTED seconds count: the server was not scheduled then, and
+    sent nothing to any subscriber.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._seen: WeakKeyDictionary[object, tuple[int, float, float]] = WeakKeyDictionary()
-        """Where each was, for how long it has not moved, and when that was seen."""
+        """The place of each at its last check, the seconds without progress, and the time of the check."""
 
     def moves(self, subscriber: Paced) -> bool:
-        """Return whether this subscriber, which has not got everything, has taken something lately."""
+        """Return whether this subscriber, for which there are messages, has received some lately."""
         mover, place = subscriber.pace()
         now = trio.current_time()
         before, stalled, looked_at = self._seen.get(mover, (None, 0.0, now))
@@ -62,8 +64,8 @@ class Spoolable(Protocol):
     def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
         """Return the oldest blocks that may be spooled, about N `octets` of them.
 
-        Forget what only subscribers need that are left behind: what stands before those blocks; if there are
-        none, no more than about the `excess`.
+        Forget the messages that only subscribers need that are left behind: those before the returned
+        blocks; if no block is returned, at most about `excess` octets of them.
         """
 
     def is_waited_for(self, watch: StallWatch) -> bool:
@@ -73,12 +75,12 @@ class Spoolable(Protocol):
         """Return the newest extent on the spool; None if there is none."""
 
     def spooled(self, extents: Sequence[SpoolExtent], before: SpoolExtent | None) -> bool:
-        """Keep messages on the spool from now on, and not in memory. They stand there together with those of
-        an extent `before`, if there is one. Return whether anybody needs them.
+        """Replace blocks in memory by these extents on the spool. They include the messages of the extent
+        `before`, if there is one. Return whether any subscriber needs them.
         """
 
     def forget_spooled(self, watch: StallWatch, *, is_full: bool) -> bool:
-        """Drop what is on the spool and nobody needs. Return whether something is left there.
+        """Drop the spooled messages that no subscriber needs. Return whether any are left.
 
-        Unless the spool is full, messages stay that subscribers are in the middle of who are left behind.
+        Unless the spool is full, it keeps the messages of which left-behind subscribers got a part.
         """

@@ -1,9 +1,9 @@
 """Moves blocks from the tails of transient broadcast topics to the spool, when the memory is short.
 
-Only what the fastest subscriber of a topic has and a slower one that moves has not got yet is spooled: the
-fastest sets the pace of the publishers (`omq.drivers.backpressure`), and always finds its messages in memory.
-While the spool is written, publishers of topics with a subscriber that is behind wait (`must_wait`).
-When it is full they wait, too, but not for long. After that the oldest messages are lost.
+A block moves to the spool if the fastest subscriber of its topic has received it, and a slower one that still
+reads has not. The fastest subscriber sets the pace of the publishers (`omq.drivers.backpressure`), and always
+finds its messages in memory. While the spooler writes, the publishers of topics with slower subscribers wait
+(`must_wait`). While the spool is full they wait for a limited time; after that the oldest messages are lost.
 
 A subscriber whose connection takes nothing for `spool_seconds` is left behind: the spool keeps nothing for it
 until it takes something again, except the message that it is in the middle of. That one stays while the spool
@@ -29,10 +29,10 @@ from omq.drivers.tail import Tail, TailMemory
 from omq.logs import LogThrottle
 
 LOOK_SECONDS = 0.05
-"""How often to look what the spool need not keep any more, while there is something in it."""
+"""Seconds between two searches for messages that the spool can drop, while it contains any."""
 
 BACKLOG_SECONDS = 0.01
-"""How often to look whether connections have taken what is in their backlogs, if nothing can be spooled."""
+"""Seconds between two checks whether connections have sent their backlogs, if nothing can be spooled."""
 
 MOST_WRITTEN = 1 << 20
 """About how many octets are written at a time."""
@@ -44,11 +44,11 @@ log = logging.getLogger("omq.spool")
 
 
 class Spooler:
-    """Decides what is spooled. `run` is its task."""
+    """Selects the blocks to spool. `run` is its task."""
 
     def __init__(self, tails: TailMemory, entrances: Entrances, spool: Spool, seconds: float) -> None:
-        """Create the spooler of these tails. `entrances` are the topics whose publishers wait for it: not
-        longer than N `seconds` while it does not get on.
+        """Create the spooler of these tails. The publishers of the topics in `entrances` wait for it:
+        at most N `seconds` after its last progress.
         """
         self._tails = tails
         self._entrances = entrances
@@ -57,20 +57,20 @@ class Spooler:
         self._watch = StallWatch(seconds)
         self._signal = Signal()
         self._most_used = tails.limit // 2
-        """While less is in use, nothing is spooled."""
+        """The octets in use up to which nothing is spooled."""
         self.asked_from: float = self._most_used
         self._wanted = 0
         """The largest post that waits."""
         self._has_none = False
-        """Whether there was no tail at the last look that could be spooled."""
+        """Whether the last search found no tail that could be spooled."""
         self._begins: WeakKeyDictionary[Backlog, int] = WeakKeyDictionary()
-        """Where the backlogs of connections began at the last look."""
+        """Where the backlogs of connections began at the last check."""
         self._makes_no_room = False
-        """Whether room was asked for, and the spool was full, or had nothing to take."""
+        """Whether the last attempt to make room failed: the spool was full, or there was nothing to spool."""
         self._waits_until: float | None = None
-        """Until when publishers wait at most; None while it makes no room."""
+        """The time until which publishers wait at most; None while none needs room."""
         self._topics: dict[Spoolable, None] = {}
-        """Those with something on the spool."""
+        """The topics with messages on the spool."""
         self._full = LogThrottle.of_problem(log, "no more messages are spooled for slow subscribers")
         self._defects = LogThrottle.of_problem(log, "a defect of the server")
 
@@ -94,7 +94,7 @@ class Spooler:
     # -- the task ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Make room when that is asked for, until cancelled."""
+        """Make room whenever tails or publishers need it, until cancelled."""
         self._tails.relief = self
         try:
             while True:
@@ -115,7 +115,7 @@ class Spooler:
             await self._spool_until_there_is_room()
         except Exception:  # noqa: BLE001 - a defect, which the log shows; the server continues
             self._defects.add(traceback.format_exc())
-        # With nothing to spool, look again only when the use has grown, or after a while.
+        # With nothing to spool, the next search comes when the use has grown, or after some time.
         used = inf if self._has_none else self._tails.used
         self.asked_from = max(self._most_used, used + self._tails.limit // 16)
         self._wanted = 0
@@ -154,8 +154,8 @@ class Spooler:
         return tails.used - max(0, min(3 * tails.limit // 8, tails.limit - self._wanted))
 
     def _leaving(self) -> int:
-        """Return how many octets are in backlogs of connections that have taken something since the last
-        look. Drop the backlogs of those that have taken nothing for too long.
+        """Return how many octets are in backlogs of connections that have sent something since the last
+        check. Drop the backlogs of those that have sent nothing for too long.
         """
         octets = 0
         for each in self._tails.holders():
@@ -204,7 +204,7 @@ class Spooler:
                 self._spool.drop(extents)
 
     async def _forget(self, *, is_full: bool = False) -> None:
-        """Drop what nobody needs on the spool."""
+        """Drop the messages on the spool that no subscriber needs."""
         slices = Slices()
         for topic in list(self._topics):
             await slices.step()
