@@ -148,8 +148,8 @@ class DirectNode:
         self._look_used()
 
     def room(self, producer: NodeProducer, most: int) -> int:
-        """Return how many messages the consumers take now, at most `most`. If these are not all, tell the
-        producer when there is room for more (`NodeProducer.credited`).
+        """Return for how many messages the consumers have credit now, at most `most`. If it is less, call
+        `NodeProducer.credited` of this producer when there is more.
         """
         room = self._room_now()
         if room < most:
@@ -160,9 +160,9 @@ class DirectNode:
         return min(room, most)
 
     def look(self) -> None:
-        """Tell the producers that want more credit than they were told if there is more now.
+        """Wake the producers that need more credit, if there is more now than they were told.
 
-        A consumer may state its credit as often as it likes, so it wakes nobody for whom nothing is new.
+        A consumer may state its credit often, so a producer is not woken while its room is the same.
         """
         room = self._room_now()
         if not self._wanting or room <= self._least_told:
@@ -170,7 +170,7 @@ class DirectNode:
         woken = [producer for producer, told in self._wanting.items() if told < room]
         for producer in woken:
             del self._wanting[producer]
-        self._least_told = room  # the others were told as much
+        self._least_told = room  # the others were told at least this room
         for producer in woken:
             producer.credited()
 
@@ -185,12 +185,12 @@ class DirectNode:
         return self._room
 
     def changed(self) -> None:
-        """Forget how many messages the consumers take: that has changed."""
+        """Discard the stored credit of the consumers, because it has changed."""
         self._room = None
 
     def offer(self, one: Batch, head: bytes, done: Done, *, settled: bool = False) -> None:
         """Give the message of a batch to a consumer. `done` is called once, with its outcome, now or later.
-        A `settled` message came as such: it is passed on so, and done when it is written.
+        A message that the producer sent as `settled` is passed on as settled, and done when it is written.
 
         Raises Refused when there is no memory for it.
         """
@@ -206,9 +206,9 @@ class DirectNode:
         self.place(message)
 
     def place(self, message: _Message, *, first: bool = False) -> bool:
-        """Give a message to a consumer that has not refused it. If none of these has credit, let it wait, and
-        return False: before the others that wait if it is the `first`. If there is none at all, tell the
-        producer its outcome.
+        """Give a message to a consumer that has not released it. If none of these has credit, add it to the
+        waiting messages (in front of them if it is the `first`), and return False. If there is no such
+        consumer, report the outcome to the producer.
         """
         channels = self._channels
         may_wait = False
@@ -255,7 +255,7 @@ class DirectNode:
         return channel
 
     def freed(self) -> None:
-        """Give messages to a consumer that takes some again: those that wait first, and then those of the
+        """Give messages to a consumer that has credit again: first those that wait, and then those of the
         producers.
         """
         self.changed()
@@ -265,15 +265,13 @@ class DirectNode:
             if self.place(message, first=True):
                 continue
             if not message.tried:
-                break  # nobody has credit, so the others wait, too
+                break  # no consumer has credit, so the others wait, too
             kept.append(self._waiting.popleft())
         self._waiting.extendleft(reversed(kept))
         self.look()
 
     def settled(self, channel: "DirectChannel", message: _Message, outcome: Outcome, told: bytes) -> None:
-        """Settle a message with the outcome that its consumer told: finish it, or give it to another
-        consumer.
-        """
+        """Settle a message with the outcome of its consumer: finish it, or give it to another consumer."""
         match outcome:
             case Accepted() | Rejected():
                 self._finish(message, outcome, told)
@@ -283,8 +281,8 @@ class DirectNode:
                 self.place(message)
 
     def closed(self, channel: "DirectChannel", unsent: list[_Message], sent: list[_Message]) -> None:
-        """Remove a consumer that is gone: place its unsent messages again, and finish the sent ones as in
-        doubt.
+        """Remove a consumer that has ended: give its unsent messages to others, and finish the sent ones as
+        in doubt.
         """
         if channel in self._channels:
             self._channels.remove(channel)
@@ -292,7 +290,7 @@ class DirectNode:
             self.place(message)
         for message in sent:
             self._finish(message, IN_DOUBT)
-        # What waited for this consumer's credit waits for others now, or for nobody.
+        # Messages that waited for credit of this consumer wait for others now, or finish if there are none.
         waiting, self._waiting = self._waiting, deque()
         for message in waiting:
             self.place(message)

@@ -94,7 +94,7 @@ def whole_number(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/torture.py",
-        description="Do to omq-server what machines do to servers, and see whether it keeps its promises "
+        description="Make the failures of real machines happen to omq-server, and check its promises "
         "(docs/RELIABILITY.md).",
         epilog="Exit status: 0 all promises were kept, 1 some were not, 2 the command line was wrong.",
     )
@@ -117,8 +117,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=SOAK_SECONDS,
         metavar="SECONDS",
-        help=f"{SOAK}, {SOAK_SECONDS} when no number is given; not done unless asked for, and then nothing "
-        f"else is but what is asked for too; latency and growth are judged from {JUDGED_SECONDS} seconds on",
+        help=f"{SOAK} ({SOAK_SECONDS} when no number is given); runs only with this option, and then other "
+        f"parts run only with theirs; latency and growth are judged from {JUDGED_SECONDS} seconds on",
     )
     parser.add_argument(
         "--connections",

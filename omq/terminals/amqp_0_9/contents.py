@@ -1,7 +1,7 @@
-"""Who sends a message on a channel now.
+"""Determines which source of a channel may send a message now.
 
-A message leaves in several frames: a method, a header, and the frames of its body. On its channel nothing may
-come between them. Between two pieces of a long body other channels have their turns.
+A message consists of several frames: a method, a header, and the frames of its body. No other frame of its
+channel may come between them. Between two pieces of a long body, other channels have their turns.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ class Contents:
         self._tell = tell
         self._left: Unfinished | None = None
         self._source: Source | None = None
-        """Whose message is begun."""
+        """The source whose message is begun."""
         self._waiting: dict[Source, None] = {}
 
     def is_begun_by(self, source: Source) -> bool:
-        """Return whether a message of this source is begun, and must go on."""
+        """Return whether a message of this source is begun, and must be completed."""
         return self._source is source
 
     async def send(
@@ -59,7 +59,7 @@ class Contents:
             self.leave(source)
             raise
         if isinstance(sent, Gone):
-            self._tell(topic, sent)  # a client cannot be told
+            self._tell(topic, sent)  # AMQP has no way to tell the client
         if isinstance(sent, Unfinished):
             self._left, self._source = sent, source
             self._outbox.hold(self._channel)
@@ -68,7 +68,7 @@ class Contents:
         return True
 
     def leave(self, source: Source) -> None:
-        """Remove a source that sends nothing more, or not now."""
+        """Remove a source that sends nothing more, or pauses."""
         self._waiting.pop(source, None)
         if self._source is not source:
             return

@@ -3,21 +3,21 @@
 import math
 
 SILENT_INTERVALS = 3
-"""After how many intervals of silence the client counts as gone. RabbitMQ waits as long."""
+"""The intervals of silence after which a client counts as gone. RabbitMQ uses the same number."""
 
 
 class Heartbeats:
-    """The heartbeats of one connection. Times are in seconds, of one monotonic clock."""
+    """The heartbeats of one connection. All times are in seconds of the same monotonic clock."""
 
     def __init__(self) -> None:
         self._interval = 0.0
         self.due = math.inf
-        """When to send the next one."""
+        """The time at which to send the next one."""
         self._received = 0
         self._heard = 0.0
 
     def begin(self, interval: int, now: float, received: int) -> None:
-        """Begin heartbeats at the interval that the client wants; 0 is for none. See `is_gone` for
+        """Begin heartbeats at the interval that the client chose; 0 is for none. See `is_gone` for
         `received`.
         """
         self._interval = interval

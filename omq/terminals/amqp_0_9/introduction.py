@@ -1,7 +1,7 @@
-"""What the server says of itself in Connection.Start, and the client in its answer.
+"""The properties of the server in Connection.Start, and those of the client in its answer.
 
-OpenAMQ's client library throws the table away unless its entries have the types S, I, D, T, F and V; it does
-not look into tables.
+OpenAMQ's client library ignores the table unless all its entries have the types S, I, D, T, F and V. It does
+not read nested tables.
 """
 
 import platform
@@ -41,7 +41,7 @@ def server_properties(connection: str, *, direct: bool) -> Table:
 
 
 def has_capability(client_properties: Table, name: bytes) -> bool:
-    """Return whether a client says that it has this capability."""
+    """Return whether a client states this capability."""
     for known, value in client_properties.entries:
         if known == b"capabilities" and isinstance(value, Table):
             return any(entry == name and _is_true(of) for entry, of in value.entries)

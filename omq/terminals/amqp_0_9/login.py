@@ -1,4 +1,4 @@
-"""Who a client says to be: the SASL mechanisms PLAIN and AMQPLAIN, as an id of omq's clients."""
+"""The name and secret of a client, by the SASL mechanisms PLAIN and AMQPLAIN, as an id of omq's clients."""
 
 from omq.protocol.amqp.fields import LongString, read_small_table
 from omq.protocol.amqp.shortstr import FieldError

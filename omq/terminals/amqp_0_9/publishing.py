@@ -1,8 +1,9 @@
-"""Publishes what a connection reads: finds the topics, posts, returns what is unroutable, and confirms.
+"""Publishes the messages that a connection reads: finds their topics, posts and confirms them, and returns
+unroutable ones.
 
-No message waits for a consumer of its queue: queues spill. So a connection that publishes and acknowledges is
-read on. It waits only while what it published is on its way to the store, and while a broadcast topic that is
-transient has no room.
+A publisher never waits for the consumers of a queue, because queues spill to the disk. So the server
+continues to read a connection that both publishes and acknowledges. It stops reading only while published
+messages are on their way to the store, and while a transient broadcast topic has no room.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ CHECKED = stored_properties.REPLY_TO | stored_properties.EXPIRATION | stored_pro
 """The flags of the properties that concern the server."""
 
 LOOKED_AT = CHECKED | stored_properties.HEADERS
-"""And that of the headers, by which exchanges may route."""
+"""Those flags, and the flag of the headers, by which exchanges may route."""
 
 MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10
@@ -54,10 +55,10 @@ class Publisher(Protocol):
     """Whether the channel is closed."""
 
     def published(self, posted: ChannelPost) -> None:
-        """Note messages that were published, in their order."""
+        """Record messages that were published, in their order."""
 
     def look(self) -> None:
-        """Look at what was published: something of it is settled."""
+        """Check the published messages: some of them are settled."""
 
 
 class Publishing:
@@ -136,7 +137,7 @@ class Publishing:
                 raise problem_of(refused.failure, BasicPublish) from refused
 
     def drop(self) -> None:
-        """Forget what was published since the last `flush`."""
+        """Drop the messages that were published since the last `flush`."""
         self._groups.clear()
         self._publishers.clear()
 

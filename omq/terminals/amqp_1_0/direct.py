@@ -1,4 +1,4 @@
-"""Links to nodes without queues: a message goes on at once, and its outcome comes back."""
+"""Links to nodes without queues, which pass on each message at once, and its outcome back."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,7 +33,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
             self.woken(self)
 
     def send_soon(self) -> None:
-        """Let the sending task send what there is."""
+        """Let the sending task send the messages."""
         super().wake()
 
     def frames_at_once(self, octets: int) -> Sequence[Octets]:
@@ -76,7 +76,7 @@ class DirectIncoming(Producing):
         wake: Callable[["DirectIncoming"], None],
         ended: Callable[["DirectIncoming"], None],
     ) -> None:
-        """Create a producer without a node. `wake` is called when there is something to tell, `ended` when
+        """Create a producer without a node. `wake` is called when there are outcomes to send, `ended` when
         the node is gone.
         """
         super().__init__(link, max_message_bytes, credit)
@@ -86,9 +86,9 @@ class DirectIncoming(Producing):
         self._end_node: Callable[[DirectNode], None] | None = None
         """Ends the node, if it was made for this link."""
         self._check: Callable[[], None] = _unchecked
-        """Raises Refused if the client has lost its right to the node; its connection stays then."""
+        """Raises Refused if the client has lost its right to the node. The connection stays open then."""
         self._told: list[Told] = []
-        """Outcomes that the client does not know yet."""
+        """Outcomes that were not sent to the client yet."""
         self._must_renew = False
 
     @property
@@ -107,7 +107,7 @@ class DirectIncoming(Producing):
         self._begin(direct.produce(name, self), target)
 
     def make(self, direct: Direct, answer: Callable[[DirectNode], bytes]) -> None:
-        """Attach it to a new node, which ends with it. `answer` returns the target that tells its name."""
+        """Attach it to a new node, which ends with it. `answer` returns the target, which has its name."""
         node = direct.make(self)
         self._end_node = direct.end
         self._begin(node, answer(node))
@@ -144,7 +144,7 @@ class DirectIncoming(Producing):
             self._offer(one, head, None if run.settled else serials.add(run.delivery, number), refused)
 
     def _refused(self) -> Refused | None:
-        """Return why the client may not send to the node, if it may not any more."""
+        """Return the problem if the client has lost its right to send to the node, and otherwise None."""
         try:
             self._check()
         except Refused as refused:
@@ -199,7 +199,7 @@ class DirectIncoming(Producing):
         self._ended(self)
 
     def tell(self) -> None:
-        """Tell the client the outcomes that are known, and renew its credit."""
+        """Send the client the outcomes that are known, and renew its credit."""
         told, self._told = self._told, []
         if not self.link.is_attached:
             return
@@ -216,7 +216,7 @@ def _unchecked() -> None:
 
 
 def state_for(outcome: Outcome) -> bytes:
-    """Return the state for an outcome that no consumer told."""
+    """Return the delivery state for an outcome that the server determined."""
     match outcome:
         case Accepted():
             return performatives.write(performatives.Accepted())

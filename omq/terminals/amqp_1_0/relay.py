@@ -1,4 +1,4 @@
-"""The anonymous relay: a link whose messages say themselves where they go, in their field `to`.
+"""The anonymous relay: a link on which each message has its own address, in its field `to`.
 
 Source: AMQP Anonymous Terminus.
 """
@@ -47,8 +47,8 @@ class _Run:
 class Relay(Producing):
     """One such link. The rights of the client are checked for the address of each message.
 
-    All messages use up credit until their outcome is known, also those that came settled: so a receiver that
-    is slow holds up this link, and nothing is dropped for want of memory that one link could fill.
+    Every message uses credit until its outcome is known, even one that the client sent as settled. So a slow
+    receiver delays this link, and one link cannot fill the memory, which would make the server drop messages.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Relay(Producing):
         wake: Callable[["Relay"], None],
         excused: Excuse,
     ) -> None:
-        """Create a relay that has received nothing. `wake` is called when there is something to tell. Within
+        """Create a relay that has received nothing. `wake` is called when there are outcomes to send. Within
         `excused` the silence of the client does not count.
         """
         super().__init__(link, session.max_message_bytes, credit)
@@ -71,9 +71,9 @@ class Relay(Producing):
         self._wake = wake
         self._excused = excused
         self._runs: dict[bytes, _Run] = {}
-        """By the encoded address."""
+        """The keys are encoded addresses."""
         self._told: list[Told] = []
-        """Outcomes that the client does not know yet."""
+        """Outcomes that were not sent to the client yet."""
 
     @property
     def address(self) -> None:
@@ -125,7 +125,7 @@ class Relay(Producing):
         run.deliveries.append(wanted)
 
     async def flush(self) -> None:
-        """Post what was taken, and wait while there is no room for it."""
+        """Post the messages that were taken from the protocol, and wait while there is no room for them."""
         runs, self._runs = self._runs, {}
         for number, (to, run) in enumerate(runs.items(), 1):
             try:
@@ -178,7 +178,7 @@ class Relay(Producing):
         self._end(delivery, told or state_for(outcome), is_accepted=isinstance(outcome, Accepted))
 
     def _end(self, delivery: int | None, state: bytes, *, is_accepted: bool = False) -> None:
-        """Count the outcome of a message, and tell it to the client if the message has a delivery-id."""
+        """Count the outcome of a message, and send it to the client if the message has a delivery-id."""
         self.unconfirmed -= 1
         self.undelivered += not is_accepted
         if delivery is not None:
@@ -186,7 +186,7 @@ class Relay(Producing):
         self._wake(self)
 
     def tell(self) -> None:
-        """Tell the client the outcomes that are known, and renew its credit."""
+        """Send the client the outcomes that are known, and renew its credit."""
         told, self._told = self._told, []
         if not self.link.is_attached:
             return
@@ -197,7 +197,7 @@ class Relay(Producing):
         self.renew()
 
     def renew(self) -> None:
-        """Grant the client the credit that the configuration leaves beside what has no outcome."""
+        """Grant the client the configured credit, less the messages without an outcome."""
         room = self._credit - self.unconfirmed
         if self.link.credit <= self._credit // 2 and room > self.link.credit:
             self.link.grant(room)

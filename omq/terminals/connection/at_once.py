@@ -1,17 +1,17 @@
-"""Sends at once, in the task that reads a connection, what the input of this one means for it and for others.
+"""Sends messages and answers at once, in the task that reads the input from which they follow.
 
 A message to a node without a queue goes to another connection, and its outcome comes back. A message to a
-queue of AMQP 0-9-1 goes to a consumer that has room for it, and its publisher gets a confirm. If nothing
-waits to be sent there, all of them leave in the task that reads: to wake the sending task of a connection
-takes another round of the scheduler. While input is executed, the connections that have something to send are
-collected, so that each of them sends once.
+queue of AMQP 0-9-1 goes to a consumer that has room for it, and its publisher gets a confirm. If nothing else
+waits on these connections, the reading task sends all of this, because waking the sending task of a
+connection takes another round of the scheduler. While the input is executed, the connections that have
+something to send are collected, so that each of them sends once.
 """
 
 from types import TracebackType
 from typing import Protocol
 
 MOST_CONNECTIONS = 16
-"""How many connections the input of one sends to at once: the others have a task of their own for it."""
+"""The number of connections to which the input of one sends at once. Others use their sending tasks."""
 
 
 AT_ONCE_OCTETS = 16 << 10
@@ -65,7 +65,7 @@ class AtOnce:
             del self._ready[connection]
             if left:
                 left -= 1
-                with self:  # what they send may be news for others
+                with self:  # a send may give other connections something to send
                     connection.send_at_once()
             else:
                 connection.send_soon()

@@ -1,4 +1,4 @@
-"""What every terminal is made of: what all connections share, and what has arrived on this one."""
+"""What a terminal is made from: the parts that all connections share, and the first octets of its own."""
 
 import logging
 from typing import Self
@@ -68,16 +68,16 @@ class Context(Struct, frozen=True):
 
 
 class Arrival(Struct, frozen=True):
-    """A connection that has said which protocol it speaks."""
+    """A connection whose first octets have selected its protocol."""
 
     transport: Transport
     received: bytes
-    """What came after the octets that said so."""
+    """The octets behind those."""
     scope: trio.CancelScope
-    """What serves the connection runs in it: cancel it to cut the connection off."""
+    """The tasks of the connection run in this scope: cancel it to cut the connection off."""
     newcomers: dict[trio.CancelScope, None]
     """The scopes of the connections whose client is not known yet."""
 
     def known(self) -> None:
-        """Note that it is known whose connection it is: from now on it keeps its place."""
+        """Record that the client is known: from now on no new connection replaces this one."""
         self.newcomers.pop(self.scope, None)

@@ -1,8 +1,8 @@
-"""The two directions of a connection: one task reads what the client sends, another one sends.
+"""The two directions of a connection: one task reads from the client, another one sends.
 
-The AMQP terminals run this loop; what they read means is theirs. The omq terminal has a loop of its own: its
-connections go on after their input has ended, until everything is answered, and it must make answers in more
-tasks. DMP connections go one way at a time.
+The AMQP terminals run this loop, and execute the input themselves. The omq terminal has a loop of its own:
+its connections continue after the end of their input until everything is answered, and it uses more tasks to
+make answers. DMP connections use one direction at a time.
 """
 
 from typing import Protocol
@@ -18,10 +18,10 @@ from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets
 
 
 class Endpoint(Side, Protocol):
-    """The terminal, as the loop sees it."""
+    """The interface of the terminal for this loop."""
 
     async def feed(self, received: bytes) -> bool:
-        """Execute what was received. Return False if nothing more must be read."""
+        """Execute received octets. Return False if nothing more must be read."""
 
     def stop_reading(self, *, gave_way: bool) -> None:
         """Let `has_ended` become true when what waits is sent: nothing more is read. `gave_way` says whether
@@ -49,7 +49,7 @@ class Duplex:
         self.scope = arrival.scope
         """Cancel it to cut the connection off."""
         self.excused = Excuse()
-        """Within it the client is not silent, because the connection is not read."""
+        """Within it the client does not count as silent, because the server does not read the connection."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused)
         self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
 
@@ -125,6 +125,6 @@ class Duplex:
         )
 
     def close(self) -> None:
-        """Give back the memory of what was read, and close the socket."""
+        """Release the memory of the octets that were read, and close the socket."""
         self.admission.close()
         self._transport.close()

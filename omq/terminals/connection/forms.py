@@ -1,7 +1,7 @@
 """The form in which a connection sends messages: how a protocol frames them.
 
 A `Form` belongs to one source of messages. A protocol with several channels on one connection gives each of
-its consumers a form of its own, which knows the channel and numbers the deliveries.
+its consumers a form of its own, which has the channel and numbers the deliveries.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ class Begun(Protocol):
 
     @property
     def body(self) -> int:
-        """How many octets of its body need not be given again: less than all of them until `is_done`."""
+        """The octets of its body that have left for good: less than all of them until `is_done`."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether any octet of it has left: then the rest must follow."""
+        """Whether any octet of it has left. Then the rest must follow."""
 
     @property
     def is_done(self) -> bool:
@@ -42,7 +42,7 @@ class Form(Protocol):
     """
 
     framed: int
-    """How many messages, the first ones of its cuts, the last call of `whole` framed."""
+    """The number of messages that the last call of `whole` framed: the first ones of its cuts."""
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         """Frame these messages, one after another: at most 1,024 parts for 512 cuts. A protocol with windows

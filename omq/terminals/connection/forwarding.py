@@ -1,8 +1,8 @@
-"""Sends what channels give, on one connection, so that one that stops reading holds next to nothing.
+"""Sends the messages of the channels of one connection. A client that stops reading holds almost no memory.
 
-A client that has not taken within a second what was sent to it is stalled. Then the connection gives back
-everything but the message that is begun: what was not sent of a take goes back to its channel, and all
-channels of the connection are held, so that what they were dealt goes to others.
+A client is stalled when it has not accepted the sent octets within a second. Then the connection gives back
+everything but the message that is begun: unsent messages return to their channel, and all channels of the
+connection are held, so that their undelivered messages go to other subscribers.
 
 The rest of the message that is begun must follow, because a frame cannot be withdrawn. There are two cases:
 
@@ -42,7 +42,7 @@ from omq_storage.errors import StoreError
 
 
 class _Given(Struct, frozen=True):
-    """The channel gives what is left."""
+    """The channel gives the rest."""
 
     begun: Begun | None
     """The message that is begun, if one is."""
@@ -53,7 +53,7 @@ class _InHand(Struct, frozen=True):
 
     begun: Begun
     body: Octets
-    """Its body from `begun.body` on."""
+    """The body from `begun.body` on."""
     share: Block | None
     """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
 
@@ -91,28 +91,28 @@ class Forwarder:
         self._scope = scope
         self._waits_since: float | None = None
         self.channels: Callable[[], Iterable[Channel]] = tuple
-        """Gives the open channels of the connection."""
+        """Returns the open channels of the connection."""
         self.is_stalled = False
         """Whether the client is stalled."""
         self._stalled_at = 0.0
         self.torn: str | None = None
         """Why the connection was ended in the middle of a message, if it was."""
         self.delivered = 0
-        """How many messages have left so far."""
+        """The number of messages that have left."""
 
     @property
     def is_sending(self) -> bool:
-        """Whether it waits for the client to take something."""
+        """Whether it waits for the client to accept octets."""
         return self._waits_since is not None
 
     async def send(self, parts: Sequence[Octets]) -> None:
-        """Send what is no message. Raises trio.BrokenResourceError."""
+        """Send octets that are no messages. Raises trio.BrokenResourceError."""
         await self._push(parts)
         if self.is_stalled:
             self._recover()
 
     async def wait_taken(self) -> None:
-        """Wait until the client has taken some of what was sent. Raises trio.BrokenResourceError."""
+        """Wait until the client has accepted some of the sent octets. Raises trio.BrokenResourceError."""
         self._waits_since = trio.current_time()
         try:
             await self._transport.wait_taken()
@@ -186,7 +186,7 @@ class Forwarder:
 
     @property
     def stalled_seconds(self) -> float | None:
-        """For how long the client has been stalled; None when it is not."""
+        """The seconds since which the client has been stalled; None when it is not."""
         return trio.current_time() - self._stalled_at if self.is_stalled else None
 
     def opened(self, channel: Channel) -> None:
@@ -197,7 +197,7 @@ class Forwarder:
     # -- stalls --------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Look about once a second whether the client has been taking nothing for SLOW_SECONDS."""
+        """Check about once a second whether the client has accepted nothing for SLOW_SECONDS."""
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             self._stall()
 
@@ -216,7 +216,7 @@ class Forwarder:
     # -- sending -------------------------------------------------------------------------------------------
 
     def _offer(self, parts: Sequence[Octets]) -> Sequence[Octets] | None:
-        """Send what the socket takes now; return the rest, or None if everything has left."""
+        """Send the octets that the socket accepts now; return the rest, or None if everything has left."""
         rest = behind(parts, self._transport.try_send(parts))
         return rest if rest or self._transport.pending else None
 
@@ -311,7 +311,7 @@ class Forwarder:
         return None if begun.is_done else _Given(begun if begun.is_begun else None)
 
     async def _go_on(self, topic: bytes, channel: Channel, left: _Left) -> _Left | None:
-        """Send what is left; return what is left then."""
+        """Send the rest; return the part that has not left then."""
         match left:
             case _Given(begun):
                 if begun is None:
