@@ -1,9 +1,9 @@
 """The group commit: one writer per sync level (docs/ARCHITECTURE.md, "A message from socket to socket").
 
-Posts that arrive during a commit wait and form the next one, or several if they are many. A commit is limited
-in octets and in idempotent producers: each producer takes a lookup in the store and two records, which is far
-more work than a short message. Topics take turns, so a post waits for a few commits at most, whatever is
-posted to other topics.
+Posts that arrive during a commit wait and form the next one, or several if they are many, with those that
+soon follow (`omq.drivers.gathering`). A commit is limited in octets and in idempotent producers: each
+producer takes a lookup in the store and two records, which is far more work than a short message. Topics take
+turns, so a post waits for a few commits at most, whatever is posted to other topics.
 
 The writer assigns ids just before it writes a block: a commit that fails has used none, so ids stay
 consecutive.
@@ -22,6 +22,7 @@ import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.fragment_commits import FragmentCommits
+from omq.drivers.gathering import Gathering
 from omq.drivers.histogram import Histogram
 from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients
@@ -100,12 +101,19 @@ class PostQueue:
         self._turns: OrderedDict[StoredDriver, deque[Post]] = OrderedDict()
         self.octets = 0
         """Octets of the waiting posts."""
+        self.messages = 0
+        """Messages of the waiting posts."""
 
     def __bool__(self) -> bool:
         return bool(self._turns)
 
     def __len__(self) -> int:
         return sum(map(len, self._turns.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the waiting posts are enough for a whole commit."""
+        return self.octets >= GROUP_OCTETS
 
     def has(self, driver: StoredDriver) -> bool:
         """Return whether a post of this topic waits."""
@@ -115,6 +123,7 @@ class PostQueue:
         """Queue a post behind those of its topic."""
         self._turns.setdefault(post.driver, deque()).append(post)
         self.octets += post.octets
+        self.messages += post.batch.count
 
     def move_to(self, group: CommitGroup, most: int = POSTS_IN_TURN) -> bool:
         """Move at most `most` posts to a group: one of each topic, then the next of each, and so on. Return
@@ -131,6 +140,7 @@ class PostQueue:
             if posts:
                 self._turns[driver] = posts
             self.octets -= post.octets
+            self.messages -= post.batch.count
             group.add(post)
         return True
 
@@ -155,6 +165,7 @@ class Writer:
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = PostQueue()
+        self._gathering = Gathering()
         self.routed = RoutedQueue(budget.limit, self)
         """The messages that were routed from lines, and wait."""
         self._wanted = trio.Event()
@@ -278,6 +289,8 @@ class Writer:
         the posts of this group. Messages that were routed during an earlier commit, and posts after them, may
         both wait by now.
         """
+        if self._posts and not self.routed.posts and self._gathering.lacks(self._posts):
+            await self._gathering.gather(self._posts)
         group = CommitGroup()
         while self._posts.move_to(group):
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -486,7 +499,9 @@ class Writer:
         finally:
             self._began = None
         messages = sum(block.count for block in blocks)
-        self._count(messages, sum(block.held for block in blocks), time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._count(messages, sum(block.held for block in blocks), seconds)
+        self._gathering.committed(messages, self._posts.messages, seconds)
         for number, (driver, portion) in enumerate(portions.items(), 1):
             await _take_turns(number)
             try:

@@ -1,0 +1,60 @@
+"""Gathers posts before a commit, because those who were just confirmed are about to publish again.
+
+A client with a limited number of unconfirmed messages sends the next ones when a commit confirms the last
+ones. The first of them to arrive would be committed by themselves, and all others would wait for that: two
+flushes of the disk where one is enough.
+"""
+
+import time
+from typing import Protocol
+
+import trio
+
+QUIET_SECONDS = 0.0003
+"""A commit waits for no more posts when none came for this time. A client needs less between two sends."""
+
+
+LONGEST_SECONDS = 0.01
+"""And never longer than this, although a disk may take much longer for a commit."""
+
+
+class Waiting(Protocol):
+    """The posts that wait for a commit."""
+
+    messages: int
+    """How many messages they have."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether they are enough for a whole commit."""
+
+
+class Gathering:
+    """How many messages are expected since the last commit, and until when the next one waits for them."""
+
+    __slots__ = ("_expected", "_until")
+
+    def __init__(self) -> None:
+        self._expected = 0
+        self._until = 0.0
+
+    def committed(self, messages: int, waiting: int, seconds: float) -> None:
+        """Note that a commit of N `messages` took so long, and that N `waiting` others arrived meanwhile.
+
+        What it confirms is expected again. To wait half as long for it costs less than one more commit.
+        """
+        self._expected = messages + waiting
+        # Real time, as that of a commit.
+        self._until = time.perf_counter() + min(seconds / 2, LONGEST_SECONDS)
+
+    def lacks(self, posts: Waiting) -> bool:
+        """Return whether more messages are expected, and can be in the next commit."""
+        return posts.messages < self._expected and not posts.is_full and time.perf_counter() < self._until
+
+    async def gather(self, posts: Waiting) -> None:
+        """Wait while more messages come than these, and more are expected."""
+        known, moved = posts.messages, time.perf_counter()
+        while self.lacks(posts) and time.perf_counter() - moved < QUIET_SECONDS:
+            await trio.lowlevel.checkpoint()
+            if posts.messages > known:
+                known, moved = posts.messages, time.perf_counter()
