@@ -18,7 +18,7 @@ LONGEST_SECONDS = 0.01
 """And never longer than this, although a disk may take much longer for a commit."""
 
 
-class Waiting(Protocol):
+class WaitingPosts(Protocol):
     """The posts that wait for a commit."""
 
     messages: int
@@ -47,11 +47,11 @@ class Gathering:
         # Real time, as that of a commit.
         self._until = time.perf_counter() + min(seconds / 2, LONGEST_SECONDS)
 
-    def lacks(self, posts: Waiting) -> bool:
+    def lacks(self, posts: WaitingPosts) -> bool:
         """Return whether more messages are expected, and can be in the next commit."""
         return posts.messages < self._expected and not posts.is_full and time.perf_counter() < self._until
 
-    async def gather(self, posts: Waiting) -> None:
+    async def gather(self, posts: WaitingPosts) -> None:
         """Wait while more messages come than these, and more are expected."""
         known, moved = posts.messages, time.perf_counter()
         while self.lacks(posts) and time.perf_counter() - moved < QUIET_SECONDS:
