@@ -1,4 +1,4 @@
-"""The server as a whole, for clients that watch and control it: see `omq.access.overseer.Overseer`."""
+"""The server as a whole, for clients that watch and control it: see `omq.access.administered_server`."""
 
 import logging
 import time
@@ -55,7 +55,7 @@ class Connected(Protocol):
         """End the connection in order, within a short time, and tell the client why."""
 
 
-class Overseen(Protocol):
+class OverviewSource(Protocol):
     """What is asked of the server."""
 
     config: Config
@@ -114,12 +114,12 @@ def recent_lines() -> Iterator[RecentLines]:
 class Overview:
     """One server as a whole."""
 
-    def __init__(self, server: Overseen, lines: RecentLines) -> None:
+    def __init__(self, server: OverviewSource, lines: RecentLines) -> None:
         self._server = server
         self._lines = lines
 
     def totals(self, watchers: int) -> watching.Server:
-        """See `Overseer`."""
+        """See `AdministeredServer`."""
         server, config = self._server, self._server.config
         numbers = server.statistics()
         writers = server.catalogue.writers.values()
@@ -154,11 +154,11 @@ class Overview:
         )
 
     def warnings(self, after: int) -> tuple[watching.Line, ...]:
-        """See `Overseer`."""
+        """See `AdministeredServer`."""
         return self._lines.after(after)
 
     def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
-        """See `Overseer`."""
+        """See `AdministeredServer`."""
         for connection, id in self._server.numbered():
             if id < first:
                 continue
@@ -195,7 +195,7 @@ class Overview:
             )
 
     def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
-        """See `Overseer`."""
+        """See `AdministeredServer`."""
         for connection, id in self._server.numbered():
             yield None
             for number, (at, channel) in enumerate(connection.open_channels(), 1):
@@ -218,7 +218,7 @@ class Overview:
                 )
 
     def disconnect(self, connection: int, by: bytes) -> bool:
-        """See `Overseer`."""
+        """See `AdministeredServer`."""
         for terminal, id in self._server.numbered():
             if id == connection:
                 seen = terminal.statistics()

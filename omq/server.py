@@ -278,7 +278,7 @@ async def _open_store(
                 _start_housekeeping(background, config, catalogue)
                 if config.spool_bytes:
                     spooler = Spooler(
-                        memory.tails, memory.spooled_entrances, catalogue.spool, config.spool_seconds
+                        memory.tails, memory.spooled_publisher_queues, catalogue.spool, config.spool_seconds
                     )
                     background.start_soon(spooler.run)
                 background.start_soon(server.sweep)

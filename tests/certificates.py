@@ -8,7 +8,7 @@ import trustme
 
 
 @dataclass(frozen=True)
-class Shown:
+class CertificateFiles:
     """The files of one certificate and its key."""
 
     cert: Path
@@ -27,14 +27,14 @@ class Authority:
 
     def issue(
         self, name: str, file: str = "shown", ends: datetime | None = None, common_name: str | None = None
-    ) -> Shown:
+    ) -> CertificateFiles:
         """Return a certificate for a host or an address; written over the one that these files had before.
 
         `ends`: when it does, which else is far away.
         """
         begun = None if ends is None else ends - timedelta(days=365)
         issued = self._authority.issue_cert(name, not_before=begun, not_after=ends, common_name=common_name)
-        shown = Shown(self._directory / f"{file}.pem", self._directory / f"{file}.key")
+        shown = CertificateFiles(self._directory / f"{file}.pem", self._directory / f"{file}.key")
         shown.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(shown.key)
         return shown

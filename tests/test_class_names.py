@@ -74,7 +74,6 @@ SHARED = {
         "Done": {"omq.management", "omq.protocol.omq.types"},
         "Exchange": {"omq.exchanges.types", "omq.management"},
         "Exchanges": {"omq.exchanges.exchanges", "omq.management"},
-        "Gone": {"omq.drivers.seam", "omq.watching"},
         "Messages": {"omq.drivers.seam", "omq.management"},
         "Purge": {"omq.management", "omq.protocol.omq.types"},
         "Server": {"omq.server", "omq.watching"},

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from heapq import nlargest
 
 from omq import watching
-from omq.access.overseer import Overseer
+from omq.access.administered_server import AdministeredServer
 from omq.access.rights import Right
 from omq.access.session import Session
 from omq.access.watches import Watcher, Watches
@@ -35,13 +35,15 @@ LONGEST_RETENTION = 1 << 53
 class Administration:
     """The operations of one connection."""
 
-    __slots__ = ("_catalogue", "_overseer", "_session", "_watches")
+    __slots__ = ("_administered", "_catalogue", "_session", "_watches")
 
-    def __init__(self, session: Session, catalogue: Catalogue, watches: Watches, overseer: Overseer) -> None:
+    def __init__(
+        self, session: Session, catalogue: Catalogue, watches: Watches, administered: AdministeredServer
+    ) -> None:
         self._session = session
         self._catalogue = catalogue
         self._watches = watches
-        self._overseer = overseer
+        self._administered = administered
 
     def watch(self, period: int, wake: Callable[[], None], instead: Watcher | None = None) -> Watcher | None:
         """Return a watcher, whose rounds begin with `wake`; None for the period 0. The caller closes the
@@ -64,7 +66,7 @@ class Administration:
             raise Refused(Reason.INVALID, "a number cannot be negative")
         found: list[watching.ConnectionInfo] = []
         slices = Slices()
-        for each in self._overseer.connections(first):
+        for each in self._administered.connections(first):
             await slices.step()
             if each is not None:
                 found.append(each)
@@ -78,7 +80,7 @@ class Administration:
         topic = self._find(name).topic
         found: list[watching.SubscriberInfo] = []
         slices = Slices()
-        for each in self._overseer.subscribers(topic):
+        for each in self._administered.subscribers(topic):
             await slices.step()
             if each is not None:
                 found.append(each)
@@ -89,7 +91,7 @@ class Administration:
     def disconnect(self, connection: int) -> int:
         """End a connection. Return how many were ended: 0 if there is none with this id. Raises Refused."""
         self._session.check_server(Right.ADMINISTER)
-        return int(self._overseer.disconnect(connection, self._session.name))
+        return int(self._administered.disconnect(connection, self._session.name))
 
     async def purge(self, name: bytes) -> int:
         """Delete the messages of a topic: of a round-robin topic those that no subscriber has. Return how

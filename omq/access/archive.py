@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from omq.access.rights import Rights
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.model import Topic, TopicInfo
 from omq_storage.environment import BlockRecord
 from omq_storage.lookup import VerifiedBlock
@@ -22,7 +22,7 @@ class StoredMessages(Protocol):
     next_id: int
     deleted: bool
 
-    async def replay(self, position: int, octets: int) -> list[VerifiedBlock] | Gone:
+    async def replay(self, position: int, octets: int) -> list[VerifiedBlock] | Unavailable:
         """See `Driver.replay`."""
 
     async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from omq.access.administered_server import AdministeredServer
 from omq.access.administration import Administration
 from omq.access.archive import visible_topics
 from omq.access.clients import Clients, Identity
@@ -14,7 +15,6 @@ from omq.access.leased_topic import LeasedTopic
 from omq.access.leases import Lease, Leased, LeaseProblem, Leases, Principal
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
-from omq.access.overseer import Overseer
 from omq.access.private_topic import PrivateTopic
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
@@ -50,16 +50,18 @@ class LeasedSession(Struct, frozen=True):
 class AccessControl:
     """The clients of a server, and all that their sessions share."""
 
-    def __init__(self, config: Config, catalogue: Catalogue, memory: Memory, overseer: Overseer) -> None:
+    def __init__(
+        self, config: Config, catalogue: Catalogue, memory: Memory, administered: AdministeredServer
+    ) -> None:
         self.clients = Clients(config.clients, ClientQuotas.of(config))
         self.leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self.leased_connections = Quota(config.max_dmp_connections)
         self.subscriptions = Quota(config.max_subscriptions)
         self._catalogue = catalogue
-        self._overseer = overseer
-        self.watches = Watches(catalogue, overseer)
+        self._administered = administered
+        self.watches = Watches(catalogue, administered)
         self._exchanges = Exchanges(catalogue)
-        self.nodes = Nodes(DirectMemory(memory.waiting, memory.entrances))
+        self.nodes = Nodes(DirectMemory(memory.waiting, memory.publisher_queues))
         self._shared = SessionContext(
             catalogue=catalogue,
             leases=self.leases,
@@ -171,7 +173,7 @@ class AccessControl:
 
     def administration(self, session: Session) -> Administration:
         """Return how a session may watch and control the server."""
-        return Administration(session, self._catalogue, self.watches, self._overseer)
+        return Administration(session, self._catalogue, self.watches, self._administered)
 
     def _session(self, identity: Identity, name: bytes) -> Session:
         """Return a session for a connection with a lease."""

@@ -16,7 +16,7 @@ from omq_storage.batches import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Takers:
+class TopicReadiness:
     """Who takes the messages of a topic now."""
 
     is_kept: bool
@@ -56,10 +56,10 @@ class LeasedTopic:
         """Begin a message, whose body comes in pieces, to a topic that has a store. Raises Refused."""
         return await Upload.begin(await self._find_allowed())
 
-    async def takers(self) -> Takers:
+    async def takers(self) -> TopicReadiness:
         """Return who takes the messages of the topic now. Raises Refused."""
         driver = await self._find_allowed()
-        return Takers(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
+        return TopicReadiness(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
 
     async def _find_allowed(self) -> Driver:
         self._session.check(Right.PUBLISH, self.topic.topic)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from omq.access.clients import ClientAccount, Identity
 from omq.access.limits import Owner, Quota, check_quota
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.model import Topic
 
 LEASE_OCTETS = 24
@@ -52,7 +52,7 @@ class DmpEnd(Enum):
     FEED = "Feed"
 
 
-Report = Callable[[DmpEnd, bytes, str | Gone], Awaitable[None]]
+Report = Callable[[DmpEnd, bytes, str | Unavailable], Awaitable[None]]
 """Reports what happened on a DMP connection of this kind, for this topic."""
 
 
@@ -77,7 +77,7 @@ class Principal:
         """The unused leases of this connection, maintained by `Leases`."""
         self._report = report
 
-    async def report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> bool:
+    async def report(self, end: DmpEnd, topic: bytes, what: str | Unavailable) -> bool:
         """Report what happened on a sink or feed; return False if nobody can be told."""
         if self._report is None:
             return False

@@ -16,8 +16,8 @@ from itertools import islice
 import trio
 
 from omq import watching
+from omq.access.administered_server import AdministeredServer
 from omq.access.limits import Quota, spent
-from omq.access.overseer import Overseer
 from omq.access.quotas import MOST_WATCHERS
 from omq.access.rights import Names, Rights
 from omq.access.session import Session
@@ -124,8 +124,8 @@ class Watcher:
         if again:
             yield watching.Began(round(self._period * 1000))
         if self.watch.are_all:
-            yield self._watches.overseer.totals(self._watches.used)
-            lines = self._watches.overseer.warnings(self.line)
+            yield self._watches.administered.totals(self._watches.used)
+            lines = self._watches.administered.warnings(self.line)
             if lines:
                 self.line = lines[-1].number
                 yield watching.Warnings(lines)
@@ -146,9 +146,9 @@ class Watcher:
 class Watches:
     """All watchers of a server. The server runs `run` as a task."""
 
-    def __init__(self, catalogue: Catalogue, overseer: Overseer) -> None:
+    def __init__(self, catalogue: Catalogue, administered: AdministeredServer) -> None:
         self._catalogue = catalogue
-        self.overseer = overseer
+        self.administered = administered
         self._watchers: dict[Watcher, None] = {}
         self._signal = Signal()
         self._look = 0

@@ -40,7 +40,7 @@ ENTRY_OCTETS = 200
 """About what an entry takes in memory, without its messages."""
 
 
-class Loser(Protocol):
+class BackloggedDriver(Protocol):
     """A driver whose messages are in a backlog."""
 
     def unsent(self, messages: int, octets: int) -> None:
@@ -88,7 +88,7 @@ class BacklogEntry:
         rest, behind = self.part.unsent(self.sent)
         for route, position, messages, octets in behind:
             self.messages -= messages
-            driver: Loser | None = route.owner
+            driver: BackloggedDriver | None = route.owner
             if driver is not None:  # otherwise the topic was deleted
                 assert self.outlet is not None
                 driver.unsent(messages, octets)
@@ -251,7 +251,7 @@ class Backlog:
             self._wake(1)
 
 
-class Filled(Protocol):
+class BackloggedConnection(Protocol):
     """A connection with a backlog."""
 
     backlog: Backlog
@@ -262,7 +262,7 @@ class Filled(Protocol):
         """As in `omq.drivers.seam.Outlet`."""
 
 
-async def wait_for_room(outlets: Iterable[Filled], stall_seconds: float) -> None:
+async def wait_for_room(outlets: Iterable[BackloggedConnection], stall_seconds: float) -> None:
     """Wait until one of these connections has room in its backlog, or none of them moves any more."""
     filled = tuple(outlets)
     again = False
@@ -273,7 +273,9 @@ async def wait_for_room(outlets: Iterable[Filled], stall_seconds: float) -> None
         again = True
 
 
-async def _wait_for_turn(filled: Sequence[Filled], stall_seconds: float, *, again: bool) -> bool:
+async def _wait_for_turn(
+    filled: Sequence[BackloggedConnection], stall_seconds: float, *, again: bool
+) -> bool:
     """Wait until there may be room. Return False when none of these connections moves any more."""
     event = trio.Event()
     for outlet in filled:

@@ -78,8 +78,8 @@ class Backpressure:
         self.is_watching = False
         if self._topic() is None:
             return
-        entrance = self._driver.entrance
-        if not entrance.is_wanted:
+        publisher_queue = self._driver.publisher_queue
+        if not publisher_queue.is_wanted:
             return
         now = trio.current_time()
         for channel in self._channels:
@@ -90,5 +90,5 @@ class Backpressure:
             self._watched[channel] = (progress, since if progress == before else now)
             if progress == before and now >= since + self._driver.resources.stall_seconds:
                 channel.mark_stalled()
-        entrance.look()
+        publisher_queue.look()
         self._look_later(now)

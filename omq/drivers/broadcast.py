@@ -9,8 +9,8 @@ from typing import assert_never
 from omq.drivers.backpressure import Backpressure
 from omq.drivers.broadcast_channel import TAKE_OCTETS, BroadcastChannel
 from omq.drivers.driver import InitialState
-from omq.drivers.entrance import Entrances, Entrant, RoomAnswer
 from omq.drivers.memory import Memory
+from omq.drivers.publisher_queue import PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, EndReason, Outlet, Subscriber
@@ -119,7 +119,7 @@ class BroadcastDriver(SpoolingDriver):
         if self._backpressure.is_watching:
             if channel is not None:
                 self._backpressure.moved(channel)
-            self.entrance.look()
+            self.publisher_queue.look()
 
     def _keep(self, block: Block) -> None:
         if not self._channels:
@@ -252,11 +252,11 @@ class BroadcastDriver(SpoolingDriver):
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 
-    def _entrances(self, memory: Memory) -> Entrances:
-        return memory.spooled_entrances
+    def _publisher_queues(self, memory: Memory) -> PublisherQueues:
+        return memory.spooled_publisher_queues
 
     def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
-        if self.entrance.admitted or self._backpressure.is_due():
+        if self.publisher_queue.admitted or self._backpressure.is_due():
             return RoomAnswer.TOPIC_FULL
         relief, is_behind = self.resources.memory.tails.relief, self.tail.octets > 0
         if relief is not None and relief.must_wait(octets, is_behind=is_behind, again=in_turn):
@@ -264,14 +264,14 @@ class BroadcastDriver(SpoolingDriver):
         return RoomAnswer.TAKEN
 
     def free(self, octets: int) -> None:
-        self.entrance.look()
+        self.publisher_queue.look()
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
-        was_wanted = self.entrance.is_wanted
-        entrant = super().line_up(octets, admitted)
-        if self.entrance.is_wanted and not was_wanted:
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+        was_wanted = self.publisher_queue.is_wanted
+        waiting_publisher = super().line_up(octets, admitted)
+        if self.publisher_queue.is_wanted and not was_wanted:
             self._backpressure.watch()
-        return entrant
+        return waiting_publisher
 
     def end(self) -> None:
         cancelled = list(self._cancelled)

@@ -16,16 +16,16 @@ from omq.drivers.seam import (
     SLOW_SECONDS,
     CreditKind,
     Cut,
-    Gone,
     Granted,
     Messages,
+    MessageTruncated,
     Outcome,
     Outlet,
     Piece,
-    Rest,
+    RemainderHolder,
     Subscriber,
     Taken,
-    Torn,
+    Unavailable,
 )
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics
@@ -135,7 +135,7 @@ class BroadcastChannel:
         position is that of the topic, and nothing of it changes when messages are pushed.
         """
         self.traffic = driver.traffic
-        self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
+        self.rest = RemainderHolder.GIVEN_AGAIN if driver.is_persistent else RemainderHolder.HELD
         self._begun: Pieces | None = None
         self.settles = False
         self._limit: CursorLimit | None = None
@@ -159,7 +159,7 @@ class BroadcastChannel:
     def begun(self) -> int | None:
         """The message of which its subscriber may have a part, and gets the rest from where it was read."""
         is_begun = self._begun is not None or self._unwritten < self._position
-        return self._unwritten if is_begun and self.rest is Rest.GIVEN_AGAIN else None
+        return self._unwritten if is_begun and self.rest is RemainderHolder.GIVEN_AGAIN else None
 
     def ready(self) -> bool:
         end = self.driver.next_id
@@ -182,23 +182,23 @@ class BroadcastChannel:
         driver = self.driver
         if driver.tail.covers(self.position):
             if not driver.is_persistent:
-                self.rest = Rest.HELD
+                self.rest = RemainderHolder.HELD
             recent = driver.tail.from_position(self.position, 1 if self._slow else TAKE_OCTETS)
             return self._forward_little(recent[0]) if self._slow else self._forward(recent)
         if not driver.is_persistent:
             if not driver.is_spooled(self.position):
                 return self._skip(driver.first_after(self.position), TOO_SLOW)
-            self.rest = Rest.GIVEN_AGAIN
+            self.rest = RemainderHolder.GIVEN_AGAIN
         if self._replaying is None:
             self._replaying = Replaying(driver)
         replaying = self._replaying
-        found: list[VerifiedBlock] | Piece | Gone | None
+        found: list[VerifiedBlock] | Piece | Unavailable | None
         found = await replaying.read(self.position, slow=self._slow)
         if found is None:
             found = await self._begin()
         if isinstance(found, Piece):
             return found
-        if isinstance(found, Gone):
+        if isinstance(found, Unavailable):
             return self._skip(found.last + 1, found.reason)
         if not self.ready():  # credit was withdrawn during the read
             self._give_back()
@@ -213,7 +213,7 @@ class BroadcastChannel:
     def take_at_once(self, octets: int) -> Sequence[Cut]:
         return ()  # its flow and its pushes are the quick ways of a broadcast topic
 
-    async def _begin(self) -> list[VerifiedBlock] | Piece | Gone:
+    async def _begin(self) -> list[VerifiedBlock] | Piece | Unavailable:
         """Return the first piece of the message at the cursor, whose block is too large for the memory. If
         the message is gone meanwhile, return what is there instead.
         """
@@ -222,7 +222,7 @@ class BroadcastChannel:
             self._limit.give(range(begun.message, begun.message + 1))
         try:
             return await self._go_on(begun)
-        except Torn as torn:
+        except MessageTruncated as torn:
             self._give_back()
             self._begun = None
             if self._limit is not None:
@@ -230,10 +230,10 @@ class BroadcastChannel:
             try:
                 return await self.driver.replay(self.position, 1)  # returns what is gone, and why
             except LargeBlock:
-                return Gone(begun.message, begun.message, str(torn))  # it is there, and cannot be read
+                return Unavailable(begun.message, begun.message, str(torn))  # it is there, and cannot be read
 
     async def _go_on(self, begun: Pieces) -> Piece:
-        """Return the next piece of a message. Raises Torn."""
+        """Return the next piece of a message. Raises MessageTruncated."""
         self._begun = begun
         tail = self.driver.tail
         if tail.covers(begun.message):
@@ -266,8 +266,8 @@ class BroadcastChannel:
             return self._forward([block], self.position + 1)
         return self._forward([beginning_of(block, self.position)])
 
-    def _skip(self, position: int, reason: str) -> Gone:
-        gone = Gone(self.position, position - 1, reason)
+    def _skip(self, position: int, reason: str) -> Unavailable:
+        gone = Unavailable(self.position, position - 1, reason)
         self._position = self._unwritten = position
         if self._limit is not None:
             self._bind(self._limit)
@@ -511,7 +511,7 @@ class BroadcastChannel:
         )
 
     def close(self) -> None:
-        self.rest = Rest.HELD
+        self.rest = RemainderHolder.HELD
         self.outlet = None
         if self._limit is not None:
             self._limit.close()

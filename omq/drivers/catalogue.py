@@ -15,11 +15,11 @@ from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.factory import DriverFactory
-from omq.drivers.leftovers import Leftovers
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, Private, check_user
 from omq.drivers.loading import Loaded, TopicLoader
 from omq.drivers.making import TopicMaker, check_name, first_bound
 from omq.drivers.memory import Memory
+from omq.drivers.orphaned_blocks import OrphanedBlocks
 from omq.drivers.private_topics import PrivateTopics
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
@@ -89,7 +89,7 @@ class Catalogue:
         """Starts a task of what is above the drivers. It ends with the server."""
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         self._calls = StoreCalls(store, self.writers)
-        self._leftovers = Leftovers(self._calls, self.writers)
+        self._leftovers = OrphanedBlocks(self._calls, self.writers)
         self._factory = DriverFactory(resources, nursery)
         self._topics = TopicsByName(config, self.writers, resources, self._factory)
         self._drivers, self._records = self._topics.drivers, self._topics.records
@@ -180,7 +180,7 @@ class Catalogue:
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         for level, leftover in loader.leftovers(next_id):
             self._leftovers.add(level, leftover)
-        await self.drop_leftovers()
+        await self.drop_orphaned_blocks()
         groups: dict[tuple[Delivery, Persistence], list[bytes]] = {}
         for topic in self._config.topics:
             groups.setdefault(topic.types(), []).append(topic.name.encode())
@@ -430,7 +430,7 @@ class Catalogue:
             self._factory.stop(driver)
             self._gone(driver)
             if driver.writer is not None:
-                await self.drop_leftovers()
+                await self.drop_orphaned_blocks()
 
     def _gone(self, driver: Driver) -> None:
         """Report a topic that was deleted, except for its blocks, and note to delete those."""
@@ -441,7 +441,7 @@ class Catalogue:
         elif driver.has_spilled:
             self._leftovers.add(Level.ASYNC, driver.topic.id)
 
-    async def drop_leftovers(self) -> None:
+    async def drop_orphaned_blocks(self) -> None:
         """Delete the remaining blocks of deleted topics, as far as the store has room for that."""
         await self._leftovers.drop()
 

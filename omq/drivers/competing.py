@@ -15,9 +15,9 @@ from functools import partial
 from typing import assert_never
 
 from omq.drivers.driver import Driver, InitialState
-from omq.drivers.entrance import RoomAnswer
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
+from omq.drivers.publisher_queue import RoomAnswer
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import EndReason, Subscriber
@@ -86,7 +86,7 @@ class CompetingDriver(Driver):
                 assert_never(replay)
         self._channels.append(channel)
         self._signal.set()
-        self.entrance.look()
+        self.publisher_queue.look()
         return channel
 
     def check_replay(self, first: int) -> None:
@@ -223,11 +223,11 @@ class CompetingDriver(Driver):
 
     @property
     def is_wanted(self) -> bool:
-        return self.entrance.is_wanted
+        return self.publisher_queue.is_wanted
 
     @property
     def wants_memory(self) -> bool:
-        return self.resources.memory.entrances.has(self.entrance)
+        return self.resources.memory.publisher_queues.has(self.publisher_queue)
 
     def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
         """Count the octets of a post if there is room for them.
@@ -250,7 +250,7 @@ class CompetingDriver(Driver):
         memory = self.resources.memory
         waiting = memory.waiting
         # Outstanding messages of busy workers do not keep new messages from idle workers.
-        is_undealt = self._is_undealt() or self.entrance.admitted > 0
+        is_undealt = self._is_undealt() or self.publisher_queue.admitted > 0
         is_little = not self._held and octets <= FREE_OCTETS
         is_wanted = not is_little and not is_undealt and self.has_taker()
         too_much = not is_wanted and self._held + octets > self._most_held()
@@ -260,7 +260,7 @@ class CompetingDriver(Driver):
             waiting.force(octets)
         elif self._held and too_much:
             return RoomAnswer.TOPIC_FULL
-        elif (memory.entrances and not in_turn) or not waiting.try_take(octets):
+        elif (memory.publisher_queues and not in_turn) or not waiting.try_take(octets):
             return RoomAnswer.ALL_FULL if is_wanted and not self._held else RoomAnswer.MEMORY_FULL
         if not self._held:
             memory.waits.holders[self] = None
@@ -277,7 +277,7 @@ class CompetingDriver(Driver):
     def _invite(self) -> None:
         """Admit a waiting publisher when all messages are assigned."""
         if not self._is_undealt():
-            self.entrance.look()
+            self.publisher_queue.look()
 
     def free(self, octets: int) -> None:
         if octets:
@@ -286,7 +286,7 @@ class CompetingDriver(Driver):
                 self.resources.memory.waits.holders.pop(self, None)
             self.resources.memory.waiting.give(octets)
             if octets > 0:
-                self.entrance.freed()
+                self.publisher_queue.freed()
 
     def _hold(self, block: Block) -> None:
         """Keep the newest block of a transient topic."""

@@ -6,7 +6,7 @@ from itertools import chain
 
 from omq.drivers.dead_letters import DeadLetters, Death
 from omq.drivers.driver import InitialState
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.drivers.spilling import SpillingDriver
 from omq.drivers.unsettled import number_of, ranges
 from omq_storage.blocks import Block
@@ -87,10 +87,12 @@ class DeadLetteringDriver(SpillingDriver):
         try:
             return await self._block_of(message)
         except DamagedBlock as damaged:
-            self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
+            self._report(Unavailable(message, message, f"the store is damaged there ({damaged.why})"))
             return None
         except LargeBlock as large:  # from before the queue had a dead letter exchange
-            self._report(Gone(message, message, f"it has {large.octets} octets, too many for a dead letter"))
+            self._report(
+                Unavailable(message, message, f"it has {large.octets} octets, too many for a dead letter")
+            )
             return None
 
     async def peek(self, message: int) -> Block | None:

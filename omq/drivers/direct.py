@@ -29,7 +29,7 @@ from omq.drivers.seam import (
     Outcome,
     Rejected,
     Released,
-    Rest,
+    RemainderHolder,
     Taken,
 )
 from omq.drivers.shared_window import SharedWindow
@@ -339,7 +339,7 @@ class DirectChannel:
     competes = True
     settles = True
     flow = None
-    rest = Rest.COUNTED
+    rest = RemainderHolder.COUNTED
 
     def __init__(self, node: DirectNode, subscriber: NodeConsumer) -> None:
         self.subscriber = subscriber

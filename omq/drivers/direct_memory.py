@@ -7,7 +7,7 @@ have no more than half of that together, so that the topics always have the othe
 from typing import Protocol
 
 from omq.drivers.budget import Budget
-from omq.drivers.entrance import Entrances
+from omq.drivers.publisher_queue import PublisherQueues
 
 
 class WaitingNode(Protocol):
@@ -20,12 +20,12 @@ class WaitingNode(Protocol):
 class DirectMemory:
     """The share of all nodes."""
 
-    def __init__(self, shared: Budget, entrances: Entrances) -> None:
+    def __init__(self, shared: Budget, publisher_queues: PublisherQueues) -> None:
         """Create the memory of direct nodes within `shared`; topics whose publishers wait for it are in
-        `entrances`.
+        `publisher_queues`.
         """
         self._shared = shared
-        self._entrances = entrances
+        self._publisher_queues = publisher_queues
         self._limit = shared.limit // 2
         self._used = 0
         self._waiting: dict[WaitingNode, None] = {}
@@ -51,7 +51,7 @@ class DirectMemory:
         """Give back the octets of a message that is not held any more."""
         self._used -= octets
         self._shared.give(octets)
-        self._entrances.look()
+        self._publisher_queues.look()
         if self._waiting:
             self._look()
 

@@ -16,18 +16,18 @@ from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.dead_letters import DeadLetterDelivery
-from omq.drivers.entrance import Entrance, Entrances, Entrant, RoomAnswer
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
 from omq.drivers.places import PersistentPlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
+from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
-from omq.drivers.seam import Channel, EndReason, Gone, Subscriber
+from omq.drivers.seam import Channel, EndReason, Subscriber, Unavailable
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
 from omq.drivers.spool import Spool
 from omq.drivers.statistics import DriverStatistics, Traffic
@@ -146,10 +146,10 @@ class Driver(ABC):
         self._used = False
         # What a topic owns refers to it weakly: no garbage collection has to find topics that were deleted.
         this = weakref.proxy(self)
-        self.entrance = Entrance(
+        self.publisher_queue = PublisherQueue(
             lambda octets, in_turn: this._take_room(octets, in_turn),
             lambda octets: this.free(octets),
-            self._entrances(memory),
+            self._publisher_queues(memory),
         )
         problem = partial(LogThrottle.of_problem, log, topic=opening.topic.topic)
         name = quoted(opening.topic.topic)
@@ -259,7 +259,7 @@ class Driver(ABC):
             return TopicPlace(self, batch, heads, origins).again()
         if self.deleted:
             raise Refused.of(DELETED)
-        if not self.has_ids(batch.count) or not self.entrance.try_enter(octets):
+        if not self.has_ids(batch.count) or not self.publisher_queue.try_enter(octets):
             return self._without_room(batch, heads, origins)
         self.hand_over(batch, heads, origins, octets)
         return CONFIRMED
@@ -384,21 +384,21 @@ class Driver(ABC):
         """Return about how many octets a transient topic accepts at once."""
         return FRAMES_LIMIT
 
-    def _entrances(self, memory: Memory) -> Entrances:
+    def _publisher_queues(self, memory: Memory) -> PublisherQueues:
         """Return the topics among which this one is when its publishers wait for shared memory."""
-        return memory.entrances
+        return memory.publisher_queues
 
     @abstractmethod
     def _take_room(self, octets: int, in_turn: bool) -> RoomAnswer:
-        """Count `octets` of a post to a transient topic if there is room for them: see `Entrance`."""
+        """Count `octets` of a post to a transient topic if there is room for them: see `PublisherQueue`."""
 
     @abstractmethod
     def free(self, octets: int) -> None:
         """Free octets that `_take_room` has counted."""
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
-        """Wait for room in a transient topic: see `Entrance`."""
-        return self.entrance.line_up(octets, admitted)
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+        """Wait for room in a transient topic: see `PublisherQueue`."""
+        return self.publisher_queue.line_up(octets, admitted)
 
     # -- out: channels -------------------------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class Driver(ABC):
 
     async def replay(
         self, position: int, octets: int, largest: int | None = None
-    ) -> list[VerifiedBlock] | Gone:
+    ) -> list[VerifiedBlock] | Unavailable:
         """Return stored blocks from `position` on, as `read`, if the first of them has that message; or else
         which messages are not available there, and why.
 
@@ -492,7 +492,9 @@ class Driver(ABC):
         except DamagedBlock as damaged:
             if damaged.first <= position:
                 last = damaged.first if damaged.last is None else damaged.last
-                return Gone(position, min(last, known - 1), f"the store is damaged there ({damaged.why})")
+                return Unavailable(
+                    position, min(last, known - 1), f"the store is damaged there ({damaged.why})"
+                )
             blocks = []
             kept = min(damaged.first, known)  # a damaged key may contain an id that was never assigned
         except LargeBlock as large:
@@ -504,7 +506,7 @@ class Driver(ABC):
             return blocks
         missing, were_lost = missing_ids(self.extent, self.lost, position, kept)
         why = "they were lost before they were durable" if were_lost else "they are no longer kept"
-        return Gone(position, missing.stop - 1, why)
+        return Unavailable(position, missing.stop - 1, why)
 
     async def look_at(self, message: int) -> LargeMessage | None:
         """Verify a stored message for reading piece by piece; None when it is not stored any more.
@@ -583,7 +585,7 @@ class Driver(ABC):
             next_id=last + 1,
             subscribers=self.subscriber_count(),
             unsettled=self._unsettled(),
-            waiting_publishers=self.entrance.waiting,
+            waiting_publishers=self.publisher_queue.waiting,
             failures=self.failures,
             rejections=self.rejections,
             messages_in=self.traffic.messages_in,
@@ -606,7 +608,7 @@ class Driver(ABC):
             extent.bytes,
             self.tail.octets,
             self.subscriber_count(),
-            self.entrance.waiting,
+            self.publisher_queue.waiting,
             self.failures,
             hash(self.retention),
         )
@@ -639,4 +641,4 @@ class Driver(ABC):
             channel.close()
             subscriber.ended(EndReason.DELETED)
         self.tail.clear()
-        self.entrance.close()
+        self.publisher_queue.close()

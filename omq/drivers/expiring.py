@@ -9,7 +9,7 @@ from omq.drivers.alarms import Alarm
 from omq.drivers.dead_lettering import DeadLetteringDriver
 from omq.drivers.dead_letters import Death
 from omq.drivers.driver import InitialState
-from omq.drivers.perishing import EXPIRATION, expiry, flags, now
+from omq.drivers.message_expiry import EXPIRATION, expiry, flags, now
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import RETRY_SECONDS
 from omq_storage.blocks import Block

@@ -9,7 +9,7 @@ subscriber must not keep other messages from being written to the store.
 from msgspec import Struct
 
 from omq.drivers.budget import Budget
-from omq.drivers.entrance import Entrances
+from omq.drivers.publisher_queue import PublisherQueues
 from omq.drivers.sequences import RecentSequences
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
@@ -51,9 +51,9 @@ class Memory:
         """Messages of transient round-robin topics that are not done."""
         self.waiting_octets = limit // 16
         """The limit of one topic within that share; a single larger message is allowed."""
-        self.spooled_entrances = Entrances()
+        self.spooled_publisher_queues = PublisherQueues()
         """The topics whose publishers wait until tails have moved to the spool."""
-        self.entrances = Entrances()
+        self.publisher_queues = PublisherQueues()
         """The topics whose publishers wait for a part of `waiting`."""
         self.waits = Waits()
         """Who waits for room in those topics."""

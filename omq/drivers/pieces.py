@@ -1,7 +1,7 @@
 """Reads one stored message piece by piece: for a client that stalled in its middle, or for lack of memory."""
 
 from omq.drivers.driver import READ_OCTETS, Driver
-from omq.drivers.seam import LITTLE_OCTETS, Piece, Torn
+from omq.drivers.seam import LITTLE_OCTETS, MessageTruncated, Piece
 from omq_storage.errors import DamagedBlock
 from omq_storage.pieces import LargeMessage
 
@@ -22,8 +22,8 @@ class Pieces:
     async def take(self, *, slow: bool) -> Piece:
         """Return the next piece; a small one for a slow client, and when the memory is used up.
 
-        Call `give_back` when it is written. Raises Torn when the message is not available any more, and
-        omq_storage.errors.StoreError.
+        Call `give_back` when it is written. Raises MessageTruncated when the message is not
+        available any more, and omq_storage.errors.StoreError.
         """
         if not slow and self._driver.resources.memory.replayed.try_take(READ_OCTETS):
             self._held = READ_OCTETS
@@ -34,7 +34,7 @@ class Pieces:
             raise
 
     async def _read(self) -> Piece:
-        """Return the next piece of the message. Raise Torn and StoreError."""
+        """Return the next piece of the message. Raise MessageTruncated and StoreError."""
         driver = self._driver
         while not driver.deleted:
             if self._looked_at is None:
@@ -47,16 +47,16 @@ class Pieces:
             if found is not None:
                 return Piece(looked_at.topic, self.message, looked_at.head, looked_at.size, self.begin, found)
             self._looked_at = None
-        raise Torn("the topic was deleted")
+        raise MessageTruncated("the topic was deleted")
 
     async def _look(self) -> LargeMessage:
-        """Find the message in the store. Raise Torn if it is gone or damaged."""
+        """Find the message in the store. Raise MessageTruncated if it is gone or damaged."""
         try:
             found = await self._driver.look_at(self.message)
         except DamagedBlock as damaged:
             raise _torn(damaged) from damaged
         if found is None:
-            raise Torn("it is no longer kept")
+            raise MessageTruncated("it is no longer kept")
         return found
 
     def give_back(self) -> None:
@@ -65,5 +65,5 @@ class Pieces:
         self._held = 0
 
 
-def _torn(damaged: DamagedBlock) -> Torn:
-    return Torn(f"the store is damaged there ({damaged.why})")
+def _torn(damaged: DamagedBlock) -> MessageTruncated:
+    return MessageTruncated(f"the store is damaged there ({damaged.why})")

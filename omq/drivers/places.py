@@ -6,9 +6,9 @@ from typing import Protocol
 
 from omq.drivers.budget import Budget, Turn
 from omq.drivers.confirmation import CONFIRMED, Confirmation
-from omq.drivers.entrance import Entrance, Entrant
 from omq.drivers.offer import NoRoom, Offered
 from omq.drivers.posts import Post
+from omq.drivers.publisher_queue import PublisherQueue, WaitingPublisher
 from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
@@ -48,7 +48,7 @@ class PersistentPlace(NoRoom):
 class InMemory(Numbered, Protocol):
     """What a place needs from the driver of a transient topic."""
 
-    entrance: Entrance
+    publisher_queue: PublisherQueue
 
     @property
     def ids(self) -> Reservations: ...
@@ -60,7 +60,7 @@ class InMemory(Numbered, Protocol):
     def most(self) -> int:
         """Return the octets of a piece."""
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
         """Join the queue of the topic."""
 
     def has_ids(self, count: int) -> bool:
@@ -85,7 +85,6 @@ class TopicPlace(NoRoom):
 
     __slots__ = (
         "_count",
-        "_entrant",
         "_heads",
         "_held",
         "_origins",
@@ -93,6 +92,7 @@ class TopicPlace(NoRoom):
         "_problem",
         "_taken",
         "_topic",
+        "_waiting_publisher",
         "_wants_ids",
     )
 
@@ -105,7 +105,7 @@ class TopicPlace(NoRoom):
         self._origins = origins
         self._count = batch.count
         self._taken = 0
-        self._entrant: Entrant | None = None
+        self._waiting_publisher: WaitingPublisher | None = None
         self._held: int | None = None
         self._wants_ids = False
         self._problem: Exception | None = None
@@ -153,15 +153,15 @@ class TopicPlace(NoRoom):
     def _room(self, octets: int) -> int | None:
         """Return the granted octets; None while it waits."""
         topic = self._topic
-        if self._entrant is None:
-            if topic.entrance.try_enter(octets):
+        if self._waiting_publisher is None:
+            if topic.publisher_queue.try_enter(octets):
                 return octets
-            self._entrant = topic.line_up(octets, self.woken)
-        entrant = self._entrant
-        if not entrant.is_admitted:
+            self._waiting_publisher = topic.line_up(octets, self.woken)
+        waiting_publisher = self._waiting_publisher
+        if not waiting_publisher.is_admitted:
             return None
-        self._entrant = None
-        topic.entrance.go_on(entrant)
+        self._waiting_publisher = None
+        topic.publisher_queue.go_on(waiting_publisher)
         return octets
 
     def _has_ids(self, count: int) -> bool:
@@ -184,9 +184,9 @@ class TopicPlace(NoRoom):
 
     def leave(self) -> None:
         self._pieces.clear()
-        entrant, self._entrant = self._entrant, None
-        if entrant is not None:
-            self._topic.entrance.leave(entrant)
+        waiting_publisher, self._waiting_publisher = self._waiting_publisher, None
+        if waiting_publisher is not None:
+            self._topic.publisher_queue.leave(waiting_publisher)
         held, self._held = self._held, None
         if held is not None:
             self._topic.free(held)

@@ -8,10 +8,10 @@ from itertools import islice
 import trio
 
 from omq.drivers.driver import READ_OCTETS, InitialState
-from omq.drivers.perishing import PRIORITY, priority
+from omq.drivers.message_expiry import PRIORITY, priority
 from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.drivers.unsettled import number_of
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
@@ -308,7 +308,7 @@ class PriorityQueueDriver(QueueDriver):
                 last = max(message, min(last, known - 1))
                 first = max(message, self._cursor)  # those below it are reported when they are dealt
                 if first <= last:
-                    self._report(Gone(first, last, f"the store is damaged there ({damaged.why})"))
+                    self._report(Unavailable(first, last, f"the store is damaged there ({damaged.why})"))
                 message = last + 1
                 continue
             except StoreError:

@@ -9,10 +9,10 @@ from time import monotonic
 
 from omq.drivers.consumers import Consumers
 from omq.drivers.dealt_times import DealtTimes
-from omq.drivers.disuse import Disuse
 from omq.drivers.driver import InitialState
 from omq.drivers.limited import LimitedDriver, Measured
 from omq.drivers.pieces import Pieces
+from omq.drivers.queue_expiry import QueueExpiry
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Subscriber
@@ -29,7 +29,7 @@ class QueueDriver(LimitedDriver):
         self._getters: set[RoundRobinChannel] = set()
         self._dealt.note(self._cursor, monotonic())
         self._consumers = Consumers(single_active=self.options.single_active)
-        self._disuse = Disuse(self)
+        self._disuse = QueueExpiry(self)
         self.change(self.options)
 
     def change(self, options: QueueOptions, measured: Measured | None = None) -> None:

@@ -1,7 +1,7 @@
 """Reads stored blocks for one broadcast channel, as much at a time as the memory for replays allows."""
 
 from omq.drivers.driver import READ_OCTETS, Driver
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 
 
@@ -15,7 +15,7 @@ class Replaying:
         self.octets = 0
         """The octets that it holds of the memory for replays; 0 if the memory was used up."""
 
-    async def read(self, position: int, *, slow: bool) -> list[VerifiedBlock] | Gone | None:
+    async def read(self, position: int, *, slow: bool) -> list[VerifiedBlock] | Unavailable | None:
         """Return stored blocks from `position` on, or what is missing there, and why; None if the first block
         is too large for the memory: its message must be read piece by piece. Raises StoreError.
 

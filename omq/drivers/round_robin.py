@@ -13,7 +13,7 @@ import trio
 from omq.drivers.competing import CompetingDriver
 from omq.drivers.driver import READ_OCTETS, InitialState
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.logs import LogThrottle, quoted
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
@@ -147,7 +147,7 @@ class RoundRobinDriver(CompetingDriver):
             block = await self._find(message)
         except DamagedBlock as damaged:
             damage = f"the store is damaged there ({damaged.why})"
-            self._report(Gone(message, message, damage))
+            self._report(Unavailable(message, message, damage))
         takers = self._takers(message) if taker is None else [taker]
         if not takers or not self._returned or self._returned.lowest != message:
             return False  # the state changed during the read: try again
@@ -162,7 +162,7 @@ class RoundRobinDriver(CompetingDriver):
                 self._turn_after(takers[0])
             return True
         if damage is None:
-            self._report(Gone(message, message, "it is no longer kept"))
+            self._report(Unavailable(message, message, "it is no longer kept"))
         for channel in self._selective:
             channel.forget(range(message, message + 1))
         return False
@@ -188,7 +188,7 @@ class RoundRobinDriver(CompetingDriver):
                 return False
             last = damaged.first if damaged.last is None else damaged.last
             last = min(last, known - 1)  # a damaged key may contain an id that was never assigned
-            self._report(Gone(self._cursor, last, f"the store is damaged there ({damaged.why})"))
+            self._report(Unavailable(self._cursor, last, f"the store is damaged there ({damaged.why})"))
             self._advance(max(self._cursor, last) + 1)
             return False
         if self._cursor != cursor:
@@ -293,7 +293,7 @@ class RoundRobinDriver(CompetingDriver):
             self._read_ahead = deque(found.block for found in stored)
         return self._read_ahead[0] if self._read_ahead else None
 
-    def _report(self, gone: Gone) -> None:
+    def _report(self, gone: Unavailable) -> None:
         self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}")
         for channel in self._channels:
             channel.tell(gone)

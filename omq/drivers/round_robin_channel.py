@@ -27,25 +27,25 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from omq.drivers.alone import Large, LoneMessage
 from omq.drivers.credit import ChannelCredit
 from omq.drivers.pieces import Pieces
+from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
     Accepted,
     CreditKind,
     Cut,
-    Gone,
     Granted,
     Messages,
+    MessageTruncated,
     Modified,
     Outcome,
     Piece,
     Rejected,
     Released,
-    Rest,
+    RemainderHolder,
     Subscriber,
     Taken,
-    Torn,
+    Unavailable,
 )
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
@@ -116,7 +116,7 @@ class RoundRobinChannel:
         messages in memory until they are done.
         """
         self.subscriber = subscriber
-        self.rest = Rest.COUNTED if pieces is None else Rest.GIVEN_AGAIN
+        self.rest = RemainderHolder.COUNTED if pieces is None else RemainderHolder.GIVEN_AGAIN
         self.traffic = dealer.traffic
         self.settles = False
         self.undealt = 0
@@ -127,14 +127,14 @@ class RoundRobinChannel:
         self._shared: SharedWindow | None = None
         self._queued: deque[Cut | Large] = deque()
         self._taken: list[Cut] = []
-        self._begun: LoneMessage | None = None
+        self._begun: PiecewiseMessage | None = None
         self._unsettled = Unsettled(share)
         self._undeliverable = Unsettled(share)
         self._unsent = 0  # messages that are queued, taken or begun
         self._octets = 0  # what these take, by the mean of each block
         self._held = False
         self._cancelled = False
-        self._news: deque[Gone] = deque()
+        self._news: deque[Unavailable] = deque()
 
     # -- the driver's side ---------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class RoundRobinChannel:
             self._unsettled.add(large.ids, deliveries)
         self.subscriber.wake()
 
-    def tell(self, gone: Gone) -> None:
+    def tell(self, gone: Unavailable) -> None:
         self._news.append(gone)
         self.subscriber.wake()
 
@@ -211,7 +211,7 @@ class RoundRobinChannel:
         kept = begun is not None and begun.outcome is not None and bool(again(begun.run, begun.outcome))
         return len(self._unsettled) + kept
 
-    def _given(self) -> Sequence[Cut | LoneMessage]:
+    def _given(self) -> Sequence[Cut | PiecewiseMessage]:
         """Return the messages that its subscriber has taken and not reported as written."""
         return self._taken if self._begun is None else [self._begun]
 
@@ -256,15 +256,15 @@ class RoundRobinChannel:
         self._taken += cuts
         return cuts
 
-    async def _take_large(self, large: Large) -> Piece | Gone:
+    async def _take_large(self, large: Large) -> Piece | Unavailable:
         assert self._pieces is not None
         self._queued.popleft()
         pieces = self._pieces(large.message)
-        begun = LoneMessage(large.message, large.octets, large.deliveries, pieces, slow=False)
+        begun = PiecewiseMessage(large.message, large.octets, large.deliveries, pieces, slow=False)
         self._begun = begun
         try:
             return await begun.take()
-        except Torn as torn:
+        except MessageTruncated as torn:
             self._unsettled.take(begun.ids)
             self._begun = None
             self._unsent -= 1
@@ -272,7 +272,7 @@ class RoundRobinChannel:
             self._dealer.done(begun.ids)
             self._freed()  # no outcome of this message will do it
             self._look_drained()
-            return Gone(begun.message, begun.message, str(torn))
+            return Unavailable(begun.message, begun.message, str(torn))
         except BaseException:  # cancelled, too: nothing of it was sent
             if self._begun is begun and begun.outcome is None:
                 # It waits, and does not count as delivered once more.
@@ -305,12 +305,14 @@ class RoundRobinChannel:
             pieces = None if self._pieces is None else self._pieces(message)
             if pieces is not None:
                 pieces.begin = begun
-            self._begun = LoneMessage(message, mean_octets(first.block), first.deliveries, pieces, slow=True)
+            self._begun = PiecewiseMessage(
+                message, mean_octets(first.block), first.deliveries, pieces, slow=True
+            )
             back[:1] = [msgspec.structs.replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
         self._queued.extendleft(reversed(back))
         self._went_on()
 
-    def _written_of(self, begun: LoneMessage, count: int, octets: int | None) -> None:
+    def _written_of(self, begun: PiecewiseMessage, count: int, octets: int | None) -> None:
         """Do what `written` does for a message that is sent by itself."""
         begun.written(octets or 0)
         if not count and octets is not None:
@@ -515,7 +517,7 @@ class RoundRobinChannel:
         )
 
     def close(self) -> None:
-        self.rest = Rest.HELD
+        self.rest = RemainderHolder.HELD
         self._credit.forget_drain()
         self._dealer.closed(self, self.outstanding())
         begun, self._begun = self._begun, None

@@ -28,7 +28,7 @@ SLOW_SECONDS = 1.0
 """How long a client may take for one send before it counts as slow, or as stalled."""
 
 
-class Torn(Exception):
+class MessageTruncated(Exception):
     """The rest of a message is not available any more, but its beginning was sent.
 
     The text gives the reason.
@@ -101,7 +101,7 @@ class Piece(msgspec.Struct, frozen=True):
     """How often the message was delivered before."""
 
 
-class Gone(msgspec.Struct, frozen=True):
+class Unavailable(msgspec.Struct, frozen=True):
     """Messages `first` to `last` that are not available to this subscriber, and the reason."""
 
     first: int
@@ -109,7 +109,7 @@ class Gone(msgspec.Struct, frozen=True):
     reason: str
 
 
-Taken = Messages | Piece | Gone
+Taken = Messages | Piece | Unavailable
 
 
 class CreditKind(Enum):
@@ -163,7 +163,7 @@ MOST_DELIVERIES = 255
 """The greatest count of deliveries that is stored."""
 
 
-class Rest(Enum):
+class RemainderHolder(Enum):
     """Who holds the rest of a message in the middle of which a client stalled."""
 
     GIVEN_AGAIN = "the channel, which reads it again piece by piece"
@@ -277,7 +277,7 @@ class Channel(Protocol):
     traffic: Traffic
     """The counters of its topic. `written` counts the messages; the terminal adds the octets that it sent."""
 
-    rest: Rest
+    rest: RemainderHolder
     """After `close` it is HELD: nothing more can be taken."""
 
     settles: bool
@@ -295,8 +295,8 @@ class Channel(Protocol):
     async def take(self) -> Taken | None:
         """Return the next thing to write; None if there is nothing.
 
-        A Piece is the next one of the message that is begun. Raises Torn when that is not available any more,
-        and omq_storage.errors.StoreError.
+        A Piece is the next one of the message that is begun. Raises MessageTruncated when that is not
+        available any more, and omq_storage.errors.StoreError.
         """
 
     def take_at_once(self, octets: int) -> Sequence[Cut]:

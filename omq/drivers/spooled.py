@@ -4,7 +4,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
-from omq.drivers.seam import LITTLE_OCTETS, Gone
+from omq.drivers.seam import LITTLE_OCTETS, Unavailable
 from omq.drivers.spool import Spool
 from omq.drivers.spoolable import SpoolExtent
 from omq_storage.blocks import Block
@@ -97,7 +97,7 @@ class Spooled:
 
     # -- as a store: see the methods of `omq.drivers.driver.Driver` with these names -----------------------
 
-    async def replay(self, position: int, largest: int | None) -> list[VerifiedBlock] | Gone:
+    async def replay(self, position: int, largest: int | None) -> list[VerifiedBlock] | Unavailable:
         """Return the messages of the extent with this message. Raises LargeBlock."""
         extent = self._at(position)
         assert extent is not None
@@ -106,7 +106,7 @@ class Spooled:
         try:
             return [await self._spool.read(extent)]
         except DamagedBlock as damaged:
-            return Gone(position, extent.next - 1, f"the store is damaged there ({damaged.why})")
+            return Unavailable(position, extent.next - 1, f"the store is damaged there ({damaged.why})")
 
     async def look_at(self, message: int) -> LargeMessage | None:
         """Verify a message for reading piece by piece; None when it is gone. Raises DamagedBlock."""

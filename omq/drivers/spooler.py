@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from omq.drivers.backlog import Backlog
-from omq.drivers.entrance import Entrances
+from omq.drivers.publisher_queue import PublisherQueues
 from omq.drivers.signal import Signal
 from omq.drivers.slices import Slices
 from omq.drivers.spool import Spool, SpoolFull, Spooling
@@ -46,12 +46,14 @@ log = logging.getLogger("omq.spool")
 class Spooler:
     """Selects the blocks to spool. `run` is its task."""
 
-    def __init__(self, tails: TailMemory, entrances: Entrances, spool: Spool, seconds: float) -> None:
-        """Create the spooler of these tails. The publishers of the topics in `entrances` wait for it:
+    def __init__(
+        self, tails: TailMemory, publisher_queues: PublisherQueues, spool: Spool, seconds: float
+    ) -> None:
+        """Create the spooler of these tails. The publishers of the topics in `publisher_queues` wait for it:
         at most N `seconds` after its last progress.
         """
         self._tails = tails
-        self._entrances = entrances
+        self._publisher_queues = publisher_queues
         self._spool = spool
         self._seconds = seconds
         self._watch = StallWatch(seconds)
@@ -74,7 +76,7 @@ class Spooler:
         self._full = LogThrottle.of_problem(log, "no more messages are spooled for slow subscribers")
         self._defects = LogThrottle.of_problem(log, "a defect of the server")
 
-    # -- for tails and publishers: see omq.drivers.tail.Relief ---------------------------------------------
+    # -- for tails and publishers: see omq.drivers.tail.TailEvictor ------------------------------------------
 
     def ask(self) -> None:
         self.asked_from = inf
@@ -121,7 +123,7 @@ class Spooler:
         self._wanted = 0
         self._makes_no_room = False
         self._waits_until = None
-        self._entrances.look()
+        self._publisher_queues.look()
 
     async def _spool_until_there_is_room(self) -> None:
         """Spool until there is room again, or there is nothing to spool."""
@@ -146,7 +148,7 @@ class Spooler:
                 await self._forget(is_full=is_full)
             else:
                 self._waits_until = trio.current_time() + self._seconds
-            self._entrances.look()
+            self._publisher_queues.look()
 
     def _excess(self) -> int:
         """Return how many octets should leave the memory; 0 or less when there is room."""

@@ -8,7 +8,7 @@ from itertools import chain
 
 from omq.drivers.broadcast_channel import TOO_SLOW, BroadcastChannel, CursorDriver
 from omq.drivers.driver import InitialState
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.drivers.spoolable import SpoolExtent, StallWatch
 from omq.drivers.spooled import Spooled
 from omq_storage.blocks import Block
@@ -104,11 +104,11 @@ class SpoolingDriver(CursorDriver):
 
     async def replay(
         self, position: int, octets: int, largest: int | None = None
-    ) -> list[VerifiedBlock] | Gone:
+    ) -> list[VerifiedBlock] | Unavailable:
         if self._spooled is None:
             return await super().replay(position, octets, largest)
         if not self._spooled.covers(position):  # it was dropped meanwhile
-            return Gone(position, self.first_after(position) - 1, TOO_SLOW)
+            return Unavailable(position, self.first_after(position) - 1, TOO_SLOW)
         return await self._spooled.replay(position, largest)
 
     async def look_at(self, message: int) -> LargeMessage | None:

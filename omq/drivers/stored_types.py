@@ -17,7 +17,7 @@ LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.AS
 
 
 class StoredTypes:
-    """Implements `omq_storage.inspection.Words`."""
+    """Implements `omq_storage.inspection.RecordInterpreter`."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
         match read_stored_persistence(record.persistence):

@@ -28,7 +28,7 @@ class Holder(Protocol):
     def __len__(self) -> int: ...
 
 
-class Relief(Protocol):
+class TailEvictor(Protocol):
     """Makes room in the memory of the tails."""
 
     asked_from: float
@@ -38,7 +38,7 @@ class Relief(Protocol):
         """Make room."""
 
     def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
-        """Return whether a post of N `octets` must wait until there is room: see `Entrances`.
+        """Return whether a post of N `octets` must wait until there is room: see `PublisherQueues`.
 
         `is_behind`: whether its topic has messages in memory for a subscriber that is behind. `again`:
         whether this is asked because there may be room now.
@@ -55,7 +55,7 @@ class TailMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.relief: Relief | None = None
+        self.relief: TailEvictor | None = None
         """Makes room before anything is forgotten. None: nothing does."""
         self._tails: dict[Holder, None] = {}
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 
 from omq.drivers.driver import Driver
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq_storage.environment import BlockRecord
 from omq_storage.time_search import TimeSearch
 
@@ -25,7 +25,7 @@ async def first_since(driver: Driver, time: int) -> int:
     if before.time + before.span < time:
         return min(before.next, end)
     blocks = await driver.replay(before.first, 1)
-    if isinstance(blocks, Gone):
+    if isinstance(blocks, Unavailable):
         return before.first  # it was deleted meanwhile, or is damaged: the subscription reports the gap
     block = blocks[0].block
     return bisect_left(range(block.first, block.next), time, key=block.message_time) + block.first

@@ -16,11 +16,11 @@ from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
 from omq.counted import counted
-from omq.replay.ahead import ReadAhead
 from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
+from omq.replay.read_ahead import ReadAhead
 from omq.replay.request import ToServer
 from omq_storage.blocks import Block
 

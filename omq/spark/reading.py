@@ -7,7 +7,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from omq.bulk.ranges import Range
-from omq.spark.kept import keep_what_is_loaded
+from omq.spark.frozen_modules import freeze_loaded_modules
 from omq.spark.options import ReadOptions
 
 
@@ -33,7 +33,7 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
 
     if not isinstance(partition, TopicPartition):
         return  # Spark reads one partition even if the plan has none
-    keep_what_is_loaded()
+    freeze_loaded_modules()
     columns = to_arrow_schema(schema, timezone="UTC")
     with options.place.open() as access:
         for part in partition.parts:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from omq.bulk.errors import BadOptions
-from omq.spark.kept import keep_what_is_loaded
+from omq.spark.frozen_modules import freeze_loaded_modules
 from omq.spark.options import read_options, write_options
 from omq.spark.schema import usual_schema
 
@@ -31,7 +31,7 @@ class OmqDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._given = dict(options)
-        keep_what_is_loaded()
+        freeze_loaded_modules()
 
     @classmethod
     def name(cls) -> str:
@@ -54,7 +54,7 @@ class OmqDataSource(DataSource):
         from omq.spark.batch import BatchReader
 
         reader = BatchReader(read_options(self._given, stream=False), schema)
-        keep_what_is_loaded()
+        freeze_loaded_modules()
         return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -68,7 +68,7 @@ class OmqDataSource(DataSource):
         if overwrite:
             raise BadOptions("A topic can only be appended to: use mode('append').")
         writer = BatchWriter(write_options(self._given), schema)
-        keep_what_is_loaded()
+        freeze_loaded_modules()
         return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -76,5 +76,5 @@ class OmqDataSource(DataSource):
 
         # The complete mode appends its whole result each time, as with Kafka.
         writer = StreamWriter(write_options(self._given), schema)
-        keep_what_is_loaded()
+        freeze_loaded_modules()
         return writer

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 from omq.bulk.errors import BadOptions, OmqError
 from omq.bulk.sinks import send
 from omq.spark.envelopes import Envelopes, Producer, Rows
-from omq.spark.kept import keep_what_is_loaded
+from omq.spark.frozen_modules import freeze_loaded_modules
 from omq.spark.options import TOPIC, WriteOptions
 
 PORTION_OCTETS = 8 << 20
@@ -115,7 +115,7 @@ def write_rows(
     options: WriteOptions, names: list[str], producer: Producer, batches: Iterator[Any]
 ) -> Written:
     """Send all rows of a task. Raises BadRow, Unreachable and ServerRefused."""
-    keep_what_is_loaded()
+    freeze_loaded_modules()
     rows = Rows(names, options.topic, producer)
     portions = _Portions(options)
     with portions.server:

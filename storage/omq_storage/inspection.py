@@ -27,7 +27,7 @@ MAX_REPORTED = 20
 """How many faults of one file the report lists; it only counts the rest."""
 
 
-class Words(Protocol):
+class RecordInterpreter(Protocol):
     """Interprets what the user of this package stores in ``delivery`` and ``persistence`` of a topic."""
 
     def level_of(self, record: TopicRecord) -> Level | None:

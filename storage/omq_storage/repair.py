@@ -21,7 +21,7 @@ from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, StoreC
 from omq_storage.environment import Environment
 from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.fragments import Fragmented, Fragments
-from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, quoted
+from omq_storage.inspection import Inspection, LevelInspection, RecordInterpreter, inspect, quoted
 from omq_storage.levels import Level
 from omq_storage.misplaced import finish_moves, move_misplaced
 from omq_storage.salvage import Salvage
@@ -35,7 +35,12 @@ _FRESH = ".new"
 
 
 def repair(
-    path: Path, words: Words, boot_id: str, progress: Callable[[str], None], *, map_size: int = MAP_SIZE
+    path: Path,
+    words: RecordInterpreter,
+    boot_id: str,
+    progress: Callable[[str], None],
+    *,
+    map_size: int = MAP_SIZE,
 ) -> list[str]:
     """Repair a store that this process has locked, see ``store.lock_store``.
 
@@ -102,7 +107,7 @@ def _swap(path: Path, name: str) -> str:
     return f"What {name} was is kept as {aside}." if aside.exists() else f"There was no {name}."
 
 
-def _skip_ids(found: Inspection, words: Words, broken: list[LevelInspection]) -> None:
+def _skip_ids(found: Inspection, words: RecordInterpreter, broken: list[LevelInspection]) -> None:
     """Make the topics of the rebuilt levels continue after all message ids that a client may have seen."""
     levels = {level.level for level in broken}
     resume = {
@@ -118,7 +123,7 @@ def _skip_ids(found: Inspection, words: Words, broken: list[LevelInspection]) ->
             catalogue.close()
 
 
-def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
+def _renew_catalogue(found: Inspection, words: RecordInterpreter) -> list[str]:
     report = []
     records: dict[int, TopicRecord] = {}
     names: set[bytes] = set()
@@ -162,7 +167,7 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
 
 
 def _topology(
-    found: Salvage, words: Words, topics: Mapping[int, TopicRecord]
+    found: Salvage, words: RecordInterpreter, topics: Mapping[int, TopicRecord]
 ) -> tuple[StoredTopology, list[str]]:
     """Return the exchanges, bindings and queues that can be saved, and sentences about the others."""
     exchanges = dict(found.exchanges)
@@ -189,7 +194,7 @@ def _topology(
     return StoredTopology(exchanges, bindings, kept), report
 
 
-def _is_there(exchange: bytes, exchanges: Mapping[bytes, ExchangeRecord], words: Words) -> bool:
+def _is_there(exchange: bytes, exchanges: Mapping[bytes, ExchangeRecord], words: RecordInterpreter) -> bool:
     return exchange in exchanges or words.has_exchange(exchange)
 
 
@@ -198,7 +203,7 @@ def _is_incomplete(found: Inspection) -> bool:
 
 
 def _renew_level(
-    found: Inspection, words: Words, level: LevelInspection, map_size: int, boot_id: str
+    found: Inspection, words: RecordInterpreter, level: LevelInspection, map_size: int, boot_id: str
 ) -> list[str]:
     """Rebuild the environment of a level from the blocks and records that can be read.  Return sentences."""
     name = level.level.value

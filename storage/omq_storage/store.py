@@ -33,7 +33,7 @@ from omq_storage.files import FILE_MODE, make_directory, write_durably
 from omq_storage.identity import Expected, Lineage, read_identity
 from omq_storage.integrity import ADVICE, DATA, require_intact
 from omq_storage.levels import Level
-from omq_storage.spare import SpareRoom
+from omq_storage.reserved_space import ReservedSpace
 
 CATALOGUE = "catalogue"
 FORMAT_FILE = "format"
@@ -73,7 +73,7 @@ class Store:
         catalogue: StoreCatalogue,
         environments: dict[Level, Environment],
         recoveries: tuple[Recovery, ...],
-        spare: SpareRoom,
+        spare: ReservedSpace,
         lock: ExitStack,
     ) -> None:
         """Use ``open``.  ``lock`` releases the directory when it is closed."""
@@ -114,7 +114,7 @@ class Store:
                         require_intact(path / CATALOGUE)
                     case state:
                         assert_never(state)
-                spare = SpareRoom(path)
+                spare = ReservedSpace(path)
                 opened.callback(spare.close)
                 is_backup = form is not None and form.state is StoreState.BACKUP
                 catalogue = StoreCatalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))

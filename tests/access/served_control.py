@@ -8,9 +8,9 @@ from pathlib import Path
 import trio
 
 from omq import watching
+from omq.access.administered_server import AdministeredServer
 from omq.access.control import AccessControl
 from omq.access.hashes import SecretHash
-from omq.access.overseer import Overseer
 from omq.access.session import Session
 from omq.config import ClientConfig, Config
 from omq.drivers.catalogue import Catalogue
@@ -65,7 +65,7 @@ def known(name: str, max_connections: int | None = None, **rights: list[str]) ->
 
 @asynccontextmanager
 async def control(
-    path: Path, overseer: Overseer | None = None, **settings: object
+    path: Path, administered: AdministeredServer | None = None, **settings: object
 ) -> AsyncIterator[AccessControl]:
     """Yield the access to a server, by default to one without configured clients."""
     config = Config(store=str(path), **settings)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ async def control(
             for writer in catalogue.writers.values():
                 nursery.start_soon(writer.run)
             await catalogue.open_stored()
-            yield AccessControl(config, catalogue, memory, overseer or NoServer())
+            yield AccessControl(config, catalogue, memory, administered or NoServer())
             nursery.cancel_scope.cancel()
 
 

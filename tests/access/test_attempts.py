@@ -151,7 +151,7 @@ async def test_an_abandoned_check_still_delays_the_next() -> None:
     assert order == ["first", "second"]
 
 
-class Guesses:
+class SecretChecks:
     """Guesses at a secret whose check takes a while; they are named by the host from which they come."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -194,7 +194,7 @@ class Guesses:
 async def test_networks_come_before_addresses(crowd: tuple[str, ...], newcomer: str, is_next: bool) -> None:
     """A newcomer of a network without a wrong secret is next; one of a network with some waits in it."""
     async with trio.open_nursery() as nursery:
-        guesses = Guesses(nursery)
+        guesses = SecretChecks(nursery)
         await guesses.wait(*crowd, newcomer)
     assert guesses.refused == ([crowd[0], newcomer, *crowd[1:]] if is_next else [*crowd, newcomer])
 
@@ -205,7 +205,7 @@ async def test_the_address_with_the_oldest_failure_has_the_first_turn(
 ) -> None:
     first, second, third, fourth, fifth = [host.format(number) for number in range(1, 6)]
     async with trio.open_nursery() as nursery:
-        guesses = Guesses(nursery)
+        guesses = SecretChecks(nursery)
         for one in (first, second, third):
             await guesses.guess(one)
             mock_clock.jump(1)
@@ -241,7 +241,7 @@ async def test_the_name_whose_last_wrong_secret_is_longest_ago_comes_first(mock_
 async def test_a_guess_that_is_given_up_uses_its_turn() -> None:
     """Else a network could have the thread for itself, by attempts that do not wait for their answers."""
     async with trio.open_nursery() as nursery:
-        guesses = Guesses(nursery)
+        guesses = SecretChecks(nursery)
         await guesses.wait("10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.2.1")
         guesses.give_up("10.0.1.1")
     assert guesses.refused == ["10.0.2.1", "10.0.1.2", "10.0.1.3"]

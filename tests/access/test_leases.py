@@ -6,7 +6,7 @@ from trio.testing import MockClock
 from omq.access.clients import ClientAccount, Identity
 from omq.access.leases import USED_SECONDS, DmpEnd, LeasedSink, LeaseProblem, Leases, Principal
 from omq.access.rights import EVERYTHING
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.model import Topic
 
 SINK = LeasedSink(Topic(0, b"t"))
@@ -73,9 +73,9 @@ async def test_a_lease_has_192_random_bits(identity: Identity, principal: Princi
 
 
 async def test_a_principal_says_whether_its_client_was_told() -> None:
-    told: list[tuple[DmpEnd, bytes, str | Gone]] = []
+    told: list[tuple[DmpEnd, bytes, str | Unavailable]] = []
 
-    async def report(end: DmpEnd, topic: bytes, what: str | Gone) -> None:
+    async def report(end: DmpEnd, topic: bytes, what: str | Unavailable) -> None:
         told.append((end, topic, what))
 
     principal = Principal("here", b"tester", report)

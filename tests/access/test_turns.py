@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from omq.access.turns import Turns
 
 
-class Rig:
+class TurnTasks:
     """Tasks that wait for turns; each one's turn lasts until it is told to end."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -46,7 +46,7 @@ class Rig:
 
 async def test_groups_take_turns_and_tasks_of_a_group_come_in_order() -> None:
     async with trio.open_nursery() as nursery:
-        rig = Rig(nursery)
+        rig = TurnTasks(nursery)
         await rig.wait("a1", "a2", "a3", "b1", "b2", "c1")
         assert rig.begun == ["a1"]
         for name in ("a1", "b1", "c1", "a2", "b2", "a3"):
@@ -58,7 +58,7 @@ async def test_groups_take_turns_and_tasks_of_a_group_come_in_order() -> None:
 
 async def test_the_lowest_rank_comes_first() -> None:
     async with trio.open_nursery() as nursery:
-        rig = Rig(nursery)
+        rig = TurnTasks(nursery)
         rig.ranks = {b"a": 3, b"b": 2, b"c": 1}
         await rig.wait("a1", "a2", "b1", "c1", "c2")
         await rig.end("a1")
@@ -69,7 +69,7 @@ async def test_the_lowest_rank_comes_first() -> None:
 
 async def test_a_cancelled_task_is_passed_over() -> None:
     async with trio.open_nursery() as nursery:
-        rig = Rig(nursery)
+        rig = TurnTasks(nursery)
         await rig.wait("a1", "a2", "a3", "b1", "b2", "c1")
         rig.cancel("a2", "a3", "b1", "b2")
         await rig.wait("b3", "a4")
@@ -81,7 +81,7 @@ async def test_a_cancelled_task_is_passed_over() -> None:
 async def test_a_task_cancelled_during_the_handover_does_not_keep_the_lock() -> None:
     """Whether the waiting task is cancelled just before or just after, in the same step of the loop."""
     async with trio.open_nursery() as nursery:
-        rig = Rig(nursery)
+        rig = TurnTasks(nursery)
         await rig.wait("a1", "b1", "c1")
         rig.cancel("a1", "b1")
         await wait_all_tasks_blocked()
@@ -99,7 +99,7 @@ async def test_any_order_of_coming_ending_and_giving_up_leaves_the_lock_free() -
     chance = random.Random(15)
     for _ in range(30):
         async with trio.open_nursery() as nursery:
-            rig = Rig(nursery)
+            rig = TurnTasks(nursery)
             rig.ranks = {letter.encode(): chance.randrange(3) for letter in "abcd"}
             names = [f"{chance.choice('abcd')}{number}" for number in range(30)]
             for name in names:

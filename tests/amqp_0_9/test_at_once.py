@@ -11,7 +11,7 @@ import trio
 from server.conversation import InProcess, eventually, serving
 from trio.testing import wait_all_tasks_blocked
 
-from omq.terminals.connection.at_once import AT_ONCE_OCTETS, MOST_CONNECTIONS
+from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS, MOST_CONNECTIONS
 
 from .broker import Broker
 from .wire import (

@@ -7,7 +7,7 @@ from functools import partial
 import trio
 
 
-class Held:
+class HeldCommand:
     """A command that a relay does not pass on to the server before `released`, nor anything behind it."""
 
     def __init__(self, command: bytes) -> None:
@@ -26,7 +26,7 @@ class Relay:
         self.url = f"omq://127.0.0.1:{port}"
         self.connections = 0
         self._swallowing = False
-        self._held: Held | None = None
+        self._held: HeldCommand | None = None
         self._target = target
         self._links: list[_Link] = []
 
@@ -43,9 +43,9 @@ class Relay:
         """Let later connections pass again; the others never do."""
         self._swallowing = False
 
-    def hold(self, command: bytes) -> Held:
+    def hold(self, command: bytes) -> HeldCommand:
         """Hold this command on later connections."""
-        self._held = Held(command)
+        self._held = HeldCommand(command)
         return self._held
 
     async def carry(self, client: trio.SocketStream) -> None:
@@ -63,7 +63,7 @@ class Relay:
 
 
 class _Link:
-    def __init__(self, swallowing: bool, held: Held | None) -> None:
+    def __init__(self, swallowing: bool, held: HeldCommand | None) -> None:
         self.swallowing = swallowing
         self.held = held
         self.left: int | None = None

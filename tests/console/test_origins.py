@@ -37,7 +37,7 @@ fetch(url).then((answer) => done(answer.status), () => done("refused"))
 """
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
+class SilentFileHandler(http.server.SimpleHTTPRequestHandler):
     """Serves a folder, and logs nothing."""
 
     def log_message(self, format: str, *arguments: Any) -> None:
@@ -49,7 +49,7 @@ def other_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Yield the port of a site of somebody else, with an empty page."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "index.html").write_text("<!doctype html><title>other</title>")
-    handler = functools.partial(Quiet, directory=str(folder))
+    handler = functools.partial(SilentFileHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
         thread = threading.Thread(target=site.serve_forever)
         thread.start()

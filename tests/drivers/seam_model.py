@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from served_drivers import Client, Got
+from served_drivers import Client, ReceivedMessage
 
 from omq.drivers.seam import (
     MOST_DELIVERIES,
@@ -28,7 +28,7 @@ FOREVER = 1 << 63
 class Log:
     """The messages that a topic has taken, and the producers that it remembers."""
 
-    messages: dict[int, Got] = field(default_factory=dict)
+    messages: dict[int, ReceivedMessage] = field(default_factory=dict)
     posts: list[int] = field(default_factory=list)
     """The first id of each post."""
     next: int = 1
@@ -45,7 +45,7 @@ class Log:
                 if origin[1] <= self.sequences.get(origin[0], -1):
                     continue
                 self.sequences[origin[0]] = origin[1]
-            self.messages[self.next] = Got(self.next, body, heads[index] if heads else b"")
+            self.messages[self.next] = ReceivedMessage(self.next, body, heads[index] if heads else b"")
             self.next += 1
 
     def octets_from(self, message: int) -> int:
@@ -61,11 +61,11 @@ class Member:
 
     client: Client
     name: int
-    taken: list[Got] = field(default_factory=list)
+    taken: list[ReceivedMessage] = field(default_factory=list)
     """Messages taken at once: it is not said yet how many of them left."""
     piece: Piece | None = None
     """A piece taken: likewise."""
-    begun: tuple[Got, int] | None = None
+    begun: tuple[ReceivedMessage, int] | None = None
     """A message, and how many octets of its body have left."""
     is_held: bool = False
     is_finished: bool = False
@@ -110,7 +110,7 @@ class Broadcast:
     def __init__(self, log: Log) -> None:
         self.log = log
 
-    def gives(self, member: Member, got: Iterable[Got]) -> None:
+    def gives(self, member: Member, got: Iterable[ReceivedMessage]) -> None:
         """Check that a channel may give these messages now."""
         for each in got:
             assert each.id == member.position < self.limit(member)
@@ -130,7 +130,9 @@ class Broadcast:
             limit = min(limit, member.position + member.window - len(member.unsettled))
         return limit
 
-    def left(self, member: Member, got: Sequence[Got], count: int, *, begun: bool = False) -> None:
+    def left(
+        self, member: Member, got: Sequence[ReceivedMessage], count: int, *, begun: bool = False
+    ) -> None:
         """Record that so many of these messages left, and that the next one stays with the member if a part
         of it left: also its settlement stays. The others are given again.
         """
@@ -174,7 +176,7 @@ class RoundRobin:
     def has(self, member: Member) -> list[int]:
         return [id for id, owner in self.owners.items() if owner is member]
 
-    def gives(self, member: Member, got: Iterable[Got]) -> None:
+    def gives(self, member: Member, got: Iterable[ReceivedMessage]) -> None:
         for each in got:
             assert each == self.log.messages[each.id]
             assert each.id < member.end
@@ -192,7 +194,9 @@ class RoundRobin:
         if member.window is not None:
             assert len(self.has(member)) <= member.most
 
-    def left(self, member: Member, got: Sequence[Got], count: int, *, begun: bool = False) -> None:
+    def left(
+        self, member: Member, got: Sequence[ReceivedMessage], count: int, *, begun: bool = False
+    ) -> None:
         for each in got[:count]:
             if not member.settles:
                 self.finish(each.id)

@@ -28,11 +28,11 @@ from omq.drivers.seam import (
     CreditKind,
     Cut,
     EndReason,
-    Gone,
     Messages,
     Outcome,
     Piece,
     Taken,
+    Unavailable,
     hand_over,
 )
 from omq.drivers.sequences import Origins
@@ -180,7 +180,7 @@ def kept(driver: Driver) -> list[bytes]:
 
 
 @dataclass(frozen=True)
-class Got:
+class ReceivedMessage:
     """A message as a client gets it."""
 
     id: int
@@ -190,18 +190,20 @@ class Got:
     """How often it was delivered before."""
 
 
-def messages_of(taken: Messages, topic: int) -> list[Got]:
+def messages_of(taken: Messages, topic: int) -> list[ReceivedMessage]:
     """Return the messages that were taken, read from their octets as a client of this topic does."""
     return [got for cut in taken.cuts for got in _read(cut, topic)]
 
 
-def _read(cut: Cut, topic: int) -> Iterator[Got]:
+def _read(cut: Cut, topic: int) -> Iterator[ReceivedMessage]:
     frames = bytes(cut.frames())
     at = 0
     for expected in cut.ids:
         length, kind, id, of_topic = _FRAME.unpack_from(frames, at)
         assert (kind, id, of_topic) == (2, expected, topic)
-        yield Got(id, frames[at + _FRAME.size : at + 4 + length], cut.block.head(id), cut.deliveries)
+        yield ReceivedMessage(
+            id, frames[at + _FRAME.size : at + 4 + length], cut.block.head(id), cut.deliveries
+        )
         at += 4 + length
     assert at == len(frames)
 
@@ -231,8 +233,8 @@ class Client:
         self.topic = driver.topic.id
         self.wakes = 0
         self.ends: list[EndReason] = []
-        self.got: list[Got] = []
-        self.gaps: list[Gone] = []
+        self.got: list[ReceivedMessage] = []
+        self.gaps: list[Unavailable] = []
         if priority is None:
             self.channel: Channel = driver.open(self, replay, exclusive=exclusive)
         else:
@@ -270,7 +272,7 @@ class Client:
     def bodies(self) -> list[bytes]:
         return [got.body for got in self.got]
 
-    async def take(self) -> list[Got]:
+    async def take(self) -> list[ReceivedMessage]:
         """Return what the channel gives at once, which must be messages, and says nothing yet about it."""
         taken = await self.channel.take()
         assert isinstance(taken, Messages)
@@ -290,7 +292,7 @@ class Client:
         match taken:
             case None:
                 pass
-            case Gone():
+            case Unavailable():
                 self.gaps.append(taken)
             case Messages():
                 got = messages_of(taken, self.topic)
@@ -314,7 +316,7 @@ class Client:
             if begin == piece.size:
                 self.channel.written(1)
                 body = b"".join(each.octets for each in pieces)
-                self.got.append(Got(piece.message, body, piece.head))
+                self.got.append(ReceivedMessage(piece.message, body, piece.head))
                 return pieces
             assert piece.octets
             self.channel.written(0, begin)

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog, wait_for_room
 from omq.drivers.broadcast_channel import BroadcastChannel
-from omq.drivers.seam import Gone, Messages
+from omq.drivers.seam import Messages, Unavailable
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
 from omq_storage import codec
@@ -33,7 +33,7 @@ async def taken(subscription: Subscription) -> list[object]:
     channel = subscription.channel
     while channel.ready():
         match await channel.take():
-            case Gone() as gone:
+            case Unavailable() as gone:
                 found.append((gone.first, gone.last, gone.reason))
             case Messages(cuts):
                 found += [cut.ids for cut in cuts]
@@ -242,7 +242,7 @@ async def test_messages_are_counted_right_when_a_post_drops_the_backlog(shared_d
     assert topic.statistics().messages_out == 1
 
 
-class Filled:
+class ReadingConnection:
     """A connection whose client takes its backlog."""
 
     def __init__(self) -> None:
@@ -264,9 +264,9 @@ class Filled:
     ],
 )
 async def test_publishers_wait_until_a_backlog_has_room(
-    freed: Callable[[Filled], None], autojump_clock: MockClock
+    freed: Callable[[ReadingConnection], None], autojump_clock: MockClock
 ) -> None:
-    slow, fast = Filled(), Filled()
+    slow, fast = ReadingConnection(), ReadingConnection()
     done = trio.Event()
 
     async def wait() -> None:
@@ -288,7 +288,7 @@ async def test_publishers_wait_until_a_backlog_has_room(
 
 
 async def test_publishers_do_not_wait_for_stalled_connections(autojump_clock: MockClock) -> None:
-    filled = Filled(), Filled()
+    filled = ReadingConnection(), ReadingConnection()
     begin = trio.current_time()
     await wait_for_room(filled, 5.0)
     assert trio.current_time() - begin == pytest.approx(5.0)
@@ -296,7 +296,7 @@ async def test_publishers_do_not_wait_for_stalled_connections(autojump_clock: Mo
 
 
 async def test_a_publisher_does_not_wait_when_there_is_room_again(autojump_clock: MockClock) -> None:
-    slow, fast = Filled(), Filled()
+    slow, fast = ReadingConnection(), ReadingConnection()
     fast.take(MOST_OCTETS)
     begin = trio.current_time()
     await wait_for_room((slow, fast), 5.0)
@@ -306,7 +306,7 @@ async def test_a_publisher_does_not_wait_when_there_is_room_again(autojump_clock
 
 async def test_publishers_that_wait_have_their_turns_while_there_is_room(autojump_clock: MockClock) -> None:
     """Most of a hundred would find the backlog full again. And some have nothing more for it by then."""
-    filled = Filled()
+    filled = ReadingConnection()
     went_on: list[int] = []
 
     async def publish(number: int) -> None:

@@ -23,7 +23,7 @@ from omq.bulk.local import LocalStore
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Gone, Piece, Torn
+from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, MessageTruncated, Piece, Unavailable
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
@@ -154,7 +154,7 @@ async def test_a_subscriber_too_far_behind_hears_of_the_gap_and_continues(
         oldest = driver.info().first
         assert 1 < oldest < 40
         await slow.read()
-        assert slow.gaps == [Gone(1, oldest - 1, "the subscriber was too slow")]
+        assert slow.gaps == [Unavailable(1, oldest - 1, "the subscriber was too slow")]
         assert slow.ids == [*range(oldest, 41)]
         assert fast.gaps == []
         assert fast.ids == [*range(1, 41)]
@@ -210,7 +210,7 @@ async def test_messages_that_are_no_longer_kept_are_told_as_gone(shared_store: S
         clients = {1: Client(driver, FromMessage(1)), first - 1: Client(driver, FromMessage(first - 1))}
         for begin, client in clients.items():
             await client.read()
-            assert client.gaps == [Gone(begin, first - 1, "they are no longer kept")]
+            assert client.gaps == [Unavailable(begin, first - 1, "they are no longer kept")]
             assert client.ids == [*range(first, 21)]
             client.close()
         whole = Client(driver, FromBeginning())
@@ -235,7 +235,7 @@ async def test_ids_that_a_power_failure_took_are_skipped_and_told(tmp_path: Path
         await client.read()
         assert client.bodies == [b"a", b"b", b"c"]
         assert client.ids == [1, 2, resumed]
-        assert client.gaps == [Gone(3, resumed - 1, "they were lost before they were durable")]
+        assert client.gaps == [Unavailable(3, resumed - 1, "they were lost before they were durable")]
         client.close()
 
 
@@ -261,7 +261,7 @@ async def test_the_loss_of_all_messages_of_a_topic_is_told(tmp_path: Path, kind:
                     await client.read()
                     assert client.bodies == kept
                     assert client.gaps == [
-                        Gone(begin, resumed - 1, "they were lost before they were durable")
+                        Unavailable(begin, resumed - 1, "they were lost before they were durable")
                     ]
                     client.close()
     with LocalStore(str(tmp_path / "store")) as store:
@@ -285,8 +285,8 @@ async def test_deleted_and_lost_messages_are_reported_as_separate_gaps(tmp_path:
         client = Client(driver, FromMessage(1))
         await client.read()
         assert client.gaps == [
-            Gone(1, 2, "they are no longer kept"),
-            Gone(3, resumed - 1, "they were lost before they were durable"),
+            Unavailable(1, 2, "they are no longer kept"),
+            Unavailable(3, resumed - 1, "they were lost before they were durable"),
         ]
         assert client.bodies == [b"new"]
         client.close()
@@ -383,7 +383,7 @@ async def test_the_rest_of_a_message_that_is_deleted_meanwhile_is_torn(
         for _ in range(3):
             await post(driver, b"z" * 300 * KIB)
         await tidy(driver, driver.writer)
-        with pytest.raises(Torn, match="it is no longer kept"):
+        with pytest.raises(MessageTruncated, match="it is no longer kept"):
             await client.channel.take()
         assert drivers.memory.statistics().replayed == 0
         client.close()

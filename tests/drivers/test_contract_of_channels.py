@@ -3,10 +3,22 @@
 import struct
 
 import pytest
-from served_drivers import KIB, MIB, NOTHING, Client, Drivers, Got, Kind, emptied, of_kinds, post, quiet
+from served_drivers import (
+    KIB,
+    MIB,
+    NOTHING,
+    Client,
+    Drivers,
+    Kind,
+    ReceivedMessage,
+    emptied,
+    of_kinds,
+    post,
+    quiet,
+)
 
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import EndReason, Messages, Rest, Torn
+from omq.drivers.seam import EndReason, Messages, MessageTruncated, RemainderHolder
 from omq.model import Delivery, Transient
 from omq_storage.store import Store
 
@@ -24,7 +36,7 @@ async def test_messages_come_in_order_with_ids_heads_and_bodies(shared_drivers: 
     assert client.wakes
     await post(driver, b"c")
     await client.read()
-    assert client.got == [Got(1, b"a", HEAD), Got(2, b""), Got(3, b"c")]
+    assert client.got == [ReceivedMessage(1, b"a", HEAD), ReceivedMessage(2, b""), ReceivedMessage(3, b"c")]
     assert not client.channel.ready()
     assert await client.channel.take() is None
     client.close()
@@ -77,19 +89,22 @@ async def test_the_rest_of_a_message_in_whose_middle_a_client_stalled(
     driver = await shared_drivers.topic(kind)
     body = bytes(range(100))
     client = Client(driver)
-    rests = {True: Rest.GIVEN_AGAIN, False: Rest.HELD if kind.is_broadcast else Rest.COUNTED}
+    rests = {
+        True: RemainderHolder.GIVEN_AGAIN,
+        False: RemainderHolder.HELD if kind.is_broadcast else RemainderHolder.COUNTED,
+    }
     assert client.channel.rest is rests[kind.is_persistent]
     await post(driver, b"a", body, b"c", heads=[b"", HEAD, b""])
     assert len(await client.take()) == 3
     client.channel.written(1, begun)
-    if client.channel.rest is Rest.GIVEN_AGAIN:
+    if client.channel.rest is RemainderHolder.GIVEN_AGAIN:
         await client.read_pieces(begin=begun)
-        assert client.got == [Got(2, body[begun:], HEAD)]
+        assert client.got == [ReceivedMessage(2, body[begun:], HEAD)]
     else:
         client.channel.written(1)
     client.got.clear()
     await client.read()
-    assert client.got == [Got(3, b"c")]
+    assert client.got == [ReceivedMessage(3, b"c")]
     await post(driver, b"d")
     await client.read()
     assert client.ids == [3, 4]
@@ -104,14 +119,14 @@ async def test_a_message_of_which_nothing_left_is_given_again_whole(
     client = Client(driver)
     await post(driver, b"a", b"b")
     await client.take()
-    if client.channel.rest is Rest.GIVEN_AGAIN:
+    if client.channel.rest is RemainderHolder.GIVEN_AGAIN:
         client.channel.written(0, 0)
         assert await client.channel.take() is not None
         client.channel.written(0)  # the client took nothing: the message is not begun any more
     else:
         client.channel.written(0)
     await client.read()
-    assert client.got == [Got(1, b"a"), Got(2, b"b")]
+    assert client.got == [ReceivedMessage(1, b"a"), ReceivedMessage(2, b"b")]
     client.close()
 
 
@@ -157,9 +172,9 @@ async def test_a_write_after_the_end_changes_nothing(shared_drivers: Drivers, ki
         client = Client(driver)
         await post(driver, b"a", b"b")
         taken = await client.take()
-        assert client.channel.rest is not Rest.HELD or not kind.is_persistent
+        assert client.channel.rest is not RemainderHolder.HELD or not kind.is_persistent
         client.close()
-        assert client.channel.rest is Rest.HELD
+        assert client.channel.rest is RemainderHolder.HELD
         client.channel.written(1, 0)
         client.channel.written(len(taken))
         client.channel.hold()
@@ -186,7 +201,7 @@ async def test_a_deleted_topic_ends_its_channels(shared_drivers: Drivers, kind: 
     assert not list(driver.subscribers())
     assert not driver.has_taker()
     for client in clients:
-        assert client.channel.rest is Rest.HELD
+        assert client.channel.rest is RemainderHolder.HELD
         client.channel.written(0)
     assert shared_drivers.memory.statistics() == NOTHING
     assert shared_drivers.catalogue.lookup(b"t") is None
@@ -207,7 +222,7 @@ async def test_a_deleted_topic_ends_a_finished_channel_too(shared_drivers: Drive
     await shared_drivers.catalogue.delete(b"t")
     await quiet()
     assert client.ends == [EndReason.DELETED]
-    assert client.channel.rest is Rest.HELD
+    assert client.channel.rest is RemainderHolder.HELD
 
 
 @of_kinds(lambda kind: kind.is_persistent)
@@ -222,7 +237,7 @@ async def test_the_rest_of_a_message_is_gone_with_its_topic(shared_drivers: Driv
     await shared_drivers.catalogue.delete(b"t")
     try:
         assert await client.channel.take() is None
-    except Torn as torn:
+    except MessageTruncated as torn:
         assert str(torn) == "the topic was deleted"  # noqa: PT017 (either is right)
 
 
@@ -241,7 +256,7 @@ async def test_an_empty_topic_takes_the_types_of_its_first_declare(
     assert [subscriber for _, subscriber in driver.subscribers()] == [client]
     await post(driver, b"a")
     await client.read()
-    assert client.got == [Got(1, b"a")]
+    assert client.got == [ReceivedMessage(1, b"a")]
     assert client.ends == []
     assert await shared_drivers.topic(kind) is driver
     for other in (Kind(Delivery.BROADCAST, Transient()), Kind(Delivery.ROUND_ROBIN, Transient())):

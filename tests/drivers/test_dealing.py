@@ -18,7 +18,6 @@ from omq.drivers.seam import (
     Channel,
     CreditKind,
     EndReason,
-    Gone,
     Messages,
     Modified,
     Outcome,
@@ -26,6 +25,7 @@ from omq.drivers.seam import (
     Rejected,
     Released,
     Taken,
+    Unavailable,
 )
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -201,7 +201,7 @@ async def test_a_worker_dealt_a_missing_message_hears_of_it_and_goes_on(
         while not channel.ready():
             await wait_all_tasks_blocked(0.01)
         environment.trim(driver.topic.id, 2)
-        assert await channel.take() == Gone(1, 1, "it is no longer kept")
+        assert await channel.take() == Unavailable(1, 1, "it is no longer kept")
         assert channel.outstanding_count() == 0
         piece = await next_of(channel)  # its credit is free again without a grant
         assert isinstance(piece, Piece)
@@ -222,7 +222,7 @@ async def test_a_missing_message_is_undeliverable_to_nobody_any_more(
         while not second.ready():
             await wait_all_tasks_blocked(0.01)
         environment.trim(driver.topic.id, 2)
-        assert await second.take() == Gone(1, 1, "it is no longer kept")
+        assert await second.take() == Unavailable(1, 1, "it is no longer kept")
         assert not first.is_undeliverable(1)
 
 

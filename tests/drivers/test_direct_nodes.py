@@ -5,7 +5,7 @@ import pytest
 from omq.drivers.budget import Budget
 from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals
 from omq.drivers.direct_memory import DirectMemory
-from omq.drivers.entrance import Entrance, Entrances, RoomAnswer
+from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import (
     ACCEPTED,
@@ -52,12 +52,12 @@ class Producer:
         self.has_ended = True
 
 
-class Scene:
+class NodeScenario:
     """A node, and what its producer was told."""
 
     def __init__(self) -> None:
         self.shared = Budget(2 << 20)
-        self.memory = DirectMemory(self.shared, Entrances())
+        self.memory = DirectMemory(self.shared, PublisherQueues())
         self.forgotten: list[DirectNode] = []
         self.totals = DirectTotals()
         self.node = DirectNode(b"n", self.memory, self.totals, self.forgotten.append)
@@ -85,11 +85,11 @@ async def taken(channel: DirectChannel) -> list[bytes]:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> NodeScenario:
+    return NodeScenario()
 
 
-async def test_consumers_take_turns_within_their_credit(scene: Scene) -> None:
+async def test_consumers_take_turns_within_their_credit(scene: NodeScenario) -> None:
     one, two = scene.consumer(1), scene.consumer(2)
     assert scene.room() == 3
     for body in (b"a", b"b", b"c", b"d"):
@@ -108,7 +108,7 @@ async def test_consumers_take_turns_within_their_credit(scene: Scene) -> None:
     assert await taken(two) == [b"d"]
 
 
-async def test_messages_that_wait_for_credit_keep_their_order(scene: Scene) -> None:
+async def test_messages_that_wait_for_credit_keep_their_order(scene: NodeScenario) -> None:
     one = scene.consumer(0)
     for body in (b"a", b"b", b"c"):
         scene.send(body)
@@ -117,7 +117,7 @@ async def test_messages_that_wait_for_credit_keep_their_order(scene: Scene) -> N
     assert await taken(one) == [b"a", b"b", b"c"]
 
 
-async def test_a_message_that_a_consumer_refused_stops_no_other_for_it(scene: Scene) -> None:
+async def test_a_message_that_a_consumer_refused_stops_no_other_for_it(scene: NodeScenario) -> None:
     one, two = scene.consumer(1), scene.consumer(0)
     scene.send(b"a")
     assert await taken(one) == [b"a"]
@@ -130,7 +130,7 @@ async def test_a_message_that_a_consumer_refused_stops_no_other_for_it(scene: Sc
     assert await taken(two) == [b"a"]
 
 
-async def test_a_held_consumer_leaves_its_messages_to_others(scene: Scene) -> None:
+async def test_a_held_consumer_leaves_its_messages_to_others(scene: NodeScenario) -> None:
     one = scene.consumer(5)
     scene.send(b"a")
     scene.send(b"b")
@@ -148,7 +148,7 @@ async def test_a_held_consumer_leaves_its_messages_to_others(scene: Scene) -> No
     assert scene.room() == 2
 
 
-async def test_a_lower_credit_gives_back_in_order(scene: Scene) -> None:
+async def test_a_lower_credit_gives_back_in_order(scene: NodeScenario) -> None:
     one = scene.consumer(3)
     for body in (b"a", b"b", b"c"):
         scene.send(body)
@@ -160,7 +160,7 @@ async def test_a_lower_credit_gives_back_in_order(scene: Scene) -> None:
         one.grant(1, CreditKind.WINDOW)
 
 
-async def test_a_drain_ends_when_everything_is_written(scene: Scene) -> None:
+async def test_a_drain_ends_when_everything_is_written(scene: NodeScenario) -> None:
     one = scene.consumer(5)
     scene.send(b"a")
     left: list[int] = []
@@ -174,7 +174,7 @@ async def test_a_drain_ends_when_everything_is_written(scene: Scene) -> None:
     assert one.granted() == Granted(count=0)
 
 
-async def test_a_cancelled_consumer_keeps_its_messages(scene: Scene) -> None:
+async def test_a_cancelled_consumer_keeps_its_messages(scene: NodeScenario) -> None:
     one = scene.consumer(5)
     scene.send(b"a")
     await taken(one)
@@ -193,7 +193,7 @@ async def test_a_cancelled_consumer_keeps_its_messages(scene: Scene) -> None:
     assert scene.forgotten == [scene.node]
 
 
-async def test_the_end_of_a_node(scene: Scene) -> None:
+async def test_the_end_of_a_node(scene: NodeScenario) -> None:
     one, producer = scene.consumer(5), Producer()
     scene.node.attach(producer)
     scene.send(b"a")
@@ -207,13 +207,13 @@ async def test_the_end_of_a_node(scene: Scene) -> None:
     assert scene.shared.used == 0
 
 
-async def test_a_node_that_ends_is_forgotten_once(scene: Scene) -> None:
+async def test_a_node_that_ends_is_forgotten_once(scene: NodeScenario) -> None:
     scene.consumer(1)
     scene.node.end()
     assert scene.forgotten == [scene.node]
 
 
-async def test_memory_for_messages_is_limited(scene: Scene) -> None:
+async def test_memory_for_messages_is_limited(scene: NodeScenario) -> None:
     scene.consumer(5)
     scene.send(b"x" * 600_000)
     assert scene.room() == 0  # half of the memory is in use
@@ -222,7 +222,7 @@ async def test_memory_for_messages_is_limited(scene: Scene) -> None:
     assert scene.totals.undelivered == 1
 
 
-async def test_producers_hear_when_memory_is_not_short_any_more(scene: Scene) -> None:
+async def test_producers_hear_when_memory_is_not_short_any_more(scene: NodeScenario) -> None:
     """Also those of a node whose own messages were not the reason, and when a topic used the memory."""
     other = DirectNode(b"m", scene.memory, scene.totals, scene.forgotten.append)
     other.open(Consumer()).grant(5, CreditKind.COUNT)
@@ -238,28 +238,28 @@ async def test_producers_hear_when_memory_is_not_short_any_more(scene: Scene) ->
     assert (producer.credited_times, other.room(producer, 3)) == (2, 3)
 
 
-async def test_topics_get_memory_that_nodes_held(scene: Scene) -> None:
+async def test_topics_get_memory_that_nodes_held(scene: NodeScenario) -> None:
     topic: list[int] = []
 
     def take(octets: int, in_turn: bool) -> RoomAnswer:
         return RoomAnswer.TAKEN if scene.shared.try_take(octets) else RoomAnswer.MEMORY_FULL
 
-    entrances = Entrances()
-    scene.memory = DirectMemory(scene.shared, entrances)
+    publisher_queues = PublisherQueues()
+    scene.memory = DirectMemory(scene.shared, publisher_queues)
     scene.node = DirectNode(b"n", scene.memory, scene.totals, scene.forgotten.append)
     channel = scene.consumer(5)
     scene.send(b"x" * 1_000_000)
     with pytest.raises(Refused, match="no memory"):
         scene.send(b"x" * 500_000)  # the other half is for topics
-    entrance = Entrance(take, scene.shared.give, entrances)
-    assert entrance.try_enter(1_000_000)
-    entrance.line_up(1_000_000, lambda: topic.append(1))
+    publisher_queue = PublisherQueue(take, scene.shared.give, publisher_queues)
+    assert publisher_queue.try_enter(1_000_000)
+    publisher_queue.line_up(1_000_000, lambda: topic.append(1))
     assert not topic
     channel.close()
     assert topic
 
 
-async def test_credit_of_a_consumer_wakes_only_producers_that_get_more(scene: Scene) -> None:
+async def test_credit_of_a_consumer_wakes_only_producers_that_get_more(scene: NodeScenario) -> None:
     content, eager = Producer(), Producer()
     channel = scene.consumer(2)
     assert scene.node.room(content, 2) == 2
@@ -271,7 +271,7 @@ async def test_credit_of_a_consumer_wakes_only_producers_that_get_more(scene: Sc
     assert (content.credited_times, eager.credited_times) == (0, 1)
 
 
-async def test_without_a_consumer(scene: Scene) -> None:
+async def test_without_a_consumer(scene: NodeScenario) -> None:
     producer = Producer()
     scene.node.attach(producer)
     assert scene.room() == 10

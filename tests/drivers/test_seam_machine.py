@@ -31,14 +31,14 @@ from omq.drivers.seam import (
     Accepted,
     CreditKind,
     EndReason,
-    Gone,
     Granted,
     Messages,
     Modified,
     Outcome,
     Piece,
     Rejected,
-    Rest,
+    RemainderHolder,
+    Unavailable,
 )
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Bodies
@@ -55,7 +55,7 @@ OUTCOMES: list[Outcome] = [
 ]
 
 
-class StoreOfMany:
+class SharedExampleStore:
     """A store that examples share, as it takes several commits to open one."""
 
     def __init__(self, path: Path) -> None:
@@ -71,8 +71,8 @@ class StoreOfMany:
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreOfMany]:
-    many = StoreOfMany(tmp_path_factory.mktemp("machine") / "store")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedExampleStore]:
+    many = SharedExampleStore(tmp_path_factory.mktemp("machine") / "store")
     yield many
     many.store.close()
 
@@ -100,7 +100,7 @@ class Machine:
     """One topic, its publisher and its clients."""
 
     def __init__(
-        self, kind: Kind, data: st.DataObject, stores: StoreOfMany, clock: trio.testing.MockClock
+        self, kind: Kind, data: st.DataObject, stores: SharedExampleStore, clock: trio.testing.MockClock
     ) -> None:
         self.kind = kind
         self.draw = data.draw
@@ -201,7 +201,7 @@ class Machine:
             yield from [step("written", self.written)] * 4
         elif member.piece is not None:
             yield from [step("piece written", self.piece_written)] * 4
-        elif member.begun is not None and member.client.channel.rest is not Rest.GIVEN_AGAIN:
+        elif member.begun is not None and member.client.channel.rest is not RemainderHolder.GIVEN_AGAIN:
             yield from [step("rest written", self.rest_written)] * 3
         elif member.client.channel.ready() or member.begun is not None:
             yield from [step("take", self.take)] * 5
@@ -296,7 +296,7 @@ class Machine:
                 self.model.gives(member, got)
             case Piece():
                 self._take_piece(member, taken)
-            case Gone():
+            case Unavailable():
                 self._gap(member, taken)
             case None:
                 assert not member.client.channel.ready()
@@ -321,7 +321,7 @@ class Machine:
         assert piece.octets or begin == piece.size
         member.piece = piece
 
-    def _gap(self, member: Member, gone: Gone) -> None:
+    def _gap(self, member: Member, gone: Unavailable) -> None:
         """Check that only a transient broadcast topic loses messages, and none that its memory has
         room for.
         """
@@ -388,7 +388,7 @@ class Machine:
 
     async def close(self, member: Member) -> None:
         member.client.close()
-        assert member.client.channel.rest is Rest.HELD
+        assert member.client.channel.rest is RemainderHolder.HELD
         if isinstance(self.model, RoundRobin):
             self.model.closed(member)
         self.members.remove(member)
@@ -550,7 +550,7 @@ class Machine:
 
 
 @of_kinds()
-def test_drivers_behave_as_the_model(stores: StoreOfMany, kind: Kind) -> None:
+def test_drivers_behave_as_the_model(stores: SharedExampleStore, kind: Kind) -> None:
     @settings(max_examples=20, phases=set(Phase) - {Phase.explain})
     @given(st.data())
     def compare(data: st.DataObject) -> None:

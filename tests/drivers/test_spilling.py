@@ -311,7 +311,7 @@ async def test_a_deleted_queue_leaves_nothing_on_the_disk(tmp_path: Path) -> Non
         assert isinstance(late, Confirmation)
         await settled(late)
         await drivers.drain()
-        await drivers.catalogue.drop_leftovers()
+        await drivers.catalogue.drop_orphaned_blocks()
         assert drivers.store.level(Level.ASYNC).extents() == {}
         assert drivers.memory.statistics() == NOTHING
 

@@ -161,7 +161,7 @@ async def test_rounds_keep_their_time_and_survive_failures(
     assert "The disk is away." in told[0]
 
 
-class Wall:
+class SettableClock:
     """The clock of the machine, which an operator may set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ class Wall:
 async def test_messages_of_this_run_age_by_the_monotonic_clock(
     mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wall = Wall(monkeypatch)
+    wall = SettableClock(monkeypatch)
     began = wall.seconds
     ages = Ages(next_id=50, seconds=MARKS)  # so that marks are a second apart
     old = ages.too_old()
@@ -220,7 +220,7 @@ async def test_marks_that_come_fast_are_not_all_kept(mock_clock: MockClock) -> N
 async def test_a_wall_clock_that_is_set_makes_nothing_older(
     mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, moved: int, counted: int
 ) -> None:
-    wall = Wall(monkeypatch)
+    wall = SettableClock(monkeypatch)
     began = wall.seconds
     ages = Ages(next_id=50, seconds=100)
     mock_clock.jump(10)

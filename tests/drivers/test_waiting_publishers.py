@@ -14,7 +14,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Channel, CreditKind, Gone, Messages, Taken
+from omq.drivers.seam import Channel, CreditKind, Messages, Taken, Unavailable
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -83,7 +83,7 @@ async def test_room_wakes_those_it_is_for_and_not_all(
             trio.lowlevel.add_instrument(steps)
             received = 0
             while received < 2 * PUBLISHERS:
-                if isinstance(found := await channel.take(), Gone):
+                if isinstance(found := await channel.take(), Unavailable):
                     received += found.last - found.first + 1
                 elif found is not None:
                     received += len(written(channel, found))
@@ -136,7 +136,7 @@ async def test_topics_take_turns_when_shared_memory_is_free_again(tmp_path: Path
             await wait_all_tasks_blocked()
             assert [topic.next_id for topic in topics[3:]] == [2, 2, 2, 1, 1]
             nursery.cancel_scope.cancel()
-        assert memory.entrances.is_empty()
+        assert memory.publisher_queues.is_empty()
 
 
 @pytest.mark.parametrize("position", [0, 1])

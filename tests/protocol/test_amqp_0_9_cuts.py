@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from omq.protocol.amqp_0_9 import runs
 from omq.protocol.amqp_0_9.events import (
     AckRun,
-    Called,
     Event,
     LongPart,
+    MethodCalled,
     PublishRun,
 )
 from omq.protocol.amqp_0_9.frames import HEARTBEAT, header_frame
@@ -193,7 +193,7 @@ def test_flags_without_a_meaning_are_ignored(bits: int, compiled: bool) -> None:
     octets = call(1, BasicAck(5))[:-2] + bytes((bits,)) + b"\xce"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
-        assert feed(opened(1), octets) == [Called(1, BasicAck(5, bool(bits & 1)))]
+        assert feed(opened(1), octets) == [MethodCalled(1, BasicAck(5, bool(bits & 1)))]
 
 
 def test_runs_are_limited() -> None:

@@ -19,13 +19,13 @@ from amqp_0_9_helpers import (
 
 from omq.protocol.amqp_0_9.events import (
     AckRun,
-    Called,
     ChannelFault,
+    CloseAnswered,
     Event,
-    Freed,
     LongBegun,
     LongEnded,
     LongPart,
+    MethodCalled,
     PublishRun,
 )
 from omq.protocol.amqp_0_9.frames import FRAME, HEARTBEAT, FrameType, frame, header_frame
@@ -181,7 +181,7 @@ def test_messages_over_the_limit_end_the_channel_only() -> None:
     assert decode(connection.close_channel(1, failed.problem)[FRAME.size : -1]).METHOD == 40
     claimed = call(2, BasicPublish(b"", b"q")) + header_frame(2, NO_PROPERTIES, 1 << 63)
     assert failure(feed(connection, claimed)) == (406, 60, 40)
-    assert feed(connection, call(1, ChannelCloseOk())) == [Freed(1)]
+    assert feed(connection, call(1, ChannelCloseOk())) == [CloseAnswered(1)]
 
 
 def test_long_bodies_are_handed_on_in_parts() -> None:
@@ -253,7 +253,7 @@ def test_times_of_openamq_have_four_octets() -> None:
     declare = call(1, QueueDeclare(b"q"))[:-5] + TIMES[2:]
     declare = frame(FrameType.METHOD, 1, declare[FRAME.size :])
     (event,) = feed(connection, declare)
-    assert isinstance(event, Called)
+    assert isinstance(event, MethodCalled)
     assert failure(feed(connection, publish(1, b"q", b"x", properties=TIMES[:-1]))) == (501, 0, 0)
 
 

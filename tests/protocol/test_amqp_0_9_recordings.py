@@ -5,7 +5,7 @@ from dmp_recordings import AMQP, sent
 
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9.delivery import returned
-from omq.protocol.amqp_0_9.events import Called, ClosedByPeer, Event, Opened, StartOk, Tuned
+from omq.protocol.amqp_0_9.events import ClosedByPeer, Event, MethodCalled, Opened, StartOk, Tuned
 from omq.protocol.amqp_0_9.frames import FRAME, HEARTBEAT, FrameType, method_frame
 from omq.protocol.amqp_0_9.methods import (
     BasicReturn,
@@ -55,8 +55,8 @@ def test_every_frame_of_the_client_is_understood(name: str) -> None:
     assert (events[0].mechanism, events[0].response) == (b"PLAIN", b"\0guest\0guest")
     assert isinstance(events[1], Tuned)
     assert (events[1].channel_max, events[1].frame_max) == (1, 32768)
-    assert all(isinstance(event, Called | ClosedByPeer) for event in events[3:])
-    leases = [event.method for event in events if isinstance(event, Called)]
+    assert all(isinstance(event, MethodCalled | ClosedByPeer) for event in events[3:])
+    leases = [event.method for event in events if isinstance(event, MethodCalled)]
     assert any(isinstance(method, DirectPut | DirectGet) for method in leases)
 
 

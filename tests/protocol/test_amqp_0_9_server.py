@@ -5,9 +5,9 @@ from amqp_0_9_helpers import GET, START_OK, body, call, failure, feed, one, open
 
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9.events import (
-    Called,
+    CloseAnswered,
     ClosedByPeer,
-    Freed,
+    MethodCalled,
     Opened,
     PublishRun,
     Reply,
@@ -54,7 +54,7 @@ def test_the_handshake() -> None:
     events = feed(connection, call(0, ConnectionTuneOk(7, 4096, 10)) + call(0, ConnectionOpen(b"/")))
     assert events == [Tuned(7, 4096, 10), Opened()]
     assert (connection.channel_max, connection.frame_max) == (7, 4096)
-    assert feed(connection, call(7, ChannelOpen())) == [Called(7, ChannelOpen())]
+    assert feed(connection, call(7, ChannelOpen())) == [MethodCalled(7, ChannelOpen())]
 
 
 def test_zero_in_tune_ok_leaves_the_limits_to_the_server() -> None:
@@ -106,7 +106,7 @@ def test_channels_before_the_connection_is_open(kind: FrameType) -> None:
 
 def test_a_secret_can_be_updated() -> None:
     update = ConnectionUpdateSecret(b"s", b"r")
-    assert feed(opened(), call(0, update)) == [Called(0, update)]
+    assert feed(opened(), call(0, update)) == [MethodCalled(0, update)]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_methods_without_implementation_are_refused(method: Method) -> None:
     ],
 )  # fmt: skip
 def test_methods_that_the_terminal_answers(method: Method) -> None:
-    assert feed(opened(1), call(1, method)) == [Called(1, method)]
+    assert feed(opened(1), call(1, method)) == [MethodCalled(1, method)]
 
 
 MISSING = ChannelProblem(ReplyCode.NOT_FOUND, "no exchange 'x' in vhost '/'", 60, 40)
@@ -214,11 +214,11 @@ def test_after_channel_close_everything_but_close_ok_is_dropped() -> None:
     )
     rest = publish(1, b"q", b"12345")[-3:]
     octets = rest + publish(1, b"q", b"x") * 3 + call(1, BasicAck(1)) + call(1, ChannelOpen()) + body(1, b"?")
-    assert feed(connection, octets + call(2, GET)) == [Called(2, GET)]
+    assert feed(connection, octets + call(2, GET)) == [MethodCalled(2, GET)]
     crossed = ChannelClose(0, b"", 0, 0)
     assert feed(connection, call(1, crossed)) == [Reply(method_frame(1, ChannelCloseOk()))]
     assert feed(connection, call(1, ChannelCloseOk()) + call(1, ChannelOpen())) == [
-        Freed(1), Called(1, ChannelOpen()),
+        CloseAnswered(1), MethodCalled(1, ChannelOpen()),
     ]  # fmt: skip
     assert one(feed(connection, publish(1, b"q", b"x")))
     assert connection.close_channel(3, MISSING) == b""
@@ -263,7 +263,7 @@ def test_after_connection_close_everything_but_close_ok_is_dropped() -> None:
     assert feed(connection, octets) == []
     crossed = call(0, ConnectionClose(0, b"", 0, 0))
     assert feed(connection, crossed) == [Reply(method_frame(0, ConnectionCloseOk()))]
-    assert feed(connection, call(0, ConnectionCloseOk()) + call(0, GET)) == [Freed(0)]
+    assert feed(connection, call(0, ConnectionCloseOk()) + call(0, GET)) == [CloseAnswered(0)]
     assert feed(connection, call(0, GET)) == []
 
 
@@ -271,7 +271,7 @@ def test_after_a_problem_the_rest_of_a_read_is_dropped_frame_by_frame() -> None:
     connection = opened(1)
     octets = call(9, GET) + publish(1, b"q", b"x" * 1000)
     assert failure(feed(connection, octets[:500])) == (504, 60, 70)
-    assert feed(connection, octets[500:] + call(0, ConnectionCloseOk())) == [Freed(0)]
+    assert feed(connection, octets[500:] + call(0, ConnectionCloseOk())) == [CloseAnswered(0)]
 
 
 def test_long_texts_are_shortened() -> None:

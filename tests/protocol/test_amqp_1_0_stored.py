@@ -119,7 +119,7 @@ def test_a_message_that_was_delivered_before_says_so(before: bytes, expected: li
 
 def test_sections_that_make_no_sense_stay_as_they_are() -> None:
     for before in (b"\xff", b"\x00\x53", HEADER[:-1]):
-        around = stored.Around(BodyKind.TEXT, before, b"")
+        around = stored.BodyFraming(BodyKind.TEXT, before, b"")
         assert stored.redelivered(around, 2) is around
 
 

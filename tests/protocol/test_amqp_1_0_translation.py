@@ -198,7 +198,7 @@ def test_a_dead_letter_has_its_sections_and_more_annotations(before: bytes, afte
 def test_dead_letters_that_get_no_annotations() -> None:
     large = section(Section.APPLICATION_PROPERTIES, Map((("x", "y" * stored.MOST_AROUND),))) + TEXT
     assert stored.message(transfers.head_around(dead_letter(large), Portion()), large) == large
-    malformed = stored.Around(BodyKind.TEXT, b"\x00\x53", b"")
+    malformed = stored.BodyFraming(BodyKind.TEXT, b"\x00\x53", b"")
     assert stored.annotated(malformed, ADDED) is malformed
 
 

@@ -28,10 +28,10 @@ from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.replay import copying
-from omq.replay.ahead import ReadAhead
 from omq.replay.copying import copy
 from omq.replay.envelopes import ReplayProducer, envelopes
 from omq.replay.plan import make_plan
+from omq.replay.read_ahead import ReadAhead
 from omq.replay.request import ToServer
 from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
 from omq_storage.blocks import encode, merge

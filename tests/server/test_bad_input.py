@@ -41,7 +41,7 @@ processor time of its thread: other programs of a busy machine do not count.
 """
 
 
-class Undisturbed(InProcess):
+class ServerUnderLoad(InProcess):
     """A server in this process, beside whose test others exchange messages."""
 
     exchanged = 0
@@ -57,14 +57,14 @@ class Undisturbed(InProcess):
 
 
 @asynccontextmanager
-async def undisturbed(store: Path, **settings: Any) -> AsyncIterator[Undisturbed]:
+async def undisturbed(store: Path, **settings: Any) -> AsyncIterator[ServerUnderLoad]:
     """Yield a server with a publisher and a subscriber, who must notice nothing of what a test does
     meanwhile.
 
     At the end nothing may be left of the test's connections: no task, no subscription, no memory.
     """
     async with serving(store, **settings) as served, AsyncExitStack() as stack:
-        host = Undisturbed(served.server)
+        host = ServerUnderLoad(served.server)
         stack.callback(host.hang_up)
         subscriber, publisher = await host.connect(), await host.connect()
         answer = await subscriber.ask(b"(Subscribe others From_current)")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, Shown
+from certificates import Authority, CertificateFiles
 from trio.testing import MockClock
 
 from omq.terminals.connection.expiry import expiry
@@ -20,7 +20,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-def settings(shown: Shown) -> dict[str, Any]:
+def settings(shown: CertificateFiles) -> dict[str, Any]:
     return {"tls_cert": str(shown.cert), "tls_key": str(shown.key)}
 
 

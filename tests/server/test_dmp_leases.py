@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from omq.access.clients import ClientAccount, Identity
 from omq.access.leases import DmpEnd, LeasedSink, LeaseProblem, Leases, Principal
 from omq.access.rights import EVERYTHING
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.model import Topic
 from omq.protocol.omq.types import Declared, Leased
 
@@ -337,7 +337,7 @@ async def test_news_of_a_closed_principal_go_nowhere(store: Path) -> None:
 
 
 async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
-    async def report(end: DmpEnd, topic: bytes, what: str | Gone) -> None:
+    async def report(end: DmpEnd, topic: bytes, what: str | Unavailable) -> None:
         raise AssertionError((end, topic, what))
 
     leases = Leases(60, 2, same_host=True)

@@ -220,7 +220,7 @@ async def test_large_messages_at_once(store: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rivals:
+class CompetingSinks:
     """Three sinks of a server with memory for the unfinished envelopes of two."""
 
     client: Conversation
@@ -231,12 +231,12 @@ class Rivals:
 
 
 @asynccontextmanager
-async def rivals(store: Path) -> AsyncIterator[Rivals]:
+async def rivals(store: Path) -> AsyncIterator[CompetingSinks]:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await declared(host, b"Broadcast Transient")
         first, second, third = [await sink(host, client) for _ in range(3)]
         octets = envelopes([b"x" * 2 * MIB])
-        yield Rivals(client, (first, second, third), octets, host.server.memory.unfinished)
+        yield CompetingSinks(client, (first, second, third), octets, host.server.memory.unfinished)
 
 
 GAVE_WAY = b"530 NOT-ALLOWED 0 messages stored; an envelope took too long to complete while others wait"

@@ -12,7 +12,7 @@ from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Error
 from omq_storage.blocks import encode
 from omq_storage.levels import Level
-from omq_storage.spare import SPARE_FILE, SPARE_OCTETS
+from omq_storage.reserved_space import SPARE_FILE, SPARE_OCTETS
 from omq_storage.store import Store
 
 from .conversation import PERSISTENCES, Conversation, eventually, publish, serving

@@ -30,7 +30,7 @@ A_FEW = 5
 """Who is next in turn waits for at most two checks of others; more end while its Connect is on the way."""
 
 
-class Strangers:
+class WaitingAttempts:
     """Connections that wait to be refused."""
 
     def __init__(self, host: Host, nursery: trio.Nursery) -> None:
@@ -60,12 +60,12 @@ class Strangers:
 
 
 @asynccontextmanager
-async def strangers_at(store: Path) -> AsyncIterator[tuple[Host, Strangers]]:
+async def strangers_at(store: Path) -> AsyncIterator[tuple[Host, WaitingAttempts]]:
     async with (
         serving(store, clients=CLIENTS, max_connections=MOST_CONNECTIONS) as host,
         trio.open_nursery() as nursery,
     ):
-        yield host, Strangers(host, nursery)
+        yield host, WaitingAttempts(host, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -175,7 +175,7 @@ async def test_a_wrong_id_waits_for_its_turn_each_time(
 
 
 @asynccontextmanager
-async def seconds_pass(clock: MockClock, strangers: Strangers) -> AsyncIterator[None]:
+async def seconds_pass(clock: MockClock, strangers: WaitingAttempts) -> AsyncIterator[None]:
     """Let a second pass within the block whenever an attempt was refused, and not sooner."""
 
     async def pass_time() -> None:

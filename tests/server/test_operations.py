@@ -63,7 +63,7 @@ class Counted(Enum):
 
 
 @dataclass(frozen=True)
-class Needs:
+class OperationRequirements:
     """What an operation takes."""
 
     right: Right | None = None
@@ -73,49 +73,51 @@ class Needs:
     """Its quotas; that for topics counts only where it makes one."""
 
 
-def needs(command: types.Command) -> Needs:
+def needs(command: types.Command) -> OperationRequirements:
     """Return what a command takes."""
     match command:
         case types.Ack():
-            return Needs()
+            return OperationRequirements()
         case types.Confirm():
-            return Needs(answer=types.Confirmed)
+            return OperationRequirements(answer=types.Confirmed)
         case types.Topics():
-            return Needs(answer=types.TopicList)
+            return OperationRequirements(answer=types.TopicList)
         case types.Connect() | types.Unsubscribe() | types.Received():
             # They concern what the connection has: its client, and a subscription, which took the right.
-            return Needs(answer=types.Error)
+            return OperationRequirements(answer=types.Error)
         case types.Publish():
-            return Needs(Right.PUBLISH, None, frozenset({Counted.TOPICS}))
+            return OperationRequirements(Right.PUBLISH, None, frozenset({Counted.TOPICS}))
         case types.Declare():
-            return Needs(Right.DECLARE, types.Declared, frozenset({Counted.TOPICS}))
+            return OperationRequirements(Right.DECLARE, types.Declared, frozenset({Counted.TOPICS}))
         case types.Delete():
-            return Needs(Right.DELETE, types.Deleted)
+            return OperationRequirements(Right.DELETE, types.Deleted)
         case types.Subscribe():
             counted = frozenset({Counted.TOPICS, Counted.SUBSCRIPTIONS})
-            return Needs(Right.SUBSCRIBE, types.Subscribed, counted)
+            return OperationRequirements(Right.SUBSCRIBE, types.Subscribed, counted)
         case types.Request():
-            return Needs(Right.SUBSCRIBE, None, frozenset({Counted.SUBSCRIPTIONS}))
+            return OperationRequirements(Right.SUBSCRIBE, None, frozenset({Counted.SUBSCRIPTIONS}))
         case types.Put():
-            return Needs(Right.PUBLISH, types.Leased, frozenset({Counted.TOPICS, Counted.LEASES}))
+            return OperationRequirements(
+                Right.PUBLISH, types.Leased, frozenset({Counted.TOPICS, Counted.LEASES})
+            )
         case types.Get():
-            return Needs(Right.SUBSCRIBE, types.Leased, frozenset(Counted))
+            return OperationRequirements(Right.SUBSCRIBE, types.Leased, frozenset(Counted))
         case types.Fetch():
-            return Needs(Right.SUBSCRIBE, types.StoredBlock)
+            return OperationRequirements(Right.SUBSCRIBE, types.StoredBlock)
         case types.Blocks():
-            return Needs(Right.SUBSCRIBE, types.BlockList)
+            return OperationRequirements(Right.SUBSCRIBE, types.BlockList)
         case types.Manage():
-            return Needs(Right.SUBSCRIBE, types.Managed)
+            return OperationRequirements(Right.SUBSCRIBE, types.Managed)
         case types.Watch():
-            return Needs(Right.WATCH, types.Watched)
+            return OperationRequirements(Right.WATCH, types.Watched)
         case types.Connections():
-            return Needs(Right.WATCH, types.ConnectionList)
+            return OperationRequirements(Right.WATCH, types.ConnectionList)
         case types.Subscribers():
-            return Needs(Right.WATCH, types.SubscriberList)
+            return OperationRequirements(Right.WATCH, types.SubscriberList)
         case types.Disconnect():
-            return Needs(Right.ADMINISTER, types.Done)
+            return OperationRequirements(Right.ADMINISTER, types.Done)
         case types.Purge() | types.Retain():
-            return Needs(Right.ADMINISTER, types.Done)
+            return OperationRequirements(Right.ADMINISTER, types.Done)
         case _:
             assert_never(command)
 

@@ -43,7 +43,7 @@ async def drained(stream: trio.SocketStream) -> None:
         pass
 
 
-class Crowd:
+class BusyConnections:
     """Connections that all have much to send, and what they have sent after each round of the scheduler."""
 
     def __init__(
@@ -83,12 +83,12 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd_of(pace: Pace) -> AsyncIterator[Crowd]:
+async def crowd_of(pace: Pace) -> AsyncIterator[BusyConnections]:
     """Yield a crowd without connections, whose rounds are paced."""
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         nursery.start_soon(pace.run)
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        yield Crowd(pace, nursery, stack, await stack.enter_async_context(listener))
+        yield BusyConnections(pace, nursery, stack, await stack.enter_async_context(listener))
         nursery.cancel_scope.cancel()
 
 

@@ -574,7 +574,7 @@ async def test_a_topic_without_workers_leaves_room_for_others(store: Path) -> No
                 await publisher.ask(b"(Declare %s Round_robin Transient)" % name)
                 nursery.start_soon(publisher.send, publish(name, [b"x" * 1000] * 20_000))
             memory = host.server.memory
-            await eventually(lambda: bool(memory.entrances))
+            await eventually(lambda: bool(memory.publisher_queues))
             await client.send(publish(b"t", [b"y" * 700_000, b"z"]))
             assert len((await worker_of_t.message()).body) == 700_000
             assert (await worker_of_t.message()).body == b"z"

@@ -60,7 +60,7 @@ async def sending(
         nursery.cancel_scope.cancel()
 
 
-class Words:
+class WordSource:
     """A source that has a number of words to say, one in each turn."""
 
     flow: Flow | None = None
@@ -118,12 +118,12 @@ async def said(stream: trio.SocketStream, count: int) -> bytes:
 async def test_answers_go_first_and_sources_take_turns() -> None:
     async with sending() as (sender, _, stream, nursery):
         for words in ("abc", "ABC", "1"):
-            sender.ready(Words(sender, words))
+            sender.ready(WordSource(sender, words))
         terminal = Terminal(b"?", b"?")
         nursery.start_soon(sender.run, terminal)
         assert await said(stream, 9) == b"??aA1bBcC"
         terminal.answers.append(b"?")
-        sender.ready(Words(sender, "de"))
+        sender.ready(WordSource(sender, "de"))
         assert await said(stream, 3) == b"?de"
 
 
@@ -133,7 +133,7 @@ async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
         assert await said(stream, 1) == b"?"
         sender.backlog.add(b"." * (1 << 18))
         for words in ("ab", "AB"):
-            sender.ready(Words(sender, words))
+            sender.ready(WordSource(sender, words))
         heard = b""
         for _ in range(200):
             sender.backlog.add(b"." * 10_000)
@@ -142,7 +142,7 @@ async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
         assert sender.backlog.entries
 
 
-class WordsOfATopic(Words):
+class TopicWordSource(WordSource):
     """Words of a topic; octets of the connection that were pushed must leave before them."""
 
     def __init__(self, sender: Sender, words: str, after: int) -> None:
@@ -170,12 +170,12 @@ async def test_the_turn_of_a_source_does_not_precede_earlier_pushes() -> None:
         nursery.start_soon(sender.run, Terminal())
         await wait_all_tasks_blocked()  # it sends this
         sender.backlog.add(b"-" * 1000)
-        sender.ready(WordsOfATopic(sender, "w", sender.pushed))
+        sender.ready(TopicWordSource(sender, "w", sender.pushed))
         sender.backlog.add(b"+")
         assert (await said(stream, (1 << 18) + 1002)).replace(b".", b"") == b"-" * 1000 + b"+w"
 
 
-class MessageOfATopic(WordsOfATopic):
+class MessageOfATopic(TopicWordSource):
     """One message in the tail of a topic."""
 
     def __init__(self, sender: Sender, topic: int, after: int) -> None:
@@ -222,7 +222,7 @@ async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> No
         codec.native.deal_lines(lines, 0, len(lines), passed)
         sender.push(passed, [0])
         assert sender.backlog.entries
-        sender.ready(Words(sender, "w"))
+        sender.ready(WordSource(sender, "w"))
         frames = passed.frames[0]
         assert await said(stream, len(frames) + 1) == frames + b"w"
 
@@ -244,7 +244,7 @@ async def test_no_turn_begins_in_a_message_whose_followers_were_dropped() -> Non
         sender.push(passed, [0])
         assert 0 < transport.sent - 1 < len(passed.frames[0]) // 2  # in the middle of the first message
         Tail(memory, 4 << 20).append(encode(1, 1, [bytes(1 << 20)], 0))
-        sender.ready(Words(sender, "w"))
+        sender.ready(WordSource(sender, "w"))
         first = passed.frames[0][: len(passed.frames[0]) // 2]
         assert await said(stream, len(first) + 1) == first + b"w"
 
@@ -258,7 +258,7 @@ async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> N
                 seen.append(transport.sent)
                 await trio.lowlevel.checkpoint()
 
-        sender.ready(Words(sender, "a" * 100))
+        sender.ready(WordSource(sender, "a" * 100))
         nursery.start_soon(other)
         nursery.start_soon(sender.run, Terminal())
         assert await said(stream, 100) == b"a" * 100
@@ -273,8 +273,8 @@ async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clo
         for limit in (answers, messages):
             limit.spend(100)  # which takes 99 seconds more than may come at once
         terminal = Terminal(b"?")
-        sender.ready(Words(sender, "a"))
-        sender.ready(Words(sender, "ex", is_exempt=True))
+        sender.ready(WordSource(sender, "a"))
+        sender.ready(WordSource(sender, "ex", is_exempt=True))
         nursery.start_soon(sender.run, terminal)
         assert await said(stream, 2) == b"ex"
         await wait_all_tasks_blocked()
@@ -309,7 +309,7 @@ async def test_an_ended_sender_does_not_refer_to_its_terminal() -> None:
             del terminal
             assert gone() is None
             # A source points to its sender, and it may be woken until its channel is closed.
-            words = Words(sender, "late")
+            words = WordSource(sender, "late")
             sender.ready(words)
             late = weakref.ref(words)
             del words
@@ -399,7 +399,7 @@ class CutForm:
         return CutBegun(message, size)
 
 
-class OneByOne(CutForm):
+class SingleMessageForm(CutForm):
     """Frames the first message only."""
 
     def __init__(self, when_framed: Callable[[], None] | None = None) -> None:
@@ -429,7 +429,7 @@ class Bodies:
         return message, body
 
 
-class Taker:
+class WakeUpRecorder:
     """A subscriber that notes its wake-ups."""
 
     def __init__(self) -> None:
@@ -445,14 +445,14 @@ class Taker:
         raise AssertionError("nobody deletes it")
 
 
-def open_channel(host: InProcess, taker: Taker) -> Channel:
+def open_channel(host: InProcess, taker: WakeUpRecorder) -> Channel:
     """Open a channel of the topic t, for messages from now on."""
     driver = host.server.catalogue.lookup(b"t")
     assert driver is not None
     return driver.open(taker, FromCurrent())
 
 
-@pytest.mark.parametrize("form", [CutForm, OneByOne])
+@pytest.mark.parametrize("form", [CutForm, SingleMessageForm])
 @pytest.mark.parametrize("types", [b"Transient", b"(Persistent Weak)"])
 async def test_a_message_in_frames_goes_on_where_its_client_stalled(
     store: Path, clock: MockClock, types: bytes, form: type[CutForm]
@@ -462,7 +462,7 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
     sent.insert(0, b"short")
     async with serving(store, memory_bytes=64 << 20) as host, connected() as (transport, stream):
         client = await declared(host, b"Broadcast " + types)
-        taker = Taker()
+        taker = WakeUpRecorder()
         channel = open_channel(host, taker)
         forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
         forwarder.channels = lambda: (channel,)
@@ -492,7 +492,7 @@ async def test_a_channel_keeps_messages_that_are_not_framed_yet(
 ) -> None:
     async with serving(store) as host, connected() as (transport, stream):
         client = await declared(host, delivery + b" Transient")
-        channel = open_channel(host, Taker())
+        channel = open_channel(host, WakeUpRecorder())
         forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
         sent = [b"one", b"two", b"three"]
         await client.send(publish(b"t", sent))
@@ -500,11 +500,11 @@ async def test_a_channel_keeps_messages_that_are_not_framed_yet(
         await eventually(channel.ready)
         unwanted = trio.Event()
         with trio.CancelScope() as scope:
-            form = OneByOne(scope.cancel if is_cancelled else unwanted.set)
+            form = SingleMessageForm(scope.cancel if is_cancelled else unwanted.set)
             await forwarder.forward(b"t", channel, form, lambda: not unwanted.is_set())
         assert scope.cancelled_caught == is_cancelled
         assert forwarder.delivered == channel.traffic.messages_out == 1
-        await forwarder.forward(b"t", channel, OneByOne(), lambda: True)
+        await forwarder.forward(b"t", channel, SingleMessageForm(), lambda: True)
         bodies = Bodies(stream)
         assert [await bodies.next() for _ in sent] == list(enumerate(sent, 1))
         assert forwarder.delivered == channel.traffic.messages_out == 3
@@ -514,7 +514,7 @@ async def test_a_channel_keeps_messages_that_are_not_framed_yet(
 async def test_a_channel_gives_small_messages_in_memory_at_once(store: Path) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Round_robin Transient")
-        channel = open_channel(host, Taker())
+        channel = open_channel(host, WakeUpRecorder())
         await client.send(publish(b"t", [b"one", b"two", b"three"]))
         await client.confirm()
         await eventually(channel.ready)
@@ -533,7 +533,7 @@ async def test_a_channel_does_not_give_a_message_of_the_store_at_once(store: Pat
         producer = await sink(host, client)
         await producer.send(envelopes([b"x" * (READ_OCTETS + 1)]))
         assert await stored(producer) == 1
-        channel = open_channel(host, Taker())
+        channel = open_channel(host, WakeUpRecorder())
         await eventually(channel.ready)
         assert not channel.take_at_once(1 << 30)
         assert isinstance(await channel.take(), Piece)

@@ -62,10 +62,10 @@ class TlsHost(InProcess):
             stream = await open_stream("127.0.0.1", self.tls_port, security)
         return self.opened(stream)
 
-    async def connect_by_hand(self) -> "ByHand":
+    async def connect_by_hand(self) -> "ManualConnection":
         """Return a connection whose records the test sends itself."""
         with trio.fail_after(PATIENCE):
-            by_hand = await ByHand.open(self.tls_port, self.authority)
+            by_hand = await ManualConnection.open(self.tls_port, self.authority)
         by_hand.conversation = self.opened(by_hand.stream)
         await by_hand.conversation.send(VERSION_ONE + CONNECT)
         assert await by_hand.conversation.octets(8) == VERSION_ONE
@@ -75,7 +75,7 @@ class TlsHost(InProcess):
         return await InProcess.open(self)
 
 
-class ByHand:
+class ManualConnection:
     """A connection whose socket and TLS engine can be used one by one."""
 
     conversation: Conversation
@@ -87,7 +87,7 @@ class ByHand:
         self.stream = TlsStream(socket, engine)
 
     @classmethod
-    async def open(cls, port: int, authority: Authority) -> "ByHand":
+    async def open(cls, port: int, authority: Authority) -> "ManualConnection":
         stream, socket = await connect_tcp("127.0.0.1", port)
         reset = partial(socket.setsockopt, SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
         by_hand = cls(stream, reset, TlsEngine(secured(authority), server_name="127.0.0.1"))
@@ -257,7 +257,7 @@ async def test_a_part_of_a_record_is_no_end(authority: Authority) -> None:
 
         nursery.start_soon(read)
         port = listener.socket.getsockname()[1]
-        client = await ByHand.open(port, authority)
+        client = await ManualConnection.open(port, authority)
         begin = client.encrypted(first)
         end = len(begin)
         octets = begin + client.encrypted(second)
@@ -334,7 +334,7 @@ async def test_a_half_close_is_answered_and_closed(store: Path, authority: Autho
 async def test_a_sink_that_is_cut_off_is_not_confirmed(store: Path, authority: Authority) -> None:
     """Somebody on the way can end a TCP connection, but not say close_notify."""
     async with serving_tls(store, authority) as host:
-        by_hand = await ByHand.open(host.tls_port, authority)
+        by_hand = await ManualConnection.open(host.tls_port, authority)
         connection = host.opened(by_hand.stream)
         await show_on(connection, await lease(await host.connect(), b"(Put t)"))
         assert (await response(connection)).startswith(b"200 OK")

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
-from certificates import Authority, Shown
+from certificates import Authority, CertificateFiles
 from made_stores import Topic, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ PLAIN = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
 
 
 @dataclass
-class Place:
+class SecuredServer:
     """A server, and the files that its clients have."""
 
     server: Serving
@@ -59,14 +59,14 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     directory = tmp_path_factory.mktemp("secured")
     authority = Authority(directory / "authority")
     store = make_store(
         directory / "store", prices=Topic((10, 20)), payments=Topic((5,)), much=Topic([1000] * 20, size=1000)
     )
     with serving(store, security=secured(authority)) as server:
-        yield Place(server, authority, directory)
+        yield SecuredServer(server, authority, directory)
 
 
 def load(spark: SparkSession, topic: str, options: dict[str, str]) -> DataFrame:
@@ -80,7 +80,7 @@ def write(rows: DataFrame, topic: str, options: dict[str, str]) -> None:
 # -- what works ---------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_read(spark: SparkSession, place: Place) -> None:
+def test_a_batch_is_read(spark: SparkSession, place: SecuredServer) -> None:
     frame = load(spark, "prices", place.known("reader"))
     assert sorted(row.offset for row in frame.collect()) == list(range(1, 31))
     much = load(spark, "much", place.known("reader", minPartitions=4))
@@ -88,18 +88,20 @@ def test_a_batch_is_read(spark: SparkSession, place: Place) -> None:
     assert much.selectExpr("sum(length(value))").collect()[0][0] == 20_000_000
 
 
-def test_the_client_id_may_come_from_a_variable(spark: SparkSession, place: Place) -> None:
+def test_the_client_id_may_come_from_a_variable(spark: SparkSession, place: SecuredServer) -> None:
     options = place.known("reader", omq_id_file=None, omq_id_variable="OMQ_TEST_ID")
     assert load(spark, "prices", options).count() == 30
 
 
-def test_rows_are_written(spark: SparkSession, place: Place) -> None:
+def test_rows_are_written(spark: SparkSession, place: SecuredServer) -> None:
     rows = spark.range(0, 50_000, 1, 2).selectExpr("lpad(cast(id as string), 100, '.') AS value")
     write(rows, "out.batch", place.known("feeder"))
     assert place.server.messages("out.batch") == 50_000
 
 
-def test_a_stream_from_one_client_to_another(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_a_stream_from_one_client_to_another(
+    spark: SparkSession, place: SecuredServer, tmp_path: Path
+) -> None:
     source = spark.readStream.format("omq").options(**place.known("reader")).option("subscribe", "prices")
     rows = source.option("startingOffsets", "earliest").load().select("value")
     target = rows.writeStream.format("omq").options(**place.known("feeder")).option("topic", "out.stream")
@@ -112,11 +114,11 @@ def test_a_certificate_of_ours(spark: SparkSession, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     settings = secured(authority, f'tls_client_ca = "{authority.file}"', clients="")
     own = authority.issue("somebody", "own")
-    both = Shown(tmp_path / "both.pem", own.key)
+    both = CertificateFiles(tmp_path / "both.pem", own.key)
     both.cert.write_bytes(own.key.read_bytes() + own.cert.read_bytes())
     store = make_store(tmp_path / "store", prices=Topic((10,)))
     with serving(store, security=settings) as server:
-        here = Place(server, authority, tmp_path)
+        here = SecuredServer(server, authority, tmp_path)
         with_key = here.known("x", omq_id_file=None, omq_tls_cert=own.cert, omq_tls_key=own.key)
         in_one_file = here.known("x", omq_id_file=None, omq_tls_cert=both.cert)
         for options in (with_key, in_one_file):
@@ -148,7 +150,9 @@ def test_a_server_that_dies_and_comes_back_has_every_row_once(spark: SparkSessio
 
         keeper = threading.Thread(target=restart)
         keeper.start()
-        options = Place(first, authority, tmp_path).known("feeder", **{"fetchOffset.numRetries": "10000"})
+        options = SecuredServer(first, authority, tmp_path).known(
+            "feeder", **{"fetchOffset.numRetries": "10000"}
+        )
         options["fetchOffset.retryIntervalMs"] = "20"
         try:
             rows = spark.range(0, 300_000, 1, 2).selectExpr("lpad(cast(id as string), 100, '.') AS value")
@@ -164,7 +168,7 @@ def test_a_server_that_dies_and_comes_back_has_every_row_once(spark: SparkSessio
     assert found.select("value").distinct().count() == 300_000
 
 
-def test_questions_leave_at_once(place: Place, tmp_path: Path) -> None:
+def test_questions_leave_at_once(place: SecuredServer, tmp_path: Path) -> None:
     """Whatever was said before them, of which the other system may tell only later that it has come."""
     with serving(tmp_path / "store") as plain:
         for options in ({"omq.servers": plain.address}, place.known("feeder")):
@@ -204,7 +208,7 @@ def sentence(text: str) -> str:
 
 
 def test_unsuitable_servers_are_refused_with_a_reason(
-    spark: SparkSession, place: Place, tmp_path: Path
+    spark: SparkSession, place: SecuredServer, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path / "stranger")
     address = place.server.address
@@ -265,7 +269,7 @@ def test_a_server_without_tls(spark: SparkSession, tmp_path: Path) -> None:
         )
 
 
-def test_topics_without_right(spark: SparkSession, place: Place) -> None:
+def test_topics_without_right(spark: SparkSession, place: SecuredServer) -> None:
     address = place.server.address
     assert sentence(failure(lambda: load(spark, "payments", place.known("reader")).count())) == (
         "There is no topic 'payments', or this client has no right to it."
@@ -330,7 +334,7 @@ def test_options_of_a_place_say_it_again() -> None:
 
 
 def test_secrets_show_nowhere(
-    spark: SparkSession, place: Place, log: Log, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, place: SecuredServer, log: Log, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither in plans nor in what goes to the tasks, nor in the checkpoint, nor in the log or an error."""
     log.mark()
@@ -372,34 +376,36 @@ def test_secrets_show_nowhere(
 
 
 @pytest.fixture(scope="module")
-def target(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def target(place: SecuredServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     """Yield another server, of another authority, with other clients."""
     directory = tmp_path_factory.mktemp("target")
     authority = Authority(directory / "authority")
     clients = f'[[clients]]\nname = "copier"\nsecret = "{HASH}"\ndeclare = ["*"]\npublish = ["*"]\n'
     clients += f'[[clients]]\nname = "test"\nsecret = "{HASH}"\nsubscribe = ["*"]\n'
     with serving(directory / "store", security=secured(authority, clients=clients)) as server:
-        yield Place(server, authority, directory)
+        yield SecuredServer(server, authority, directory)
 
 
-def source_words(place: Place) -> list[str]:
+def source_words(place: SecuredServer) -> list[str]:
     ca, id = place.authority.file, place.id_file("reader")
     return ["--server", place.server.url, "--ca", str(ca), "--id-file", str(id)]
 
 
-def target_words(place: Place, topic: str) -> list[str]:
+def target_words(place: SecuredServer, topic: str) -> list[str]:
     to, ca, id = f"{place.server.url}/{topic}", place.authority.file, place.id_file("copier")
     return ["--to", to, "--to-ca", str(ca), "--to-id-file", str(id)]
 
 
 @pytest.mark.parametrize("pace", [[], ["--speed", "100000"]])
-def test_replays_without_spark(place: Place, target: Place, pace: list[str]) -> None:
+def test_replays_without_spark(place: SecuredServer, target: SecuredServer, pace: list[str]) -> None:
     topic = f"copied{len(pace)}"
     assert replay(*source_words(place), "prices", *pace, *target_words(target, topic)) == 0
     assert target.server.messages(topic) == 30
 
 
-def test_the_programs_replay_with_and_without_spark(place: Place, target: Place, tmp_path: Path) -> None:
+def test_the_programs_replay_with_and_without_spark(
+    place: SecuredServer, target: SecuredServer, tmp_path: Path
+) -> None:
     tool = Path(__file__).parents[2] / "tools" / "replay.py"
     omq = [sys.executable, "-c", "from omq.cli.start import main; main()"]
     where = ["--where", "offset % 2 = 0"]
@@ -435,7 +441,7 @@ def test_the_programs_replay_with_and_without_spark(place: Place, target: Place,
 
 
 def test_another_topic_of_the_same_server_needs_nothing_more(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    place: SecuredServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ca, id = str(place.authority.file), str(place.id_file("reader"))
     words = ["--server", place.server.url, "--ca", ca, "--id-file", id, "prices"]
@@ -446,7 +452,7 @@ def test_another_topic_of_the_same_server_needs_nothing_more(
 
 
 def test_a_replay_refuses_unsuitable_servers_with_a_reason(
-    place: Place, target: Place, capsys: pytest.CaptureFixture[str]
+    place: SecuredServer, target: SecuredServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*source_words(place), "prices", *target_words(target, "never")]
     for given, wanted in (

@@ -38,10 +38,10 @@ class Restricted(OmqDataSource):
         return "restricted"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _AsNobody(super().reader(schema))
+        return _WithoutUserName(super().reader(schema))
 
 
-class _AsNobody(DataSourceReader):
+class _WithoutUserName(DataSourceReader):
     def __init__(self, reader: DataSourceReader) -> None:
         self._reader = reader
 

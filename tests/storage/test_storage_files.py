@@ -11,13 +11,13 @@ from omq_storage.checksummed import verify, verify_and_decode, with_checksum
 from omq_storage.errors import DamagedRecord
 from omq_storage.files import create, has_room, make_directory, sync_directory, write_durably
 from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
-from omq_storage.spare import SPARE_FILE, SPARE_OCTETS, SpareRoom
+from omq_storage.reserved_space import SPARE_FILE, SPARE_OCTETS, ReservedSpace
 
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from omq_storage.files import has_room
-from omq_storage.spare import SpareRoom
+from omq_storage.reserved_space import SpareRoom
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
@@ -45,7 +45,7 @@ def test_files_and_directories_belong_to_their_user_only(tmp_path: Path) -> None
         with create(tmp_path / "file") as file:
             file.write(b"content")
         write_durably(tmp_path / "durable", b"first")
-        SpareRoom(tmp_path).close()
+        ReservedSpace(tmp_path).close()
     finally:
         os.umask(before)
     for name in ("one", "one/two", "one/two/three"):
@@ -81,7 +81,7 @@ def test_a_directory_below_a_file_is_refused_with_the_name_of_the_file(tmp_path:
 
 
 def test_the_reserved_space_is_released_and_taken_again(tmp_path: Path) -> None:
-    room = SpareRoom(tmp_path)
+    room = ReservedSpace(tmp_path)
     spare = tmp_path / SPARE_FILE
     assert SPARE_OCTETS == 4 << 20
 
@@ -105,13 +105,13 @@ def test_the_reserved_space_is_released_and_taken_again(tmp_path: Path) -> None:
     for size in (0, 1, 12345, SPARE_OCTETS - 1):
         with spare.open("wb") as file:
             file.write(bytes(size))
-        SpareRoom(tmp_path).close()
+        ReservedSpace(tmp_path).close()
         assert reserved()
     spare.unlink()
     with spare.open("wb") as file:
         file.truncate(SPARE_OCTETS)
     assert not reserved()
-    SpareRoom(tmp_path).close()
+    ReservedSpace(tmp_path).close()
     assert reserved()
 
 

@@ -310,7 +310,7 @@ def test_a_piece_of_a_deleted_message_is_not_given(environment: Environment) -> 
 # -- check, repair, backup ---------------------------------------------------------------------------------
 
 
-class Words:
+class SampleInterpreter:
     def level_of(self, record: TopicRecord) -> Level | None:
         return Level(record.persistence)
 
@@ -356,7 +356,7 @@ def test_a_check_reports_a_message_without_a_fragment_and_a_repair_saves_the_oth
     told = checked(filled)
     assert "weak: messages 7 to 7 of 'large' cannot be read." in told
     with lock_store(filled):
-        assert repair(filled, Words(), "first", lambda _: None, map_size=1 << 28)
+        assert repair(filled, SampleInterpreter(), "first", lambda _: None, map_size=1 << 28)
     assert checked(filled) == []
     with Store.open(filled, map_size=1 << 28, boot_id="first") as store:
         environment = store.level(Level.WEAK)
@@ -372,7 +372,7 @@ def test_a_repair_without_the_catalogue_and_the_trees_saves_the_messages(filled:
         file.write(bytes(2 * 4096))  # both meta pages: no tree can be found
     assert checked(filled)
     with lock_store(filled):
-        assert repair(filled, Words(), "first", lambda _: None, map_size=1 << 28)
+        assert repair(filled, SampleInterpreter(), "first", lambda _: None, map_size=1 << 28)
     with Store.open(filled, map_size=1 << 28, boot_id="first") as store:
         environment = store.level(Level.WEAK)
         for message in range(6, 9):

@@ -12,7 +12,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from storage_helpers import bodies_of, numbered, read_all
-from test_storage_repair import Words, change, contents, filled, problems, repaired
+from test_storage_repair import SampleInterpreter, change, contents, filled, problems, repaired
 
 from omq_storage import store as store_module
 from omq_storage.backup import backup
@@ -107,7 +107,7 @@ def test_exchanged_checkpoints_do_no_harm(tmp_path: Path) -> None:
         opened(tmp_path / "cut", "second")
     assert data == {file: file.read_bytes() for file in (tmp_path / "cut").rglob("data.mdb")}
     with lock_store(tmp_path / "cut"):
-        repair(tmp_path / "cut", Words(), "second", lambda _: None, map_size=1 << 28)
+        repair(tmp_path / "cut", SampleInterpreter(), "second", lambda _: None, map_size=1 << 28)
     assert problems(tmp_path / "cut") == []
     assert contents(tmp_path / "cut") == contents(path)
 
@@ -326,7 +326,7 @@ def test_a_start_that_is_refused_for_another_level_forgets_no_loss(tmp_path: Pat
     with pytest.raises(DamagedFile):
         opened(cut, "second")
     with lock_store(cut):
-        repair(cut, Words(), "second", lambda _: None, map_size=1 << 28)
+        repair(cut, SampleInterpreter(), "second", lambda _: None, map_size=1 << 28)
     with opened(cut, "second") as store:
         assert Level.WEAK in {recovery.level for recovery in store.recoveries if recovery.rolled_back}
 
@@ -414,7 +414,7 @@ def test_a_store_without_room_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert contents(path) == whole
 
 
-class WordsOfTheArchive(Words):
+class ArchiveInterpreter(SampleInterpreter):
     """Interprets the records of omq, as far as the tests need it."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
@@ -458,7 +458,7 @@ def test_a_store_of_format_1_is_checked_repaired_and_backed_up(of_format_1: Path
         assert inspect(copy, "fixture", lambda _: None).problems == []
     (copy / "async" / "data.mdb").write_bytes(b"")
     with lock_store(copy):
-        assert repair(copy, WordsOfTheArchive(), "fixture", lambda _: None, map_size=1 << 28)
+        assert repair(copy, ArchiveInterpreter(), "fixture", lambda _: None, map_size=1 << 28)
     assert json.loads((copy / "format").read_bytes()) == {"format": 1}
     contents_of_levels(copy, "fixture")
     whole = contents_of_levels(shutil.copytree(of_format_1, tmp_path / "opened"), "fixture")

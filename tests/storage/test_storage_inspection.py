@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from storage_helpers import bodies_of, numbered, read_all
-from test_storage_repair import Words, change, contents, filled, opened, problems, repaired
+from test_storage_repair import SampleInterpreter, change, contents, filled, opened, problems, repaired
 
 from omq_storage import integrity
 from omq_storage.backup import backup
@@ -179,7 +179,7 @@ def test_topics_that_the_catalogue_never_knew(tmp_path: Path) -> None:
     numbers = ", ".join(map(str, range(1, 1 + MAX_REPORTED)))
     assert problems(path) == [f"The catalogue of {path} never knew topics that have messages: {numbers}."]
     with lock_store(path):
-        sentences = repair(path, Words(), "first", lambda _: None, map_size=1 << 28)
+        sentences = repair(path, SampleInterpreter(), "first", lambda _: None, map_size=1 << 28)
     assert "The name of topic 30 could not be saved; now it is called 'unnamed-30'." in sentences
     assert problems(path) == []
     with opened(path) as store:
@@ -215,7 +215,7 @@ def test_each_part_is_named_before_it_is_read(path: Path) -> None:
     forget(path / "weak", (INDEX, block_key(2, 1)))
     shutil.rmtree(path / "catalogue")
     with lock_store(path):
-        repair(path, Words(), "first", told.append, map_size=1 << 28)
+        repair(path, SampleInterpreter(), "first", told.append, map_size=1 << 28)
     assert told == ["catalogue", "strong", "weak", "async", "catalogue: rebuilding it", "weak: rebuilding it"]
     told.clear()
     backup(path, path.with_name("backup"), "first", told.append)
@@ -256,7 +256,7 @@ def test_a_repair_copies_large_levels_in_groups(tmp_path: Path) -> None:
         assert store.level(Level.STRONG).usage().transaction < 20
 
 
-class Shifted(Words):
+class Shifted(SampleInterpreter):
     """Stores all topics in Strong, whatever their records say."""
 
     def level_of(self, record: TopicRecord) -> Level | None:

@@ -34,7 +34,7 @@ backup(Path(sys.argv[1]), Path(sys.argv[2]), "first", lambda _: None)
 """
 
 
-class Words:
+class SampleInterpreter:
     """An interpretation of records, as a user of the package may define it."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
@@ -76,7 +76,7 @@ def problems(path: Path) -> list[str]:
 
 def repaired(path: Path) -> list[str]:
     with lock_store(path):
-        return repair(path, Words(), "first", lambda _: None, map_size=1 << 28)
+        return repair(path, SampleInterpreter(), "first", lambda _: None, map_size=1 << 28)
 
 
 def opened(path: Path) -> Store:
@@ -135,7 +135,7 @@ def test_a_repair_without_room_leaves_nothing_open_and_can_be_repeated(tmp_path:
     with lock_store(path):
         before = files_open_in(path)
         with pytest.raises(StoreError, match="full"):
-            repair(path, Words(), "first", lambda _: None, map_size=1 << 16)
+            repair(path, SampleInterpreter(), "first", lambda _: None, map_size=1 << 16)
         assert files_open_in(path) == before
     assert problems(path) != []
     assert any("is kept as" in sentence for sentence in repaired(path))

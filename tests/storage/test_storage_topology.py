@@ -32,7 +32,7 @@ OF_SERVER = BindingRecord(b"amq.direct", 0, b"", b"")
 EVERY_BINDING = [TO_QUEUE, TO_OTHER, TO_EXCHANGE, OF_SERVER]
 
 
-class Words:
+class SampleInterpreter:
     """An interpretation of records, as a user of the package may define it."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
@@ -237,7 +237,7 @@ def problems(store: Path) -> list[str]:
 
 def repaired(store: Path) -> list[str]:
     with lock_store(store):
-        return repair(store, Words(), "first", lambda _: None, map_size=MAP_SIZE)
+        return repair(store, SampleInterpreter(), "first", lambda _: None, map_size=MAP_SIZE)
 
 
 def damage(store: Path, table: bytes, key: bytes | None = None) -> None:

@@ -26,21 +26,21 @@ _FIN, _SYN, _PUSH, _ACK = 1, 2, 8, 16
 _HOST = bytes((127, 0, 0, 1))
 
 
-class Side(Enum):
+class Endpoint(Enum):
     CLIENT = "client"
     SERVER = "server"
 
     @property
-    def other(self) -> "Side":
-        return Side.SERVER if self is Side.CLIENT else Side.CLIENT
+    def other(self) -> "Endpoint":
+        return Endpoint.SERVER if self is Endpoint.CLIENT else Endpoint.CLIENT
 
 
 @dataclass(frozen=True)
-class Said:
+class SentOctets:
     """What one side of a connection said at once; no octets where it said that nothing more will come."""
 
     connection: int
-    side: Side
+    side: Endpoint
     octets: bytes
 
 
@@ -61,10 +61,12 @@ class _Stream:
     """One TCP connection: the next sequence number of each side."""
 
     number: int
-    sequence: dict[Side, int] = field(default_factory=lambda: {Side.CLIENT: 1000, Side.SERVER: 5000})
+    sequence: dict[Endpoint, int] = field(
+        default_factory=lambda: {Endpoint.CLIENT: 1000, Endpoint.SERVER: 5000}
+    )
 
-    def packet(self, side: Side, flags: int, octets: bytes = b"") -> Packet:
-        ports = {Side.CLIENT: _FIRST_CLIENT_PORT + self.number, Side.SERVER: SERVER_PORT}
+    def packet(self, side: Endpoint, flags: int, octets: bytes = b"") -> Packet:
+        ports = {Endpoint.CLIENT: _FIRST_CLIENT_PORT + self.number, Endpoint.SERVER: SERVER_PORT}
         sequence, acknowledged = self.sequence[side], self.sequence[side.other]
         self.sequence[side] = (sequence + len(octets) + bool(flags & (_FIN | _SYN))) % 2**32
         header = _TCP_HEADER.pack(
@@ -82,9 +84,9 @@ class _Stream:
         return Packet(_IP_HEADER.pack(0x45, 0, length, 0, 0x4000, 64, 6, 0, _HOST, _HOST) + header + octets)
 
     def opening(self) -> Iterator[Packet]:
-        yield self.packet(Side.CLIENT, _SYN)
-        yield self.packet(Side.SERVER, _SYN | _ACK)
-        yield self.packet(Side.CLIENT, _ACK)
+        yield self.packet(Endpoint.CLIENT, _SYN)
+        yield self.packet(Endpoint.SERVER, _SYN | _ACK)
+        yield self.packet(Endpoint.CLIENT, _ACK)
 
 
 Cut = Callable[[bytes], Iterable[bytes]]
@@ -120,7 +122,7 @@ def ragged(seed: int) -> Cut:
     return cut
 
 
-def packets(said: Iterable[Said], cut: Cut = whole, first: int = 1000) -> list[Packet]:
+def packets(said: Iterable[SentOctets], cut: Cut = whole, first: int = 1000) -> list[Packet]:
     """Return the packets of these connections. Octets that a side sends without interruption are segmented
     again.
 
@@ -131,7 +133,7 @@ def packets(said: Iterable[Said], cut: Cut = whole, first: int = 1000) -> list[P
     for (connection, side), run in groupby(said, lambda part: (part.connection, part.side)):
         if connection not in streams:
             streams[connection] = _Stream(connection)
-            streams[connection].sequence[Side.CLIENT] = first
+            streams[connection].sequence[Endpoint.CLIENT] = first
             made += streams[connection].opening()
         stream = streams[connection]
         parts = list(run)

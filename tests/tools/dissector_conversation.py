@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import assert_never
 
 import trio
-from capture_file import Said, Side
+from capture_file import Endpoint, SentOctets
 from relay import relaying
 
 from omq import model
@@ -80,7 +80,7 @@ ENVELOPES = [
 class Conversation:
     """What the dissector must show of each side of each connection, each unit as a dictionary of fields."""
 
-    expected: dict[tuple[int, Side], list[dict[str, str]]]
+    expected: dict[tuple[int, Endpoint], list[dict[str, str]]]
     leases: list[bytes]
     """A sink's that was not used, a feed's and a sink's."""
 
@@ -204,7 +204,7 @@ def of_response(response: bytes) -> dict[str, str]:
 
 
 @dataclass
-class _Talk:
+class _Conversation:
     """One connection, and what the dissector must show of it."""
 
     stream: trio.SocketStream
@@ -319,29 +319,29 @@ async def serving(store: Path) -> AsyncIterator[int]:
 
 async def hold(port: int) -> Conversation:
     """Hold it with the server at this port."""
-    talks: list[_Talk] = []
+    talks: list[_Conversation] = []
 
-    async def open_talk() -> _Talk:
-        talks.append(_Talk(await trio.open_tcp_stream("127.0.0.1", port)))
+    async def open_talk() -> _Conversation:
+        talks.append(_Conversation(await trio.open_tcp_stream("127.0.0.1", port)))
         return talks[-1]
 
     with trio.fail_after(PATIENCE_SECONDS):
         leases = await _speak(open_talk)
         for talk in talks:
             await talk.stream.aclose()
-    sides = {(number, Side.CLIENT): talk.from_client for number, talk in enumerate(talks)}
-    sides |= {(number, Side.SERVER): talk.from_server for number, talk in enumerate(talks)}
+    sides = {(number, Endpoint.CLIENT): talk.from_client for number, talk in enumerate(talks)}
+    sides |= {(number, Endpoint.SERVER): talk.from_server for number, talk in enumerate(talks)}
     return Conversation(sides, leases)
 
 
-async def recorded(store: Path) -> tuple[list[Said], Conversation]:
+async def recorded(store: Path) -> tuple[list[SentOctets], Conversation]:
     """Return the conversation, and what a relay between its clients and the server saw."""
     async with serving(store) as port, relaying(port) as relay:
         conversation = await hold(relay.port)
     return relay.said, conversation
 
 
-async def _speak(open_talk: Callable[[], Awaitable[_Talk]]) -> list[bytes]:
+async def _speak(open_talk: Callable[[], Awaitable[_Conversation]]) -> list[bytes]:
     alice = await open_talk()
     await alice.connect(b"alice")
     await alice.say(types.Declare(PRICES, model.Delivery.BROADCAST, STRONG))

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
-from capture_file import Said, Side
+from capture_file import Endpoint, SentOctets
 
 _READ = 65_536
 
@@ -14,7 +14,7 @@ class Relay:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.said: list[Said] = []
+        self.said: list[SentOctets] = []
 
 
 @asynccontextmanager
@@ -26,11 +26,11 @@ async def relaying(server_port: int) -> AsyncIterator[Relay]:
     relay = Relay(listener.socket.getsockname()[1])
     connections = 0
 
-    async def pump(number: int, side: Side, source: trio.SocketStream, target: trio.SocketStream) -> None:
+    async def pump(number: int, side: Endpoint, source: trio.SocketStream, target: trio.SocketStream) -> None:
         async for octets in source:
-            relay.said.append(Said(number, side, bytes(octets)))
+            relay.said.append(SentOctets(number, side, bytes(octets)))
             await target.send_all(octets)
-        relay.said.append(Said(number, side, b""))
+        relay.said.append(SentOctets(number, side, b""))
         await target.send_eof()
 
     async def handle(client: trio.SocketStream) -> None:
@@ -40,8 +40,8 @@ async def relaying(server_port: int) -> AsyncIterator[Relay]:
             await trio.open_tcp_stream("127.0.0.1", server_port) as server,
             trio.open_nursery() as both,
         ):
-            both.start_soon(pump, number, Side.CLIENT, client, server)
-            both.start_soon(pump, number, Side.SERVER, server, client)
+            both.start_soon(pump, number, Endpoint.CLIENT, client, server)
+            both.start_soon(pump, number, Endpoint.SERVER, server, client)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, handle, [listener])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture_file import SERVER_PORT, Side
+from capture_file import SERVER_PORT, Endpoint
 
 DISSECTOR = Path(__file__).parents[2] / "tools" / "omq.lua"
 
@@ -34,7 +34,7 @@ class Unit:
     """Its number in the capture, from 1 on."""
 
     connection: int
-    side: Side
+    side: Endpoint
     name: str
     value: str
     fields: dict[str, list[str]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def units(path: Path, *options: str, port: int = SERVER_PORT) -> list[Unit]:
 def _units_of(packet: Pairs, port: int) -> Iterator[Unit]:
     layers: Pairs = dict(dict(packet)["_source"])["layers"]
     frame, tcp = (dict(next(value for name, value in layers if name == layer)) for layer in ("frame", "tcp"))
-    side = Side.SERVER if int(tcp["tcp.srcport"]) == port else Side.CLIENT
+    side = Endpoint.SERVER if int(tcp["tcp.srcport"]) == port else Endpoint.CLIENT
     for protocol, shown in layers:
         if protocol not in _PROTOCOLS or not isinstance(shown, list):
             continue

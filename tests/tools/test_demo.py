@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from flights_file import DemoFailed, Flights
 from flights_publishing import Publisher
-from flights_receiving import Tally
+from flights_receiving import RowComparison
 from flights_table import Line, compare, table
 
 from omq.client import Delivery, Gap, MessageRun, Persistent, Sync, TopicInfo
@@ -231,7 +231,7 @@ def test_counts_that_agree_by_chance_do_not_hide_a_difference() -> None:
 
 def tally_of(*runs: tuple[int, Sequence[bytes]]) -> Any:
     """Return what a topic with the rows a, b, c makes of runs of messages."""
-    tally = Tally([b"a", b"b", b"c"])
+    tally = RowComparison([b"a", b"b", b"c"])
     for first, bodies in runs:
         tally.take(MessageRun(7, list(range(first, first + len(bodies))), list(bodies)))
     return tally

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from capture_file import SERVER_PORT, Cut, Said, Side, every, packets, ragged, whole, write
+from capture_file import SERVER_PORT, Cut, Endpoint, SentOctets, every, packets, ragged, whole, write
 from dissector_conversation import JOBS, SHOWN_HEADERS, Conversation, hold, recorded, serving, shown
 from live_capture import capturing
 from shark import Unit, failures, listed, needs_tshark, run, units
@@ -18,7 +18,7 @@ pytestmark = needs_tshark
 
 @dataclass(frozen=True)
 class Recording:
-    said: list[Said]
+    said: list[SentOctets]
     conversation: Conversation
 
 
@@ -34,14 +34,14 @@ def capture(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> P
     return write(tmp_path_factory.mktemp("capture") / "omq.pcap", packets(recording.said))
 
 
-def by_side(found: list[Unit]) -> dict[tuple[int, Side], list[Unit]]:
+def by_side(found: list[Unit]) -> dict[tuple[int, Endpoint], list[Unit]]:
     sorted_out = defaultdict(list)
     for unit in found:
         sorted_out[unit.connection, unit.side].append(unit)
     return sorted_out
 
 
-def compare(found: list[Unit], expected: dict[tuple[int, Side], list[dict[str, str]]]) -> None:
+def compare(found: list[Unit], expected: dict[tuple[int, Endpoint], list[dict[str, str]]]) -> None:
     """Assert that every unit is shown, in order, with at least the expected fields."""
     sides = by_side(found)
     assert sides.keys() == expected.keys()
@@ -136,7 +136,7 @@ def test_the_topics_are_shown_one_by_one(capture: Path) -> None:
 
 def test_headers_are_shown_entry_by_entry(capture: Path) -> None:
     envelopes = [unit for unit in units(capture) if "omq.dmp.entry" in unit.fields]
-    assert {unit.side for unit in envelopes} == set(Side)
+    assert {unit.side for unit in envelopes} == set(Endpoint)
     for unit in envelopes:
         names, kinds = unit.fields["omq.dmp.entry.name"], unit.fields["omq.dmp.entry.type"]
         entries = dict(zip(names, unit.fields["omq.dmp.entry.value"], strict=True))

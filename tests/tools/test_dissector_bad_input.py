@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 import trio
-from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole, write
+from capture_file import Cut, Endpoint, Packet, SentOctets, every, packets, ragged, whole, write
 from dissector_conversation import recorded
 from shark import Unit, failures, listed, needs_tshark, run, units, values
 
@@ -21,30 +21,30 @@ from omq.protocol.omq.frames import encode
 
 pytestmark = needs_tshark
 
-OMQ = [Said(0, Side.CLIENT, hello()), Said(0, Side.SERVER, hello())]
+OMQ = [SentOctets(0, Endpoint.CLIENT, hello()), SentOctets(0, Endpoint.SERVER, hello())]
 SINK = [
-    Said(0, Side.CLIENT, DMP_HEADER + shortstr.write(b"lease", "the lease")),
-    Said(0, Side.SERVER, shortstr.write(b"200 OK DP/0.1", "the greeting")),
-    Said(0, Side.SERVER, shortstr.write(b"200 OK Sink 't' ready", "the answer")),
+    SentOctets(0, Endpoint.CLIENT, DMP_HEADER + shortstr.write(b"lease", "the lease")),
+    SentOctets(0, Endpoint.SERVER, shortstr.write(b"200 OK DP/0.1", "the greeting")),
+    SentOctets(0, Endpoint.SERVER, shortstr.write(b"200 OK Sink 't' ready", "the answer")),
 ]
 
 
-def capture(path: Path, conversations: list[list[Said]], cut: Cut = whole) -> Path:
+def capture(path: Path, conversations: list[list[SentOctets]], cut: Cut = whole) -> Path:
     """Return each conversation on a connection of its own."""
     said = [
-        Said(number, part.side, part.octets)
+        SentOctets(number, part.side, part.octets)
         for number, conversation in enumerate(conversations)
         for part in conversation
     ]
     return write(path, packets(said, cut))
 
 
-def shown_after(path: Path, beginning: list[Said], more: Said, *options: str) -> list[Unit]:
+def shown_after(path: Path, beginning: list[SentOctets], more: SentOctets, *options: str) -> list[Unit]:
     """Return the units of what is said behind a beginning, in which there are as many units as there are
     packets.
     """
     # The other side closes, so that what comes begins a segment.
-    found = units(capture(path, [[*beginning, Said(0, more.side.other, b""), more]]), *options)
+    found = units(capture(path, [[*beginning, SentOctets(0, more.side.other, b""), more]]), *options)
     return found[len(units(capture(path.with_name("beginning.pcap"), [beginning]))) :]
 
 
@@ -80,7 +80,7 @@ def shown_after(path: Path, beginning: list[Said], more: Said, *options: str) ->
 def test_a_refused_handshake(
     asked: bytes, answered: bytes, lines: list[str], cut: Cut, tmp_path: Path
 ) -> None:
-    said = [Said(0, Side.CLIENT, asked), Said(0, Side.SERVER, answered)]
+    said = [SentOctets(0, Endpoint.CLIENT, asked), SentOctets(0, Endpoint.SERVER, answered)]
     path = write(tmp_path / "omq.pcap", packets(said, cut))
     assert listed(path) == lines
     assert ["omq.refusal" in unit.fields for unit in units(path)] == [True, True]
@@ -155,11 +155,15 @@ def nested(depth: int) -> bytes:
 
 def test_malformed_units_are_reported(tmp_path: Path) -> None:
     bad = [
-        *((OMQ, Said(0, Side.SERVER, octets), text) for octets, text in BAD_FRAMES.items()),
-        *((OMQ, Said(0, Side.CLIENT, octets), text) for octets, text in BAD_LINES.items()),
-        *((SINK, Said(0, Side.CLIENT, octets), text) for octets, text in BAD_ENVELOPES.items()),
-        (SINK, Said(0, Side.CLIENT, nested(33)), "tables nest deeper than 32"),
-        (SINK, Said(0, Side.SERVER, b"\x03abc"), "This is no response: it does not begin with three digits"),
+        *((OMQ, SentOctets(0, Endpoint.SERVER, octets), text) for octets, text in BAD_FRAMES.items()),
+        *((OMQ, SentOctets(0, Endpoint.CLIENT, octets), text) for octets, text in BAD_LINES.items()),
+        *((SINK, SentOctets(0, Endpoint.CLIENT, octets), text) for octets, text in BAD_ENVELOPES.items()),
+        (SINK, SentOctets(0, Endpoint.CLIENT, nested(33)), "tables nest deeper than 32"),
+        (
+            SINK,
+            SentOctets(0, Endpoint.SERVER, b"\x03abc"),
+            "This is no response: it does not begin with three digits",
+        ),
     ]
     path = capture(tmp_path / "omq.pcap", [[*beginning, more] for beginning, more, _ in bad])
     assert failures(path) == []
@@ -176,7 +180,7 @@ def test_malformed_units_are_reported(tmp_path: Path) -> None:
 
 
 def test_headers_at_the_depth_limit_are_not_reported(tmp_path: Path) -> None:
-    (unit,) = shown_after(tmp_path / "omq.pcap", SINK, Said(0, Side.CLIENT, nested(32)))
+    (unit,) = shown_after(tmp_path / "omq.pcap", SINK, SentOctets(0, Endpoint.CLIENT, nested(32)))
     assert (unit.name, unit.get("_ws.expert.message")) == ("omq.dmp.envelope", None)
 
 
@@ -194,19 +198,19 @@ def changed(octets: bytes, random: Random) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> list[Said]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[SentOctets]:
     return trio.run(recorded, tmp_path_factory.mktemp("conversation") / "store")[0]
 
 
 @pytest.mark.parametrize("options", [(), ("-2",), ("-o", "tcp.desegment_tcp_streams:FALSE")])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_octets_make_the_dissector_fail(
-    said: list[Said], seed: int, options: tuple[str, ...], tmp_path: Path
+    said: list[SentOctets], seed: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     random = Random(seed)
     cut = random.choice((whole, every(random.randint(1, 50)), ragged(seed)))
     spoilt = [
-        Said(10 * copy + part.connection, part.side, changed(part.octets, random))
+        SentOctets(10 * copy + part.connection, part.side, changed(part.octets, random))
         for copy in range(20)
         for part in said
         if part.octets and random.random() > 0.05
@@ -227,18 +231,18 @@ def maybe_cut(packet: Packet, random: Random) -> Packet:
 @pytest.mark.parametrize(
     ("beginning", "side", "octets"),
     [
-        (OMQ, Side.SERVER, encode(types.Error(b""))),
-        (OMQ, Side.CLIENT, b"x\n"),
-        (SINK, Side.CLIENT, bytes(4)),
+        (OMQ, Endpoint.SERVER, encode(types.Error(b""))),
+        (OMQ, Endpoint.CLIENT, b"x\n"),
+        (SINK, Endpoint.CLIENT, bytes(4)),
     ],
 )
 def test_a_segment_of_very_many_units(
-    beginning: list[Said], side: Side, octets: bytes, tmp_path: Path
+    beginning: list[SentOctets], side: Endpoint, octets: bytes, tmp_path: Path
 ) -> None:
     """Wireshark refuses more than a million items in a packet."""
     many = 64_000 // len(octets)
     path = tmp_path / "omq.pcap"
-    found = shown_after(path, beginning, Said(0, side, octets * many))
+    found = shown_after(path, beginning, SentOctets(0, side, octets * many))
     assert len([unit for unit in found if unit.name != "_ws.expert"]) == min(many, 20_000)
     assert failures(path) == []
 
@@ -246,7 +250,7 @@ def test_a_segment_of_very_many_units(
 def test_headers_of_very_many_entries(tmp_path: Path) -> None:
     entries = b"\x00V" * 30_000
     octets = envelope(PROPERTIES + b"\x20\x00" + frame(entries) + bytes(4))
-    unit, more = shown_after(tmp_path / "omq.pcap", SINK, Said(0, Side.CLIENT, octets))
+    unit, more = shown_after(tmp_path / "omq.pcap", SINK, SentOctets(0, Endpoint.CLIENT, octets))
     assert more["_ws.expert.message"] == "Only the first 20000 units are shown"
     assert len(unit.fields["omq.dmp.entry"]) == 19_999
 
@@ -255,10 +259,10 @@ def test_long_messages(tmp_path: Path) -> None:
     long_line, long_body = b"y" * (2**20 - 20), b"z" * (2**24 + 5)
     omq = [
         *OMQ,
-        Said(0, Side.CLIENT, b"(Publish t " + long_line + b")\n(Confirm 1)\n"),
-        Said(0, Side.SERVER, encode(types.Message(1, 0, long_line)) + encode(types.Confirmed(1))),
+        SentOctets(0, Endpoint.CLIENT, b"(Publish t " + long_line + b")\n(Confirm 1)\n"),
+        SentOctets(0, Endpoint.SERVER, encode(types.Message(1, 0, long_line)) + encode(types.Confirmed(1))),
     ]
-    dmp = [*SINK, Said(0, Side.CLIENT, dmp_writer.for_sink([b"before", long_body, b"behind"]))]
+    dmp = [*SINK, SentOctets(0, Endpoint.CLIENT, dmp_writer.for_sink([b"before", long_body, b"behind"]))]
     path = capture(tmp_path / "omq.pcap", [omq, dmp], every(1448))
     assert values(path, "frame.number", "-Y", f"len(omq.body.octets) == {len(long_body)}") != []
     # The long one is 4-DMP's, and has no options.

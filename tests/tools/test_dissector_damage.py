@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 import trio
-from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole, write
+from capture_file import Cut, Endpoint, Packet, SentOctets, every, packets, ragged, whole, write
 from dissector_conversation import Conversation, recorded
 from shark import Unit, failures, needs_tshark, units
 
@@ -21,7 +21,7 @@ WITHOUT_REASSEMBLY = ("-o", "tcp.desegment_tcp_streams:FALSE")
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Said], Conversation]:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[SentOctets], Conversation]:
     return trio.run(recorded, tmp_path_factory.mktemp("conversation") / "store")
 
 
@@ -30,7 +30,7 @@ NOT_COMPARED = {"omq.topic", "omq.dmp.envelope", "omq.dmp.purpose"}
 
 
 def damaged(
-    recording: tuple[list[Said], Conversation],
+    recording: tuple[list[SentOctets], Conversation],
     path: Path,
     cut: Cut,
     copies: int,
@@ -44,7 +44,9 @@ def damaged(
     for copy in range(copies):
         for connection in sorted({part.connection for part in said}):
             number = 10 * copy + connection
-            parts = [Said(number, part.side, part.octets) for part in said if part.connection == connection]
+            parts = [
+                SentOctets(number, part.side, part.octets) for part in said if part.connection == connection
+            ]
             left = list(damage(copy, packets(parts, cut)))
             if left:
                 captured += left
@@ -53,12 +55,12 @@ def damaged(
 
 
 def shown_and_said(
-    recording: tuple[list[Said], Conversation], found: list[Unit], originals: list[int]
+    recording: tuple[list[SentOctets], Conversation], found: list[Unit], originals: list[int]
 ) -> int:
     """Return how many units are shown, each of which was said, in this order."""
     count = 0
     for number, original in enumerate(originals):
-        for side in Side:
+        for side in Endpoint:
             wanted = iter(recording[1].expected[original, side])
             for unit in found:
                 if (unit.connection, unit.side) == (number, side) and unit.name not in (
@@ -110,7 +112,7 @@ def keep_all(copy: int, captured: list[Packet]) -> list[Packet]:
 )
 @pytest.mark.parametrize("cut", [whole, ragged(3)], ids=["whole", "ragged"])
 def test_units_that_were_never_sent_are_not_shown(
-    recording: tuple[list[Said], Conversation],
+    recording: tuple[list[SentOctets], Conversation],
     damage: Callable[[int, list[Packet]], list[Packet]],
     options: tuple[str, ...],
     cut: Cut,
@@ -126,7 +128,7 @@ def test_units_that_were_never_sent_are_not_shown(
     assert failures(path, *options) == []
 
 
-def test_missing_data_is_reported(recording: tuple[list[Said], Conversation], tmp_path: Path) -> None:
+def test_missing_data_is_reported(recording: tuple[list[SentOctets], Conversation], tmp_path: Path) -> None:
     first = packets([said for said in recording[0] if said.connection == 0], every(60))
     late = units(write(tmp_path / "late.pcap", packets(recording[0][:40], ragged(3))[12:]))
     for words in ("Cannot be read", "Read from here on"):
@@ -155,7 +157,7 @@ def test_an_envelope_may_look_like_a_frame(tmp_path: Path) -> None:
             [envelope.body for envelope in envelopes[first:]],
             [stored_head.encode(envelope.head) for envelope in envelopes[first:]],
         )
-        captured = packets([Said(0, Side.SERVER, octets)])[-1:]
+        captured = packets([SentOctets(0, Endpoint.SERVER, octets)])[-1:]
         found = units(write(tmp_path / "omq.pcap", captured))
         assert [unit["omq.body"] for unit in found if unit.name != "_ws.expert"] == [
             envelope.body.decode() for envelope in envelopes[first:]

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from capture_file import Cut, Said, Side, every, packets, ragged, whole, write
+from capture_file import Cut, Endpoint, SentOctets, every, packets, ragged, whole, write
 from dissector_conversation import of_envelope, of_response, shown
 from dmp_recordings import AMQP, DMP, FEEDS, OTHER_VERSION, SINKS, reads, sent
 from shark import Unit, failures, listed, needs_tshark, units, values
@@ -23,13 +23,13 @@ from omq_storage.blocks import encode
 
 pytestmark = needs_tshark
 
-SIDES = {"C": Side.CLIENT, "S": Side.SERVER}
+SIDES = {"C": Endpoint.CLIENT, "S": Endpoint.SERVER}
 
 
 def capture(path: Path, names: list[str], cut: Cut = whole) -> Path:
     """Return a capture with these recordings as the connections 0, 1 and so on."""
     said = [
-        Said(number, SIDES[read.side], read.octets)
+        SentOctets(number, SIDES[read.side], read.octets)
         for number, name in enumerate(names)
         for read in reads(name)
     ]
@@ -50,7 +50,7 @@ def envelopes(octets: bytes, topic: bytes) -> list[dict[str, str]]:
     return [of_envelope(number, one, topic) for number, one in enumerate(run.envelopes(), 1)]
 
 
-def compare(found: list[Unit], side: Side, wanted: list[dict[str, str]]) -> None:
+def compare(found: list[Unit], side: Endpoint, wanted: list[dict[str, str]]) -> None:
     shown_units = [unit for unit in found if unit.side is side and unit.name != "omq.dmp.null"]
     for unit, fields in zip(shown_units, wanted, strict=True):
         assert {name: unit.get(name) for name in fields} == fields
@@ -66,9 +66,9 @@ def test_dmp(cut: Cut, tmp_path: Path) -> None:
         (greeting, answer), from_server = after_strings(sent(name, "S"), 2)
         topic = answer.split(b"'")[1] if name in FEEDS + SINKS else b""
         opening = [{"omq.dmp.header": "AMQP 10.1.0.1"}, {"omq.lease": shown(lease)}]
-        compare(found, Side.CLIENT, [*opening, *envelopes(from_client, topic)])
+        compare(found, Endpoint.CLIENT, [*opening, *envelopes(from_client, topic)])
         responses = [of_response(greeting), of_response(answer)]
-        compare(found, Side.SERVER, [*responses, *envelopes(from_server, topic)])
+        compare(found, Endpoint.SERVER, [*responses, *envelopes(from_server, topic)])
     assert failures(path) == []
 
 
@@ -99,10 +99,10 @@ def test_messages_of_amqp_are_shown_with_their_fields(tmp_path: Path) -> None:
         tmp_path / "omq.pcap",
         packets(
             [
-                Said(0, Side.CLIENT, b"AMQP\0\0\x09\x01"),
-                Said(0, Side.SERVER, ServerConnection().start(Table(), b"PLAIN")),
-                Said(0, Side.CLIENT, declared + published),
-                Said(0, Side.SERVER, deliveries(consumer, 1, block, range(1, 2), Portion())[0]),
+                SentOctets(0, Endpoint.CLIENT, b"AMQP\0\0\x09\x01"),
+                SentOctets(0, Endpoint.SERVER, ServerConnection().start(Table(), b"PLAIN")),
+                SentOctets(0, Endpoint.CLIENT, declared + published),
+                SentOctets(0, Endpoint.SERVER, deliveries(consumer, 1, block, range(1, 2), Portion())[0]),
             ]
         ),
     )
@@ -119,7 +119,7 @@ def test_tls_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="server.example")
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
-    path = write(tmp_path / "omq.pcap", packets([Said(0, Side.CLIENT, outgoing.read())]))
+    path = write(tmp_path / "omq.pcap", packets([SentOctets(0, Endpoint.CLIENT, outgoing.read())]))
     (line,) = listed(path)
     assert line.startswith("TLSv1")
     assert "Client Hello" in line
@@ -142,13 +142,13 @@ def test_amqp_1_0_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
         tmp_path / "omq.pcap",
         packets(
             [
-                Said(0, Side.CLIENT, sasl),
-                Said(0, Side.SERVER, sasl),
-                Said(0, Side.CLIENT, said),
-                Said(1, Side.CLIENT, plain),
-                Said(1, Side.SERVER, plain),
-                Said(1, Side.CLIENT, linked),
-                Said(1, Side.CLIENT, transfer),
+                SentOctets(0, Endpoint.CLIENT, sasl),
+                SentOctets(0, Endpoint.SERVER, sasl),
+                SentOctets(0, Endpoint.CLIENT, said),
+                SentOctets(1, Endpoint.CLIENT, plain),
+                SentOctets(1, Endpoint.SERVER, plain),
+                SentOctets(1, Endpoint.CLIENT, linked),
+                SentOctets(1, Endpoint.CLIENT, transfer),
             ]
         ),
     )

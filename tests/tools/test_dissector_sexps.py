@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from capture_file import Said, Side, packets, write
+from capture_file import Endpoint, SentOctets, packets, write
 from dissector_conversation import of_command, shown
 from shark import needs_tshark, units
 from test_commands import GENERATED, OF_ONE_LINE, recorded_of
@@ -20,9 +20,9 @@ DATA = Path(__file__).parents[1] / "data" / "sexp"
 
 def capture(path: Path, from_client: bytes, from_server: bytes = b"") -> Path:
     said = [
-        Said(0, Side.CLIENT, hello()),
-        Said(0, Side.SERVER, hello() + from_server),
-        Said(0, Side.CLIENT, from_client),
+        SentOctets(0, Endpoint.CLIENT, hello()),
+        SentOctets(0, Endpoint.SERVER, hello() + from_server),
+        SentOctets(0, Endpoint.CLIENT, from_client),
     ]
     return write(path, packets(said))
 
@@ -31,7 +31,7 @@ def capture(path: Path, from_client: bytes, from_server: bytes = b"") -> Path:
 def test_lines_are_commands_where_ocaml_says_so(rows: list[dict[str, object]], tmp_path: Path) -> None:
     lines = [bytes.fromhex(str(row["line"])) for row in rows]
     path = capture(tmp_path / "omq.pcap", b"".join(line + b"\n" for line in lines))
-    found = [unit for unit in units(path) if unit.side is Side.CLIENT][1:]
+    found = [unit for unit in units(path) if unit.side is Endpoint.CLIENT][1:]
     accepted = 0
     for row, line in zip(rows, lines, strict=True):
         if not line.strip(b" \t\f\r"):
@@ -56,7 +56,7 @@ def test_topics_in_frames_are_read(tmp_path: Path) -> None:
     payloads = [bytes.fromhex(row["mach"]) for row in rows]
     frames = b"".join((len(payload) + 1).to_bytes(4, "big") + b"\x03" + payload for payload in payloads)
     path = capture(tmp_path / "omq.pcap", b"", frames)
-    found = [unit for unit in units(path) if unit.side is Side.SERVER][1:]
+    found = [unit for unit in units(path) if unit.side is Endpoint.SERVER][1:]
     assert [(unit["omq.topic.id"], unit["omq.topic"]) for unit in found] == [
         (str(row["id"]), shown(bytes.fromhex(row["topic"]))) for row in rows
     ]
@@ -94,7 +94,7 @@ def changed(lines: list[bytes], count: int) -> list[bytes]:
 def test_changed_lines_are_read_as_the_server_reads_them(tmp_path: Path) -> None:
     lines = changed([bytes.fromhex(str(row["line"])) for row in GENERATED], 3000)
     path = capture(tmp_path / "omq.pcap", b"".join(line + b"\n" for line in lines))
-    found = [unit for unit in units(path) if unit.side is Side.CLIENT][1:]
+    found = [unit for unit in units(path) if unit.side is Endpoint.CLIENT][1:]
     refused = 0
     for line in lines:
         if not line.strip(b" \t\f\r"):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from capture_file import Said, Side, packets, write
+from capture_file import Endpoint, SentOctets, packets, write
 from shark import failures, needs_tshark, units
 
 from omq import management, watching
@@ -34,8 +34,8 @@ FRAMES: tuple[types.Frame, ...] = (
 def test_every_command_and_frame_is_named(tmp_path: Path) -> None:
     lines = b"".join(sexp_of_command(command) + b"\n" for command in (types.Connect(1, b"x"), *COMMANDS))
     said = [
-        Said(0, Side.CLIENT, hello() + lines),
-        Said(0, Side.SERVER, hello() + b"".join(map(encode, FRAMES))),
+        SentOctets(0, Endpoint.CLIENT, hello() + lines),
+        SentOctets(0, Endpoint.SERVER, hello() + b"".join(map(encode, FRAMES))),
     ]
     capture = write(tmp_path / "omq.pcap", packets(said))
     found = units(capture)

@@ -10,7 +10,7 @@ from functools import partial
 from amqp_wire import ACK, ACK_IDS, PERSISTENT, TRANSIENT, Connection, ack, publish
 from brokers import Running
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS
-from workers import Begin, BenchFailure, Board, Task, run_beside
+from workers import Begin, BenchFailure, SharedCounters, Task, run_beside
 
 WINDOW_OCTETS = 4 << 20
 """How far, in octets of bodies, publishers may run ahead of consumers: the same for all brokers."""
@@ -87,7 +87,7 @@ def measure(broker: Running, load: Load, seconds: float) -> Measured:
     """Run a load for some seconds, until every message has arrived."""
     setup = Connection(broker.port)
     queues = _declare(setup, load)
-    board = Board()
+    board = SharedCounters()
     tasks: dict[str, Task] = {
         f"consumer {place + 1}": partial(_consume, broker.port, load, name, place, board)
         for place, name in enumerate(queues.names[: load.consumers])
@@ -127,7 +127,7 @@ def _declare(setup: Connection, load: Load) -> _Queues:
 
 
 def _publish(
-    port: int, load: Load, queues: _Queues, board: Board, seconds: float, begin: Begin
+    port: int, load: Load, queues: _Queues, board: SharedCounters, seconds: float, begin: Begin
 ) -> tuple[float, float, int]:
     """Publish for some seconds; the first and the last moment, and how many messages."""
     connection = Connection(port)
@@ -159,7 +159,7 @@ def _publish(
     return start, last, sent
 
 
-def _passed(load: Load, board: Board) -> int:
+def _passed(load: Load, board: SharedCounters) -> int:
     """Return how many messages have passed the slowest consumer, or all together."""
     received = board.received(load.consumers)
     return min(received) if load.fanout else sum(received)
@@ -229,7 +229,7 @@ class _Acks:
 
 
 def _consume(
-    port: int, load: Load, queue: bytes, place: int, board: Board, begin: Begin
+    port: int, load: Load, queue: bytes, place: int, board: SharedCounters, begin: Begin
 ) -> tuple[int, float]:
     """Receive until all messages have arrived; how many came here, and the moment of the last one."""
     connection = Connection(port)

@@ -6,7 +6,7 @@ from functools import partial
 
 from measure import Due, Sample, Settings, cores, publish_for, receive_live, server
 from systems import CHUNK_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, batches, make_body
-from workers import BenchFailure, Board, run_beside
+from workers import BenchFailure, SharedCounters, run_beside
 
 FIRST_ROUND = "seconds of the first round"
 
@@ -63,7 +63,7 @@ def around(system: System, settings: Settings, size: int, count: int, subscribed
     with server(system, Kind.LIVE, settings, topics):
         first_seconds = first_round(system, topics)
         chunk = rounds(system, topics, size)
-        board = Board()
+        board = SharedCounters()
         spans, used = run_beside(
             system.cpu_seconds,
             {

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from omq.spark.kept import keep_what_is_loaded
+from omq.spark.frozen_modules import freeze_loaded_modules
 
 BATCH_OCTETS = 512 << 10
 """Of the values of one record batch: as much as one of a topic that was published in portions."""
@@ -32,7 +32,7 @@ class ConstantSource(DataSource):
 class _Reader(DataSourceReader):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._rows, self._octets, self._parts = (int(options[name]) for name in ("rows", "octets", "parts"))
-        keep_what_is_loaded()
+        freeze_loaded_modules()
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(part) for part in range(self._parts)]
@@ -40,7 +40,7 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
 
-        keep_what_is_loaded()
+        freeze_loaded_modules()
         part = int(partition.value)
         left = self._rows * (part + 1) // self._parts - self._rows * part // self._parts
         count = max(1, BATCH_OCTETS // self._octets)

@@ -22,7 +22,7 @@ from neighbours import NEIGHBOURS, Neighbour, Neighbourhood
 from omq_load import expect_frame
 from report import filesystem, machine
 from systems import SOCKET_SECONDS, Kind, System
-from workers import BenchFailure, Board
+from workers import BenchFailure, SharedCounters
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -87,9 +87,9 @@ def round_trips(system: System, seconds: float) -> list[float]:
 
 
 @contextmanager
-def working(neighbour: Neighbour, where: Neighbourhood) -> Iterator[Board]:
+def working(neighbour: Neighbour, where: Neighbourhood) -> Iterator[SharedCounters]:
     """Run the processes of a neighbour during the block. What each has done stands on the board."""
-    board = Board()
+    board = SharedCounters()
 
     def run(place: int) -> None:
         for done in itertools.accumulate(neighbour.work(where, place)):

@@ -23,7 +23,7 @@ from measure import (
 )
 from report import LOST, MICROSECONDS, MICROSECONDS_EACH, RATE, SECONDS
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, make_body
-from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_beside
+from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds, run_beside
 
 IDLE_CONNECTIONS = 1000
 """How many connections stand beside the two that latency is measured with."""
@@ -69,7 +69,7 @@ def publish_crowd(
     kind: Kind,
     chunks: Sequence[Chunk],
     topics: Sequence[bytes],
-    board: Board,
+    board: SharedCounters,
     seconds: float,
     subscribers: int,
     window_octets: int,
@@ -108,7 +108,7 @@ def crowd(system: System, settings: Settings, size: int, kind: Kind, connections
     seconds = settings.weak_seconds if kind.stored else settings.seconds
     with server(system, kind, settings, names):
         chunks = shares(system, kind, connections, topics, size)
-        board = Board()
+        board = SharedCounters()
         publish = partial(publish_crowd, system, kind, chunks, names, board, seconds, subscribers, 4 << 20)
         tasks: dict[str, Task] = {"publisher": publish}
         if subscribers:
@@ -174,7 +174,12 @@ def latency_beside(system: System, settings: Settings, size: int) -> Sample:
 
 
 def receive_burst(
-    system: System, topics: Sequence[bytes], subscribers: int, pause: float, board: Board, begin: Begin
+    system: System,
+    topics: Sequence[bytes],
+    subscribers: int,
+    pause: float,
+    board: SharedCounters,
+    begin: Begin,
 ) -> Span:
     """Receive as fast as the sockets give, and count afterwards what has arrived at the worst subscriber.
 
@@ -214,7 +219,9 @@ def receive_burst(
     return Span(start, end, min(counts), used, {"cut off": float(subscribers - len(by_number))})
 
 
-def publish_burst(system: System, topics: Sequence[bytes], size: int, board: Board, begin: Begin) -> Span:
+def publish_burst(
+    system: System, topics: Sequence[bytes], size: int, board: SharedCounters, begin: Begin
+) -> Span:
     """Publish all of a burst over many connections as fast as they take it; each has topics of its own."""
     count = CROWD
     publishers = [system.publisher(Kind.LIVE, topics[0], place) for place in range(count)]
@@ -272,7 +279,7 @@ def burst(
     """
     topics = topic_names(count)
     with server(system, Kind.LIVE, settings, topics):
-        board = Board()
+        board = SharedCounters()
         spans, used = run_beside(
             system.cpu_seconds,
             {

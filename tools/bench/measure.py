@@ -16,7 +16,7 @@ from pathlib import Path
 
 from systems import RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System
 from work import work
-from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_beside, run_together
+from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds, run_beside, run_together
 
 TOPIC = b"bench"
 
@@ -108,7 +108,7 @@ def publish_for(
     system: System,
     kind: Kind,
     chunk: Chunk,
-    board: Board,
+    board: SharedCounters,
     seconds: float,
     subscribers: int,
     due: Due,
@@ -127,7 +127,7 @@ def publish_for(
     return Span(start, time.perf_counter_ns(), sent, cpu_seconds() - cpu, {})
 
 
-def parts_for(seconds: float, messages: int, board: Board) -> Iterator[int]:
+def parts_for(seconds: float, messages: int, board: SharedCounters) -> Iterator[int]:
     """Yield before each part of N `messages` how many will be sent with it, until the time is over.
 
     Receivers are told the sum before the last part is sent, so that they know it before the end can reach
@@ -143,7 +143,7 @@ def parts_for(seconds: float, messages: int, board: Board) -> Iterator[int]:
         yield sent
 
 
-def wait_for_room(board: Board, kind: Kind, subscribers: int, needed: int) -> None:
+def wait_for_room(board: SharedCounters, kind: Kind, subscribers: int, needed: int) -> None:
     """Wait until the slowest subscriber has this many messages, or all together where they share them."""
     best, since = -1, time.monotonic()
     while True:
@@ -182,7 +182,7 @@ def publish_stored(
 
 
 def receive_live(
-    system: System, kind: Kind, chunk: Chunk, board: Board, subscribers: int, due: Due, begin: Begin
+    system: System, kind: Kind, chunk: Chunk, board: SharedCounters, subscribers: int, due: Due, begin: Begin
 ) -> Span:
     """Count what arrives at the subscribers until all that was published is there."""
     sockets = [system.subscribe(kind, due.topics) for _ in range(subscribers)]
@@ -201,7 +201,12 @@ def receive_live(
 
 
 def count_frames(
-    system: System, kind: Kind, chunk: Chunk, board: Board, sockets: Sequence[socket.socket], due: Due
+    system: System,
+    kind: Kind,
+    chunk: Chunk,
+    board: SharedCounters,
+    sockets: Sequence[socket.socket],
+    due: Due,
 ) -> tuple[int, list[int]]:
     """Read and count octets only: every message takes equally many. Then look at both ends of each stream.
 
@@ -293,7 +298,7 @@ def live(system: System, settings: Settings, size: int, kind: Kind, subscribers:
     """Publish until every subscriber (or one, round-robin) has received; measure messages a second."""
     with server(system, kind, settings):
         chunk = system.chunk(kind, TOPIC, size)
-        board = Board()
+        board = SharedCounters()
         spans, used = run_beside(
             system.cpu_seconds,
             {

@@ -21,7 +21,7 @@ from systems import (
     receive_until,
 )
 from work import arriving
-from workers import BenchFailure, Board
+from workers import BenchFailure, SharedCounters
 
 REPLAY_COUNT = 5000
 """Entries asked for with one XRANGE."""
@@ -258,7 +258,7 @@ class RedisSystem(System):
         return command(b"BLMPOP", b"0", b"1", topic, b"LEFT", b"COUNT", b"%d" % POP_COUNT)
 
     def pull_loop(
-        self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: Board
+        self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: SharedCounters
     ) -> tuple[int, list[int]] | None:
         """Keep one BLMPOP of each subscriber waiting; `subscribe` has sent the first."""
         request = self.ask(Kind.ROUND_ROBIN, topic)

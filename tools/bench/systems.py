@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from workers import BenchFailure, Board
+from workers import BenchFailure, SharedCounters
 
 SOCKET_SECONDS = 30.0
 """The longest time that a load generator waits for one answer."""
@@ -280,7 +280,7 @@ class System(ABC):
         return b""
 
     def pull_loop(
-        self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: Board
+        self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: SharedCounters
     ) -> tuple[int, list[int]] | None:
         """Receive round-robin messages where subscribers must ask for them; None: they come by themselves."""
         return None

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from systems import RECEIVE_OCTETS, SOCKET_SECONDS, System
-from workers import BenchFailure, Board
+from workers import BenchFailure, SharedCounters
 
 
-def arriving(sockets: Sequence[socket.socket], board: Board, received: Sequence[int]) -> Iterator[int]:
+def arriving(
+    sockets: Sequence[socket.socket], board: SharedCounters, received: Sequence[int]
+) -> Iterator[int]:
     """Yield the place of each socket that can be read, until the workers have everything that was published.
 
     The caller counts in `received` how many messages each worker got. Fails when the counts stop.
@@ -30,7 +32,7 @@ def arriving(sockets: Sequence[socket.socket], board: Board, received: Sequence[
 
 
 def work(
-    system: System, topic: bytes, board: Board, sockets: Sequence[socket.socket]
+    system: System, topic: bytes, board: SharedCounters, sockets: Sequence[socket.socket]
 ) -> tuple[int, list[int]]:
     """Receive and acknowledge until the workers have everything. Return the moment of the last message, and
     how many messages each worker got.

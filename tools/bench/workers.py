@@ -24,7 +24,7 @@ class BenchFailure(Exception):
     """A figure that is not reliable or could not be measured. The report always names it."""
 
 
-class Board:
+class SharedCounters:
     """Counters in memory shared by the processes of one measurement.
 
     Every word has one writer. Aligned eight-octet stores are whole on the machines this runs on, so no lock

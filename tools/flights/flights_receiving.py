@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 30.0
 """How long no message may arrive before the demo gives up waiting for the rest."""
 
 
-class Tally:
+class RowComparison:
     """Compares the messages of one topic with the rows of the file."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
@@ -56,7 +56,7 @@ class Reception:
     """What subscribers to all topics have received so far."""
 
     def __init__(self, flights: Flights) -> None:
-        self.tallies = {topic: Tally(rows) for topic, rows in flights.by_topic.items()}
+        self.tallies = {topic: RowComparison(rows) for topic, rows in flights.by_topic.items()}
         self._due = len(flights.rows)
         self._came = trio.lowlevel.ParkingLot()
 
@@ -98,7 +98,7 @@ class Reception:
                 nursery.start_soon(self._receive, subscription, tally)
             task_status.started()
 
-    async def _receive(self, subscription: Subscription, tally: Tally) -> None:
+    async def _receive(self, subscription: Subscription, tally: RowComparison) -> None:
         async for run in subscription.runs():
             tally.take(run)
             self._came.unpark_all()

@@ -492,7 +492,7 @@ def wire_of_transfers(random: Random) -> bytes:
         transfer = Transfer(
             random.choice((0, 0, 0, 300)), delivery, octets(random, 32), 0, random.random() < 0.2
         )
-        kept = stored.Around(random.choice((0, 0, 1, 2, 16, 17)), random.choice(SECTIONS), b"")
+        kept = stored.BodyFraming(random.choice((0, 0, 1, 2, 16, 17)), random.choice(SECTIONS), b"")
         payload = stored.message(kept, octets(random))
         parts.append(
             transfer_frames.write(random.choice((0, 0, 0, 1)), performatives.write(transfer), payload)

@@ -21,7 +21,7 @@ STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn"}
 """The audit events of another process, whose lines cannot be noted."""
 
 
-class Surveyor:
+class CoverageRecorder:
     """Notes the seconds and the lines of each test, and which tests start other processes."""
 
     def __init__(self, file: Path, root: Path) -> None:
@@ -78,7 +78,7 @@ class Surveyor:
         self._file.write_text(json.dumps(noted))
 
 
-class Chooser:
+class NodeSelector:
     """Leaves the chosen tests, in the order in which they were named."""
 
     def __init__(self, file: Path) -> None:
@@ -95,6 +95,6 @@ class Chooser:
 def pytest_configure(config: pytest.Config) -> None:
     """Do what the environment says."""
     if file := os.environ.get(SURVEY):
-        config.pluginmanager.register(Surveyor(Path(file), config.rootpath))
+        config.pluginmanager.register(CoverageRecorder(Path(file), config.rootpath))
     if file := os.environ.get(CHOSEN):
-        config.pluginmanager.register(Chooser(Path(file)))
+        config.pluginmanager.register(NodeSelector(Path(file)))

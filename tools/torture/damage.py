@@ -29,7 +29,7 @@ Told = Mapping[str, Stored]
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class IntactMessages:
     """The messages of the intact store, and those that it no longer has, by topic and id."""
 
     topics: Told
@@ -39,7 +39,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Harm:
+class FileDamage:
     """A damage to one file."""
 
     file: str
@@ -66,7 +66,7 @@ async def damage(directory: Path, count: int, chance: random.Random, done: Calla
             name: {id: body for id, (body, _) in told.seen.items()} for name, told in history.topics.items()
         }
         published = {kind.name: history.topics[kind.name].published for kind in KINDS if kind.is_amqp}
-        whole = Whole(found_whole.topics, seen, published)
+        whole = IntactMessages(found_whole.topics, seen, published)
         for number, harm in enumerate(_harms(store, count, chance)):
             copy = directory / f"damaged-{number}"
             shutil.copytree(store, copy)
@@ -97,13 +97,13 @@ async def _fill(store: Path, history: History, chance: random.Random) -> None:
         server.kill()
 
 
-def _harms(store: Path, flips: int, chance: random.Random) -> Iterator[Harm]:
+def _harms(store: Path, flips: int, chance: random.Random) -> Iterator[FileDamage]:
     files = {str(path.relative_to(store)): path.stat().st_size for path in store.rglob("*") if path.is_file()}
     files = {name: size for name, size in sorted(files.items()) if size}
     for name, size in files.items():
-        yield Harm(name, "removed", Path.unlink, is_small=False)
+        yield FileDamage(name, "removed", Path.unlink, is_small=False)
         for length in (0, 1, size - 1, *(chance.randrange(size) for _ in range(flips // 100))):
-            yield Harm(name, f"cut to {length} octets", partial(_cut, length=length), is_small=False)
+            yield FileDamage(name, f"cut to {length} octets", partial(_cut, length=length), is_small=False)
     # Mostly where something leads to something; the rest of a file is checksums over what is kept.
     names = [name for name in files if name.endswith("data.mdb")] * 4 + list(files)
     for _ in range(flips):
@@ -111,7 +111,7 @@ def _harms(store: Path, flips: int, chance: random.Random) -> Iterator[Harm]:
         bit = chance.randrange(8 * files[name])
         if name.endswith("data.mdb") and chance.random() < 0.1:
             bit = chance.randrange(8 * 2 * 4096)  # the two pages that everything hangs on
-        yield Harm(name, f"bit {bit}", partial(_flip, bit=bit), is_small=True)
+        yield FileDamage(name, f"bit {bit}", partial(_flip, bit=bit), is_small=True)
 
 
 def _cut(file: Path, length: int) -> None:
@@ -127,7 +127,9 @@ def _flip(file: Path, bit: int) -> None:
         opened.write(bytes([octet ^ 1 << bit % 8]))
 
 
-def _as_found(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id: str) -> Iterator[str]:
+def _as_found(
+    examiner: Examiner, copy: Path, harm: FileDamage, whole: IntactMessages, boot_id: str
+) -> Iterator[str]:
     """Return how the server's reaction breaks a promise."""
     store = copy.with_name(copy.name + "-opened")
     shutil.copytree(copy, store)
@@ -145,7 +147,9 @@ def _as_found(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id:
     shutil.rmtree(store)
 
 
-def _repaired(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id: str) -> Iterator[str]:
+def _repaired(
+    examiner: Examiner, copy: Path, harm: FileDamage, whole: IntactMessages, boot_id: str
+) -> Iterator[str]:
     """Return how the repaired store breaks a promise."""
     store = copy.with_name(copy.name + "-repaired")
     shutil.copytree(copy, store)
@@ -167,12 +171,12 @@ def _repaired(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id:
     shutil.rmtree(store, ignore_errors=True)
 
 
-def _is_of_later_format(sentence: str, harm: Harm) -> bool:
+def _is_of_later_format(sentence: str, harm: FileDamage) -> bool:
     """Return whether the flipped bit turned the number of the format into a later one."""
     return harm.file == "format" and " has format " in sentence
 
 
-def _not_true(topics: Told, whole: Whole) -> Iterator[str]:
+def _not_true(topics: Told, whole: IntactMessages) -> Iterator[str]:
     """Return wrong messages, and ids that were assigned a second time."""
     for name, topic in topics.items():
         # Confirmed work may be delivered again if the record of the confirmation is lost.
@@ -193,7 +197,7 @@ def _tells(sentence: str, name: str, first: int, last: int) -> bool:
     return match is not None and match[3] == name and int(match[1]) <= first and last <= int(match[2])
 
 
-def _missing(topics: Told, whole: Whole) -> Iterator[tuple[str, list[int]]]:
+def _missing(topics: Told, whole: IntactMessages) -> Iterator[tuple[str, list[int]]]:
     for kind in KINDS:
         here = {id for id, _ in topics[kind.name].messages} if kind.name in topics else set()
         messages = whole.topics[kind.name].messages
@@ -202,7 +206,7 @@ def _missing(topics: Told, whole: Whole) -> Iterator[tuple[str, list[int]]]:
             yield kind.name, missing
 
 
-def _not_told(topics: Told, whole: Whole) -> Iterator[str]:
+def _not_told(topics: Told, whole: IntactMessages) -> Iterator[str]:
     """Return missing messages that no sentence reports."""
     for name, missing in _missing(topics, whole):
         gaps = topics[name].gaps if name in topics else []
@@ -211,7 +215,7 @@ def _not_told(topics: Told, whole: Whole) -> Iterator[str]:
             yield f"{name}: messages {silent[0]} to {silent[-1]} are missing, and nobody says so"
 
 
-def _too_much(topics: Told, whole: Whole, sentences: list[str]) -> Iterator[str]:
+def _too_much(topics: Told, whole: IntactMessages, sentences: list[str]) -> Iterator[str]:
     """Return lost messages that one flipped bit does not explain."""
     for name, missing in _missing(topics, whole):
         first, last = missing[0], missing[-1]

@@ -95,7 +95,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Told:
+class ClientObservations:
     """What clients know of one topic, each fact with the time when they learnt it (`time.monotonic_ns`)."""
 
     published: set[bytes] = field(default_factory=set)
@@ -119,7 +119,7 @@ class History:
     """What clients know of all topics."""
 
     def __init__(self) -> None:
-        self.topics = {kind.name: Told() for kind in KINDS}
+        self.topics = {kind.name: ClientObservations() for kind in KINDS}
         self.produced = dict.fromkeys(PRODUCED, 0)
         """Return for topics with a producer how many of its messages are certainly stored."""
         self.bound: int | None = None
@@ -188,7 +188,7 @@ class History:
                         self.rejected.pop(body, None)
 
 
-def _broken(kind: Kind, told: Told, stored: Stored, failure: Failure) -> Iterable[str]:
+def _broken(kind: Kind, told: ClientObservations, stored: Stored, failure: Failure) -> Iterable[str]:
     seen = told.meant | {id: body for id, (body, when) in told.seen.items() if when <= failure.when}
     bodies = [body for _, body in stored.messages]
     here = set(bodies)
@@ -209,7 +209,9 @@ def _broken(kind: Kind, told: Told, stored: Stored, failure: Failure) -> Iterabl
         yield from _disorder(stored, failure)
 
 
-def _lost(kind: Kind, told: Told, stored: Stored, here: set[bytes], failure: Failure) -> Iterable[str]:
+def _lost(
+    kind: Kind, told: ClientObservations, stored: Stored, here: set[bytes], failure: Failure
+) -> Iterable[str]:
     due = failure.due[kind.safety]
     owed = {body for body, when in told.confirmed.items() if when <= due}
     owed |= {body for body, when in told.seen.values() if when <= due}

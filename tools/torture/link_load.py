@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 from coming_and_going import come_and_go
-from history import History, Told
+from history import ClientObservations, History
 
 from omq.protocol.amqp_1_0 import frames, performatives, stored, types
 from omq.protocol.amqp_1_0.connection import HEADER
@@ -49,7 +49,7 @@ RELEASED = performatives.write(Released())
 _numbers = itertools.count(1)
 
 
-class Over(Exception):
+class LinkEnded(Exception):
     """The server closed the connection or the link, or is gone."""
 
 
@@ -135,7 +135,7 @@ class LinkClient:
             case Flow(handle=0, delivery_count=count, link_credit=int(credit)):
                 self._credit = (count or 0) + credit - self._delivery
             case Detach() | Close():
-                raise Over
+                raise LinkEnded
             case _:
                 pass
         return said, payload
@@ -144,16 +144,16 @@ class LinkClient:
         try:
             octets = await self._stream.receive_some()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise Over from None
+            raise LinkEnded from None
         if not octets:
-            raise Over
+            raise LinkEnded
         self._reader.add(octets)
 
     async def _send(self, octets: bytes) -> None:
         try:
             await self._stream.send_all(octets)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise Over from None
+            raise LinkEnded from None
 
 
 @asynccontextmanager
@@ -172,10 +172,10 @@ async def load_links(port: int, history: History, chance: random.Random) -> None
             nursery.start_soon(_publish, port, topic, history.topics[topic], chance)
         for topic in WORK:
             work = partial(_work, topic=topic, told=history.topics[topic], chance=chance)
-            nursery.start_soon(come_and_go, partial(linked, port), work, (Over, OSError), chance)
+            nursery.start_soon(come_and_go, partial(linked, port), work, (LinkEnded, OSError), chance)
 
 
-async def _publish(port: int, topic: str, told: Told, chance: random.Random) -> None:
+async def _publish(port: int, topic: str, told: ClientObservations, chance: random.Random) -> None:
     name = b"l%d" % next(_numbers)
     numbers = itertools.count()
     try:
@@ -189,11 +189,11 @@ async def _publish(port: int, topic: str, told: Told, chance: random.Random) -> 
                 if await client.publish([body + filling for body in bodies]):
                     told.confirmed.update(dict.fromkeys(bodies, time.monotonic_ns()))
                 await trio.sleep(chance.random() * 0.02)
-    except (Over, OSError):
+    except (LinkEnded, OSError):
         pass  # the server is gone
 
 
-async def _work(client: LinkClient, topic: str, told: Told, chance: random.Random) -> None:
+async def _work(client: LinkClient, topic: str, told: ClientObservations, chance: random.Random) -> None:
     await client.attach_consumer(topic, CREDIT)
     count = 0
     while True:

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 from coming_and_going import come_and_go
-from history import KINDS, PRODUCED, PRODUCER, ROUND, History, Kind, Safety, Told
+from history import KINDS, PRODUCED, PRODUCER, ROUND, ClientObservations, History, Kind, Safety
 from link_load import load_links
 from queue_load import declare_amqp, load_amqp
 
@@ -106,7 +106,7 @@ async def _publish(history: History, chance: random.Random, client: Client) -> N
     name = b"p%d" % next(_numbers)
     numbers = dict.fromkeys(KINDS, 0)
     while True:
-        sent: list[tuple[Told, list[bytes]]] = []
+        sent: list[tuple[ClientObservations, list[bytes]]] = []
         for kind in chance.sample(OMQ_KINDS, chance.randint(1, 3)):
             told = history.topics[kind.name]
             count = chance.choice((1, 1, 3, 20, 100))
@@ -130,7 +130,7 @@ async def _publish_round(history: History, chance: random.Random, client: Client
     name = b"r%d" % next(_numbers)
     number = 0
     while True:
-        told: list[tuple[Told, bytes]] = []
+        told: list[tuple[ClientObservations, bytes]] = []
         for _ in range(chance.choice((1, 5, 50))):
             number += 1
             for kind in ROUND:
@@ -189,7 +189,7 @@ async def _send_large(history: History, chance: random.Random, client: Client) -
         await trio.sleep(chance.random() * 0.2)
 
 
-async def _listen(kind: Kind, told: Told, client: Client) -> None:
+async def _listen(kind: Kind, told: ClientObservations, client: Client) -> None:
     async with client.subscribe(kind.name) as messages:
         async for run in messages.runs():
             now = time.monotonic_ns()
@@ -197,7 +197,9 @@ async def _listen(kind: Kind, told: Told, client: Client) -> None:
                 told.see(id, bare(body), now)
 
 
-async def _work(client: Client, kind: Kind, told: Told, finished: set[int], chance: random.Random) -> None:
+async def _work(
+    client: Client, kind: Kind, told: ClientObservations, finished: set[int], chance: random.Random
+) -> None:
     """Work at a topic. `finished` are the ids of the messages that are done, for one run of the server."""
     patience = chance.randint(1, 200)
     acted: list[int] = []

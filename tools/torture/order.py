@@ -34,7 +34,7 @@ _HEXADECIMAL = re.compile(rb"[0-9a-f]{%d,}" % TOKEN_OCTETS)
 
 
 @dataclass(slots=True)
-class Said:
+class ConfirmedPublishes:
     """The published messages, and the answer that confirms them."""
 
     tokens: set[bytes] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Said:
 
 async def order(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
     """Exchange N (`count`) messages. Raise NoCompiler."""
-    said = Said()
+    said = ConfirmedPublishes()
     log = directory / "order.record"
     store = directory / "order"
     server = Server(store, "", "this-boot", recorded(build(directory), store, log))
@@ -60,7 +60,7 @@ async def order(directory: Path, count: int, chance: random.Random, done: Callab
     return outcome
 
 
-async def _talk(port: int, count: int, said: Said, chance: random.Random) -> None:
+async def _talk(port: int, count: int, said: ConfirmedPublishes, chance: random.Random) -> None:
     url = f"omq://127.0.0.1:{port}"
     async with connect(url) as client, trio.open_nursery() as listeners:
         await client.declare(TOPIC, Delivery.BROADCAST, Persistent(Sync.STRONG))
@@ -93,13 +93,15 @@ async def _talk(port: int, count: int, said: Said, chance: random.Random) -> Non
             listeners.cancel_scope.cancel()
 
 
-def _bodies(count: int, said: Said, chance: random.Random) -> list[bytes]:
+def _bodies(count: int, said: ConfirmedPublishes, chance: random.Random) -> list[bytes]:
     tokens = [os.urandom(TOKEN_OCTETS // 2).hex().encode() for _ in range(count)]
     said.tokens.update(tokens)
     return [token + b"." * chance.choice((0, 100, 3000)) for token in tokens]
 
 
-async def _publish(port: int, number: int, count: int, said: Said, chance: random.Random) -> None:
+async def _publish(
+    port: int, number: int, count: int, said: ConfirmedPublishes, chance: random.Random
+) -> None:
     """Publish and confirm in groups, with octets of our own, so that each answer is known."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
@@ -118,7 +120,9 @@ async def _publish(port: int, number: int, count: int, said: Said, chance: rando
                 received += await stream.receive_some()
 
 
-async def _publish_by_dmp(port: int, number: int, count: int, said: Said, chance: random.Random) -> None:
+async def _publish_by_dmp(
+    port: int, number: int, count: int, said: ConfirmedPublishes, chance: random.Random
+) -> None:
     bodies = _bodies(count, said, chance)
     said.confirmed_by[b"200 OK %d messages stored" % count] = [body[:TOKEN_OCTETS] for body in bodies]
     async with connect(f"omq://127.0.0.1:{port}") as client, client.sink(TOPIC) as sink:
@@ -126,7 +130,7 @@ async def _publish_by_dmp(port: int, number: int, count: int, said: Said, chance
             await sink.publish(body)
 
 
-def too_early(log: Iterable[Entry], said: Said) -> list[str]:
+def too_early(log: Iterable[Entry], said: ConfirmedPublishes) -> list[str]:
     """Return a sentence for each message or answer that was sent before it was durable, or never was
     durable.
     """

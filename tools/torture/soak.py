@@ -21,7 +21,7 @@ from hostile import BUSY, HISTORY, KINDS, WORK
 from server import DidNotStart, Server
 from tally import Outcome, leaves
 from tqdm import tqdm
-from vitals import Vitals, Work, counts, vitals, work
+from vitals import ProcessSample, Work, counts, vitals, work
 
 from omq.client import Delivery, OmqError, Persistent, Sync, Transient, connect
 
@@ -72,8 +72,8 @@ class Record:
     calm: dict[str, list[float]] = field(default_factory=dict)
     soaked: dict[str, list[float]] = field(default_factory=dict)
     calm_again: dict[str, list[float]] = field(default_factory=dict)
-    before: Vitals | None = None
-    during: list[Vitals] = field(default_factory=list)
+    before: ProcessSample | None = None
+    during: list[ProcessSample] = field(default_factory=list)
     began: float = 0.0
     most_connections: int = 0
 
@@ -320,7 +320,7 @@ def _tell(*cells: object) -> None:
 def _tell_vitals(
     when: str,
     told: tuple[int, int],
-    seen: Vitals,
+    seen: ProcessSample,
     server: Server,
     began: Work,
     latencies: dict[str, list[float]],

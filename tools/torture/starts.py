@@ -36,7 +36,7 @@ PAGE = 4096
 SAFETIES = {Level.STRONG: Safety.STRONG, Level.WEAK: Safety.WEAK, Level.ASYNC: Safety.ASYNC}
 
 
-class Trouble(Enum):
+class Fault(Enum):
     """What happens between the kill and the start that is checked."""
 
     KILLED = "the power fails, and starts are killed"
@@ -53,7 +53,7 @@ async def starts(directory: Path, count: int, chance: random.Random, done: Calla
     """Run `count` kills, each followed by a problem. `done` is called after each."""
     outcome = Outcome()
     with Examiner({"OMQ_MOUNT_ID": MOUNT}) as examiner:
-        for number, trouble in zip(range(count), cycle(Trouble), strict=False):
+        for number, trouble in zip(range(count), cycle(Fault), strict=False):
             store = directory / f"start-{number}"
             found = await _Case(store, trouble, chance, examiner, outcome).run()
             outcome.blame(f"{store}, {trouble.value}", found)
@@ -67,7 +67,7 @@ class _Case:
     """One store."""
 
     def __init__(
-        self, store: Path, trouble: Trouble, chance: random.Random, examiner: Examiner, outcome: Outcome
+        self, store: Path, trouble: Fault, chance: random.Random, examiner: Examiner, outcome: Outcome
     ) -> None:
         self._store = store
         self._trouble = trouble
@@ -85,7 +85,7 @@ class _Case:
         """Return the promises that were broken."""
         await self._load()
         older = self._store.with_name(self._store.name + "-older")
-        if self._trouble in (Trouble.OLDER, Trouble.OLDER_CATALOGUE):
+        if self._trouble in (Fault.OLDER, Fault.OLDER_CATALOGUE):
             shutil.copytree(self._store, older)
             await self._load()
         self._due = dict.fromkeys(Safety, time.monotonic_ns())
@@ -124,10 +124,10 @@ class _Case:
 
     async def _make_trouble(self, older: Path) -> None:
         match self._trouble:
-            case Trouble.KILLED:
+            case Fault.KILLED:
                 self._lose_power()
                 await self._kill_starts()
-            case Trouble.DESCRIPTORS:
+            case Fault.DESCRIPTORS:
                 self._lose_power()
                 server = self._server(self._chance.randint(FEWEST, MOST))
                 try:
@@ -136,38 +136,38 @@ class _Case:
                     pass  # as it should
                 finally:
                     server.kill()
-            case Trouble.REPAIRED:
+            case Fault.REPAIRED:
                 self._lose_power()
                 file = self._store / "async" / "data.mdb"
                 whole = file.read_bytes()
                 file.write_bytes(whole[: 2 * PAGE] + bytes(len(whole) - 2 * PAGE))
                 await self._is_refused(file)
                 self._repair()
-            case Trouble.REMOUNTED:
+            case Fault.REMOUNTED:
                 self._lose_power()
                 self._boot = "this-boot"
                 self._mount = "another-mount"
                 await self._kill_starts()
-            case Trouble.MADE_DURABLE:
+            case Fault.MADE_DURABLE:
                 server = self._server()
                 try:
                     await server.ready()
                 finally:
                     server.kill()
                 self._boot = "another-boot"  # and still every promised message must be there
-            case Trouble.EXCHANGED:
+            case Fault.EXCHANGED:
                 one, other = self._chance.sample(list(Level), 2)
                 name = self._chance.choice(("data.mdb", ""))
                 _exchange(self._store / one.value / name, self._store / other.value / name)
                 await self._is_refused(self._store)
                 self._repair()
-            case Trouble.OLDER:
+            case Fault.OLDER:
                 level = self._chance.choice(list(Level))
                 self._put_back(older, level.value)
                 self._due[SAFETIES[level]] = 0
                 await self._is_refused(self._store / level.value)
                 self._repair()
-            case Trouble.OLDER_CATALOGUE:
+            case Fault.OLDER_CATALOGUE:
                 self._put_back(older, "catalogue")
                 await self._is_refused(self._store)
                 self._repair()

@@ -13,7 +13,7 @@ COUNTS = re.compile(r"SIGUSR1: (\d+) connections?, (\d+) tasks?\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class ProcessSample:
     """At one moment."""
 
     when: float
@@ -23,12 +23,12 @@ class Vitals:
     threads: int
 
 
-def vitals(pid: int) -> Vitals:
+def vitals(pid: int) -> ProcessSample:
     """Measure a process. Raises OSError if it has ended."""
     place = Path(f"/proc/{pid}")
     found = re.search(r"^RssAnon:\s+(\d+) kB$", (place / "status").read_text(), re.MULTILINE)
     assert found is not None, "this is not Linux"
-    return Vitals(
+    return ProcessSample(
         when=trio.current_time(),
         memory=int(found[1]) << 10,
         descriptors=len(list((place / "fd").iterdir())),

@@ -31,7 +31,7 @@ class Opened(msgspec.Struct, frozen=True):
     """The client opened the virtual host. The server sends Connection.Open-Ok."""
 
 
-class Called(msgspec.Struct, frozen=True):
+class MethodCalled(msgspec.Struct, frozen=True):
     """A method that is none of the other events; channel 0 is the connection."""
 
     channel: int
@@ -103,7 +103,7 @@ class ClosedByPeer(msgspec.Struct, frozen=True):
     reply_text: bytes
 
 
-class Freed(msgspec.Struct, frozen=True):
+class CloseAnswered(msgspec.Struct, frozen=True):
     """The client answered the server's Close of a channel, or of the connection if `channel` is 0."""
 
     channel: int
@@ -125,8 +125,8 @@ class ChannelFault(msgspec.Struct, frozen=True):
 
 
 class ConnectionFault(msgspec.Struct, frozen=True):
-    """The client broke a rule of the connection. No event follows, except `Freed(0)` and `Reply`; the server
-    sends `ServerConnection.close`.
+    """The client broke a rule of the connection. No event follows, except `CloseAnswered(0)` and `Reply`; the
+    server sends `ServerConnection.close`.
     """
 
     problem: ConnectionProblem
@@ -136,14 +136,14 @@ Event = (
     StartOk
     | Tuned
     | Opened
-    | Called
+    | MethodCalled
     | PublishRun
     | LongBegun
     | LongPart
     | LongEnded
     | AckRun
     | ClosedByPeer
-    | Freed
+    | CloseAnswered
     | Reply
     | ChannelFault
     | ConnectionFault

@@ -15,12 +15,12 @@ from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.channels import Channel, ChannelState, widened_header
 from omq.protocol.amqp_0_9.events import (
     AckRun,
-    Called,
     ChannelFault,
+    CloseAnswered,
     ClosedByPeer,
     ConnectionFault,
     Event,
-    Freed,
+    MethodCalled,
     Opened,
     Reply,
     StartOk,
@@ -317,7 +317,7 @@ class ServerConnection:
                 self._phase = _Phase.OPEN
                 return (Opened(),)
             case _Phase.OPEN, ConnectionUpdateSecret():
-                return (Called(0, method),)
+                return (MethodCalled(0, method),)
             case _:
                 name = type(method).__name__
                 raise _problem(ReplyCode.COMMAND_INVALID, f"{name} is not allowed here on channel 0", method)
@@ -342,7 +342,7 @@ class ServerConnection:
             return ()
         if payload == methods.encode(ConnectionCloseOk()):
             self._end(_Phase.CLOSED)
-            return (Freed(0),)
+            return (CloseAnswered(0),)
         if payload.startswith(_CONNECTION_CLOSE):
             # Both sides closed at the same time.
             return (Reply(method_frame(0, ConnectionCloseOk())),)
@@ -393,7 +393,7 @@ class ServerConnection:
             raise ConnectionProblem(ReplyCode.CHANNEL_ERROR, text, class_id, method_id)
         method = self._decode(payload)
         self._channels[number] = Channel(number)
-        return (Called(number, method),)
+        return (MethodCalled(number, method),)
 
     def _on_open_channel(self, channel: Channel, payload: bytes) -> tuple[Event, ...]:
         method = self._decode(payload)
@@ -418,14 +418,14 @@ class ServerConnection:
         if type(method) not in _OF_CHANNELS:
             name = type(method).__name__
             raise _problem(ReplyCode.COMMAND_INVALID, f"{name} is not allowed on an open channel", method)
-        return (Called(channel.number, method),)
+        return (MethodCalled(channel.number, method),)
 
     def _on_closing_channel(self, kind: FrameType, channel: Channel, payload: bytes) -> tuple[Event, ...]:
         if kind is not FrameType.METHOD:
             return ()
         if payload == methods.encode(ChannelCloseOk()):
             self._free(channel)
-            return (Freed(channel.number),)
+            return (CloseAnswered(channel.number),)
         if payload.startswith(_CHANNEL_CLOSE):
             # Both sides closed at the same time; the client still answers the server's Close.
             return (Reply(method_frame(channel.number, ChannelCloseOk())),)

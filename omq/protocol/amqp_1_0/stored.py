@@ -133,7 +133,7 @@ def _head(form: int, before: bytes, after: bytes) -> bytes:
     return _BEGINNING + _U32.pack(len(table)) + table
 
 
-class Around(msgspec.Struct, frozen=True):
+class BodyFraming(msgspec.Struct, frozen=True):
     """What stands around a stored body."""
 
     form: int
@@ -156,7 +156,7 @@ def is_head(head: bytes) -> bool:
     )
 
 
-def around(head: bytes) -> Around | None:
+def around(head: bytes) -> BodyFraming | None:
     """Return what a stored head says of a message of AMQP 1.0 that is no dead letter; None for any other
     head.
     """
@@ -167,7 +167,7 @@ def around(head: bytes) -> Around | None:
     return _around(head, _CONTENTS_AT)
 
 
-def around_in(head: Head) -> Around | None:
+def around_in(head: Head) -> BodyFraming | None:
     """Return what a parsed head says of a message of AMQP 1.0, which may be a dead letter; None for a head of
     another protocol.
     """
@@ -188,25 +188,25 @@ def own_entry_end(head: bytes, table: int) -> int:
     return table_bounds(head, at + len(_NAME), len(head))[1] if head.startswith(_NAME, at) else at
 
 
-def _around(octets: bytes, at: int) -> Around | None:
+def _around(octets: bytes, at: int) -> BodyFraming | None:
     begin = at + 1 + _U32.size
     if len(octets) < begin:
         return None
     end = begin + _U32.unpack_from(octets, at + 1)[0]
-    return Around(octets[at], octets[begin:end], octets[end:]) if end <= len(octets) else None
+    return BodyFraming(octets[at], octets[begin:end], octets[end:]) if end <= len(octets) else None
 
 
-PLAIN = Around(BodyKind.DATA, b"", b"")
+PLAIN = BodyFraming(BodyKind.DATA, b"", b"")
 """What stands around the body of a message without a head."""
 
 
-def message(around: Around, body: bytes) -> bytes:
+def message(around: BodyFraming, body: bytes) -> bytes:
     """Return the message of AMQP 1.0 that was stored so."""
     beginning, end = frame_of(around, len(body))
     return beginning + body + end
 
 
-def frame_of(around: Around, size: int) -> tuple[bytes, bytes]:
+def frame_of(around: BodyFraming, size: int) -> tuple[bytes, bytes]:
     """Return the octets before and after a body of this size, which need not be in memory."""
     form = around.form & ~WIDE
     if form not in _CONSTRUCTORS:
@@ -217,7 +217,7 @@ def frame_of(around: Around, size: int) -> tuple[bytes, bytes]:
     return b"%s\x00\x53%c%c%s" % (around.before, code, constructor + 0x10, _U32.pack(size)), around.after
 
 
-def annotated(around: Around, annotations: Sequence[tuple[Value, Value]]) -> Around:
+def annotated(around: BodyFraming, annotations: Sequence[tuple[Value, Value]]) -> BodyFraming:
     """Return it with these message-annotations, which replace those of the same names.
 
     As in `redelivered`, a whole message and sections that make no sense stay as they are.
@@ -243,10 +243,10 @@ def annotated(around: Around, annotations: Sequence[tuple[Value, Value]]) -> Aro
     names = {name for name, _ in annotations}
     entries = (*(entry for entry in known if entry[0] not in names), *annotations)
     section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, types.write(Map(entries)))
-    return Around(around.form, before[:begin] + section + before[end:], around.after)
+    return BodyFraming(around.form, before[:begin] + section + before[end:], around.after)
 
 
-def redelivered(around: Around, deliveries: int) -> Around:
+def redelivered(around: BodyFraming, deliveries: int) -> BodyFraming:
     """Return it with a header that says how often it was delivered before (part 3, section 3.2.1).
 
     A message that is stored as a whole stays as it is, and so does one whose sections make no sense: a
@@ -266,7 +266,7 @@ def redelivered(around: Around, deliveries: int) -> Around:
     values = (values + [types.NULL] * _HEADER_FIELDS)[:_HEADER_FIELDS]
     values[3], values[4] = types.write(False), types.uint(deliveries)
     header = b"\x00\x53%c%s" % (Section.HEADER, types.write_fields(values))
-    return Around(around.form, header + rest, around.after)
+    return BodyFraming(around.form, header + rest, around.after)
 
 
 _HEADER_FIELDS = 5

@@ -10,7 +10,7 @@ from struct import Struct
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import serials, stored, translation, types
 from omq.protocol.amqp_1_0.frames import SHORTEST
-from omq.protocol.amqp_1_0.stored import Around
+from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
 
@@ -25,7 +25,7 @@ MOST_OVERHEAD = 64
 """The octets of a frame before its payload: never more."""
 
 
-def head_around(head: bytes, portion: Portion) -> Around:
+def head_around(head: bytes, portion: Portion) -> BodyFraming:
     """Return what stands around the body of a message with this stored head, whichever protocol wrote it. The
     head counts in `portion`.
     """

@@ -28,7 +28,7 @@ from omq.protocol.amqp.portions import Portion, Translation
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import stored, types
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.stored import PLAIN, Around, BodyKind
+from omq.protocol.amqp_1_0.stored import PLAIN, BodyFraming, BodyKind
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
 
 _PERSISTENT = 2
@@ -48,14 +48,14 @@ _TYPES = {
 _MOST_MILLISECONDS = 2**63 - 1
 
 
-def from_head(octets: bytes, portion: Portion) -> Around:
+def from_head(octets: bytes, portion: Portion) -> BodyFraming:
     """Return the sections before the body of the message with this head. The body is one data section. The
     work counts in `portion`.
     """
     return _translation.of(portion, octets)
 
 
-def _from_head(octets: bytes) -> Around:
+def _from_head(octets: bytes) -> BodyFraming:
     try:
         octets, beyond = _split(octets)
         decoded = head.decode(octets)
@@ -114,7 +114,7 @@ def _from_head(octets: bytes) -> Around:
             _map(Section.APPLICATION_PROPERTIES, simple),
         )
     )
-    return Around(BodyKind.DATA, before, b"")
+    return BodyFraming(BodyKind.DATA, before, b"")
 
 
 def _split(octets: bytes) -> tuple[bytes, bytes]:

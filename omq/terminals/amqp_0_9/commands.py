@@ -21,7 +21,7 @@ from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import failed, problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 
@@ -44,7 +44,7 @@ class Commands:
         outbox: Outbox,
         sender: Sender,
         memory: Memory,
-        excused: Excuse,
+        excused: LivenessPause,
         direct: DirectLeases | None,
         consuming: Consuming,
     ) -> None:

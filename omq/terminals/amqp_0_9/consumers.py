@@ -11,7 +11,7 @@ from omq.drivers.seam import Channel, CreditKind, EndReason, Flow
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
-from omq.terminals.connection.at_once import AT_ONCE_OCTETS
+from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 

@@ -6,7 +6,7 @@ channel may come between them. Between two pieces of a long body, other channels
 
 from collections.abc import Callable
 
-from omq.drivers.seam import Channel, Gone
+from omq.drivers.seam import Channel, Unavailable
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.forwarding import Unfinished
@@ -17,7 +17,7 @@ class Contents:
     """The messages of one channel, one after another."""
 
     def __init__(
-        self, channel: int, sender: Sender, outbox: Outbox, tell: Callable[[bytes, Gone], None]
+        self, channel: int, sender: Sender, outbox: Outbox, tell: Callable[[bytes, Unavailable], None]
     ) -> None:
         """Create the contents of a channel, none of them begun. `tell` logs that messages of a topic are
         gone.
@@ -50,7 +50,7 @@ class Contents:
             return False
         left, self._left = self._left, None
         try:
-            sent: Gone | Unfinished | None
+            sent: Unavailable | Unfinished | None
             if left is None:
                 sent = await forwarder.forward_piece(topic, channel, form, is_wanted)
             else:
@@ -58,7 +58,7 @@ class Contents:
         except BaseException:
             self.leave(source)
             raise
-        if isinstance(sent, Gone):
+        if isinstance(sent, Unavailable):
             self._tell(topic, sent)  # AMQP has no way to tell the client
         if isinstance(sent, Unfinished):
             self._left, self._source = sent, source

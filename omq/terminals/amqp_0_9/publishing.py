@@ -27,8 +27,8 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import ChannelPost, Group, Groups
 from omq.terminals.amqp_0_9.refusals import problem_of
-from omq.terminals.connection.at_once import AtOnce
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.immediate_sends import ImmediateSends
+from omq.terminals.connection.liveness import LivenessPause
 from omq.threads import in_thread
 from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, joined
 
@@ -65,7 +65,7 @@ class Publishing:
     """The publishing side of one connection."""
 
     def __init__(
-        self, topology: Topology, outbox: Outbox, user: bytes, excused: Excuse, at_once: AtOnce
+        self, topology: Topology, outbox: Outbox, user: bytes, excused: LivenessPause, at_once: ImmediateSends
     ) -> None:
         """Create the publishing of a connection. `user` is the name with which the client logged in. Within
         `excused` its silence does not count.

@@ -2,7 +2,7 @@
 
 One task reads methods and messages, and executes them in their order. Another one sends the answers,
 heartbeats and the messages of the consumers in turn. Confirms and a few messages leave in the task that reads
-what was published, if nothing waits to be sent (`omq.terminals.connection.at_once`).
+what was published, if nothing waits to be sent (`omq.terminals.connection.immediate_sends`).
 """
 
 import logging
@@ -17,22 +17,22 @@ from omq.access.leases import Principal
 from omq.access.session import Session
 from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Channel, Gone, Octets
+from omq.drivers.seam import ACCEPTED, Channel, Octets, Unavailable
 from omq.logs import quoted, subject
 from omq.model import Topic
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
     AckRun,
-    Called,
     ChannelFault,
+    CloseAnswered,
     ClosedByPeer,
     ConnectionFault,
     Event,
-    Freed,
     LongBegun,
     LongEnded,
     LongPart,
+    MethodCalled,
     Opened,
     PublishRun,
     Reply,
@@ -49,19 +49,19 @@ from omq.terminals.amqp_0_9.consuming import Consuming
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import DirectLeases
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
-from omq.terminals.amqp_0_9.introduction import has_capability, server_properties
 from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
 from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
+from omq.terminals.amqp_0_9.peer_properties import has_capability, server_properties
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
+from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
-from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.login import BadLogin
-from omq.terminals.connection.states import Greeting, Over
+from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     Kind,
@@ -92,11 +92,11 @@ class Closing:
     """The server has sent Connection.Close, and waits for the answer."""
 
 
-State = Greeting | Serving | Closing | Over
+State = Greeting | Serving | Closing | InputEnded
 """The states of a connection.
 
               Start-Ok             Close of the client, input ended
-    Greeting ----------> Serving -----------------------------------> Over
+    Greeting ----------> Serving -----------------------------------> InputEnded
         |                   |                                          ^
         | a problem         | a problem, shut_down                     | Close-Ok, or too late
         +-------------------+------------------> Closing --------------+
@@ -138,7 +138,7 @@ class AmqpTerminal:
         try:
             await self._duplex.serve(self)
         finally:
-            self._state = Over()
+            self._state = InputEnded()
             self._close_channels()
             if self._long is not None:
                 self._long.close()
@@ -193,7 +193,7 @@ class AmqpTerminal:
                     self._duplex.scope.cancel()
             case Serving():
                 self._look_for_life(now)
-            case Closing() | Over():
+            case Closing() | InputEnded():
                 pass  # the time is bounded
             case other:
                 assert_never(other)
@@ -221,20 +221,20 @@ class AmqpTerminal:
                 self._duplex.scope.cancel()
             case Serving():
                 self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
-            case Closing() | Over():
+            case Closing() | InputEnded():
                 pass
             case other:
                 assert_never(other)
 
     def _fail(self, problem: ConnectionProblem) -> None:
         """End the connection with Connection.Close."""
-        if isinstance(self._state, Closing | Over):
+        if isinstance(self._state, Closing | InputEnded):
             return
         self._transport.ends(str(problem))
         self._state = Closing()
         self._close_channels()
         self._outbox.add(self._protocol.close(problem))
-        say_goodbye(self._duplex.scope)
+        set_closing_deadline(self._duplex.scope)
 
     def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
         self._close_channel(channel.number, problem)
@@ -260,12 +260,12 @@ class AmqpTerminal:
 
     def _end(self) -> None:
         """Read nothing more, and send what is in the outbox."""
-        self._state = Over()
+        self._state = InputEnded()
         self._close_channels()
-        say_goodbye(self._duplex.scope)
+        set_closing_deadline(self._duplex.scope)
         self._sender.signal.set()
 
-    # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
+    # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and confirms that are ready."""
@@ -296,7 +296,7 @@ class AmqpTerminal:
         self._context.at_once.add(self)
 
     def send_at_once(self) -> None:
-        """Send what is ready in this task (`omq.terminals.connection.at_once.Prompt`)."""
+        """Send what is ready in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
         if not self._sender.may_send_at_once():
             self.send_soon()
             return
@@ -324,7 +324,7 @@ class AmqpTerminal:
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
-        return isinstance(self._state, Over) and not self._outbox
+        return isinstance(self._state, InputEnded) and not self._outbox
 
     def due(self) -> float:
         return self._heartbeats.due
@@ -370,7 +370,7 @@ class AmqpTerminal:
         held = self._protocol.unfinished + (0 if self._long is None else self._long.octets)
         if admission.must_hold(held):
             await admission.hold(held)
-        return not isinstance(self._state, Over)
+        return not isinstance(self._state, InputEnded)
 
     async def _flush(self) -> None:
         if isinstance(self._state, Serving):
@@ -383,7 +383,7 @@ class AmqpTerminal:
                 await self._publish(event)
             case AckRun(number, ranges):
                 self._acknowledge(number, ranges)
-            case Called(number, method):
+            case MethodCalled(number, method):
                 await self._flush()
                 await self._call(number, method)
             case LongBegun(number) | LongPart(number) | LongEnded(number):
@@ -408,9 +408,9 @@ class AmqpTerminal:
                         await closed.settled()
                 self._drop(number)
                 self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
-            case Freed(0):
+            case CloseAnswered(0):
                 self._end()
-            case Freed():
+            case CloseAnswered():
                 pass
             case Reply(octets):
                 self._outbox.add(octets)
@@ -519,7 +519,7 @@ class AmqpTerminal:
         except ConnectionProblem as problem:
             self._fail(problem)
 
-    def _tell_gap(self, topic: bytes, gap: Gone) -> None:
+    def _tell_gap(self, topic: bytes, gap: Unavailable) -> None:
         """Log that a consumer misses messages: AMQP has no way to tell the client."""
         peer = self._transport.peer()
         line = f"{peer}: {quoted(topic)}: messages {gap.first} to {gap.last} are gone: {gap.reason}"

@@ -14,7 +14,7 @@ from omq.drivers.seam import Cut, Octets
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
-from omq.protocol.amqp_1_0.stored import Around
+from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq.protocol.amqp_1_0.transfers import Framing, head_around
 from omq.terminals.connection.forms import cut_at
 from omq_storage.blocks import FRAME_HEADER
@@ -228,7 +228,7 @@ class Begun:
     """
 
     def __init__(
-        self, form: Transfers, message: int, around: Around, size: int, framed: _Framed | None
+        self, form: Transfers, message: int, around: BodyFraming, size: int, framed: _Framed | None
     ) -> None:
         """Create a message in pieces. `framed` has its delivery-id, if a part of it has been framed
         before.
@@ -309,7 +309,7 @@ class Begun:
             self._framed = None
 
 
-def around_of(head: bytes, deliveries: int, portion: Portion) -> Around:
+def around_of(head: bytes, deliveries: int, portion: Portion) -> BodyFraming:
     """Return what stands around a body that was delivered so often before. The work counts in `portion`."""
     around = head_around(head, portion)
     if not deliveries:

@@ -17,7 +17,7 @@ from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import rejection
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.liveness import LivenessPause
 from omq_storage.batches import Batch, Bodies, joined
 
 
@@ -50,7 +50,7 @@ class Incoming(Producing):
         name: bytes,
         credit: int,
         wake: Callable[["Incoming"], None],
-        excused: Excuse,
+        excused: LivenessPause,
     ) -> None:
         """Create a producer that has sent nothing. `wake` is called when there may be outcomes to tell.
         Within `excused` the silence of the client does not count.

@@ -18,17 +18,17 @@ from omq.protocol.amqp_1_0.events import Outcome, Part, StoredRun
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
+from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
-from omq.terminals.amqp_1_0.finding import Finder
 from omq.terminals.amqp_1_0.incoming import Incoming
 from omq.terminals.amqp_1_0.offsets import replay_of
 from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.amqp_1_0.relay import Relay
-from omq.terminals.connection.at_once import AT_ONCE_OCTETS
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
+from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 
@@ -45,7 +45,7 @@ class Links:
         config: Config,
         sender: Sender,
         wake: Callable[[], None],
-        excused: Excuse,
+        excused: LivenessPause,
     ) -> None:
         """Create the links of a connection. `wake` is called when there is something to `tell`, or there are
         messages of nodes to send. Within `excused` the silence of the client does not count.
@@ -53,7 +53,7 @@ class Links:
         self._session = session
         self._direct = direct
         self._config = config
-        self._finder = Finder(session, config)
+        self._finder = AddressResolver(session, config)
         self._sender = sender
         self._wake = wake
         self._excused = excused

@@ -14,9 +14,9 @@ from omq.drivers.seam import (
     CreditKind,
     EndReason,
     Flow,
-    Gone,
     Modified,
     Outcome,
+    Unavailable,
 )
 from omq.logs import quoted
 from omq.protocol.amqp_1_0 import events, performatives
@@ -123,7 +123,7 @@ class Outgoing(Generic[C]):
             return False
         self._is_sending = True
         self.link.session.begin_send()
-        gone: Gone | None = None
+        gone: Unavailable | None = None
         try:
             gone = await self._sender.forwarder.forward(
                 self.topic.topic, channel, self._form, lambda: not self._is_closed

@@ -22,13 +22,13 @@ from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.performatives import Target
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
+from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import state_for
-from omq.terminals.amqp_1_0.finding import Finder
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.liveness import LivenessPause
 from omq_storage.batches import Bodies
 
 ADDRESSES_IN_TURN = 16
@@ -56,10 +56,10 @@ class Relay(Producing):
         link: ReceivingLink,
         session: Session,
         direct: Direct,
-        finder: Finder,
+        finder: AddressResolver,
         credit: int,
         wake: Callable[["Relay"], None],
-        excused: Excuse,
+        excused: LivenessPause,
     ) -> None:
         """Create a relay that has received nothing. `wake` is called when there are outcomes to send. Within
         `excused` the silence of the client does not count.

@@ -1,8 +1,8 @@
 """The terminal of AMQP 1.0: one connection (docs/AMQP-1.0.md).
 
 One task reads frames, and executes what they mean in their order. It sends answers and messages of nodes
-without queues at once, if nothing waits to be sent (`omq.terminals.connection.at_once`). Another task sends
-the rest, heartbeats, and the messages of topics, the links in turn.
+without queues at once, if nothing waits to be sent (`omq.terminals.connection.immediate_sends`). Another
+task sends the rest, heartbeats, and the messages of topics, the links in turn.
 """
 
 import logging
@@ -40,11 +40,11 @@ from omq.protocol.amqp_1_0.events import (
 )
 from omq.terminals.amqp_1_0.links import Links
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
+from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
-from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.login import BadLogin, read_plain
-from omq.terminals.connection.states import Greeting, Over
+from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     Kind,
@@ -67,7 +67,7 @@ class Serving:
     """The connection is open."""
 
 
-State = Greeting | Serving | Over
+State = Greeting | Serving | InputEnded
 
 Immediate = StoredRun | Aborted | Outcome | Credit | WindowOpened
 """What is executed without waiting for anything."""
@@ -116,7 +116,7 @@ class Amqp1Terminal:
         try:
             await self._duplex.serve(self)
         finally:
-            self._state = Over()
+            self._state = InputEnded()
             self._drop(self._protocol.lost())  # also if the connection was cut off
             if self._admitted is not None:
                 self._admitted.session.close()
@@ -169,7 +169,7 @@ class Amqp1Terminal:
                 elif now - self._heard > 2 * IDLE_SECONDS:
                     text = "local-idle-timeout expired"
                     self._fail(ConnectionProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text))
-            case Over():
+            case InputEnded():
                 pass  # the time is bounded
             case other:
                 assert_never(other)
@@ -190,7 +190,7 @@ class Amqp1Terminal:
                 self._duplex.scope.cancel()
             case Serving():
                 self._fail(ConnectionProblem(Condition.CONNECTION_FORCED, why))
-            case Over():
+            case InputEnded():
                 pass
             case other:
                 assert_never(other)
@@ -201,7 +201,7 @@ class Amqp1Terminal:
         self._drop(self._protocol.close(problem))
         self._collect()
         self._sender.signal.set()
-        say_goodbye(self._duplex.scope)
+        set_closing_deadline(self._duplex.scope)
 
     def _drop(self, events: Iterator[Event]) -> None:
         """Detach all links: the connection ends."""
@@ -213,11 +213,11 @@ class Amqp1Terminal:
     def _end(self) -> None:
         """Read nothing more, and send what waits."""
         self._drop(self._protocol.lost())
-        self._state = Over()
-        say_goodbye(self._duplex.scope)
+        self._state = InputEnded()
+        set_closing_deadline(self._duplex.scope)
         self._sender.signal.set()
 
-    # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
+    # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
     def _collect(self) -> None:
         """Take what the protocol has to send."""
@@ -231,7 +231,7 @@ class Amqp1Terminal:
         self._context.at_once.add(self)
 
     def send_at_once(self) -> None:
-        """Send what is ready in this task (`omq.terminals.connection.at_once.Prompt`)."""
+        """Send what is ready in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
         if not self._sender.may_send_at_once():
             self.send_soon()
             return
@@ -274,7 +274,7 @@ class Amqp1Terminal:
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
-        return isinstance(self._state, Over) and not self._waiting
+        return isinstance(self._state, InputEnded) and not self._waiting
 
     def due(self) -> float:
         return self._heartbeat_due
@@ -419,7 +419,7 @@ class Amqp1Terminal:
         peer = self._transport.peer()
         if problem is not None:
             log.info("%s: closed: %s", peer, problem, extra=subject(peer=peer))
-            say_goodbye(self._duplex.scope)
+            set_closing_deadline(self._duplex.scope)
         elif error is not None:
             said = quoted(f"{error.condition}: {error.description or ''}".encode())
             log.info("%s closed with %s", peer, said, extra=subject(peer=peer))

@@ -10,7 +10,7 @@ from omq.access.control import AccessControl
 from omq.config import Config
 from omq.drivers.memory import Memory
 from omq.logs import LogThrottle, quoted
-from omq.terminals.connection.at_once import AtOnce
+from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import Transport
 
@@ -26,7 +26,7 @@ class Context(Struct, frozen=True):
     config: Config
     pace: Pace
     """Bounds what all connections send in one round of the scheduler."""
-    at_once: AtOnce
+    at_once: ImmediateSends
     """The connections that have something to send because of what another one reads."""
     connects: LogThrottle
     """The log of clients that have connected."""
@@ -45,7 +45,7 @@ class Context(Struct, frozen=True):
             memory,
             config,
             Pace(),
-            AtOnce(),
+            ImmediateSends(),
             connects=LogThrottle.of_connections("clients connected"),
             untold=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"

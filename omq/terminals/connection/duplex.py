@@ -12,12 +12,12 @@ import trio
 from omq.access.session import Session
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
-from omq.terminals.connection.liveness import Excuse
-from omq.terminals.connection.sender import Sender, Side
+from omq.terminals.connection.liveness import LivenessPause
+from omq.terminals.connection.sender import Sender, SendingTerminal
 from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets, Kind
 
 
-class Endpoint(Side, Protocol):
+class Endpoint(SendingTerminal, Protocol):
     """The interface of the terminal for this loop."""
 
     async def feed(self, received: bytes) -> bool:
@@ -48,7 +48,7 @@ class Duplex:
         self._reading = trio.CancelScope()
         self.scope = arrival.scope
         """Cancel it to cut the connection off."""
-        self.excused = Excuse()
+        self.excused = LivenessPause()
         """Within it the client does not count as silent, because the server does not read the connection."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused)
         self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)

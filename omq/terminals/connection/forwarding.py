@@ -8,8 +8,8 @@ The rest of the message that is begun must follow, because a frame cannot be wit
 
 - **The channel gives it again** (`_Given`), a piece at a time, from the store. Nothing of it is held here. If
   no message is begun this is the case, too: the channel gives everything again that was not sent.
-- **It is in hand** (`_InHand`): octets that nobody can give again, or so few of them that reading them again
-  would not be worth it. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
+- **It is in hand** (`_Remainder`): octets that nobody can give again, or so few of them that it would not be
+  worth reading them again. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
   counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
   of the memory for stalled clients (`omq.drivers.stalled`).
 """
@@ -26,12 +26,12 @@ from omq.drivers.seam import (
     SLOW_SECONDS,
     Channel,
     Cut,
-    Gone,
     Messages,
+    MessageTruncated,
     Octets,
     Piece,
-    Rest,
-    Torn,
+    RemainderHolder,
+    Unavailable,
 )
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
@@ -48,7 +48,7 @@ class _Given(Struct, frozen=True):
     """The message that is begun, if one is."""
 
 
-class _InHand(Struct, frozen=True):
+class _Remainder(Struct, frozen=True):
     """The rest of the message that is begun."""
 
     begun: Begun
@@ -58,7 +58,7 @@ class _InHand(Struct, frozen=True):
     """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
 
 
-_Left = _Given | _InHand
+_Left = _Given | _Remainder
 
 
 class Unfinished(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Forwarder:
 
     async def forward(
         self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
-    ) -> Gone | None:
+    ) -> Unavailable | None:
         """Send what the channel of this topic has at once, unless it is not wanted any more when it was
         taken; or return the news that messages are gone.
 
@@ -134,7 +134,7 @@ class Forwarder:
 
     async def forward_piece(
         self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
-    ) -> Gone | Unfinished | None:
+    ) -> Unavailable | Unfinished | None:
         """Do as `forward`, but return in the middle of a message that is sent in pieces, after a piece that
         the client has taken: `go_on` sends the next one, after those of others.
 
@@ -143,7 +143,7 @@ class Forwarder:
         taken = await channel.take()
         if taken is None:
             return None
-        if isinstance(taken, Gone):
+        if isinstance(taken, Unavailable):
             return taken if is_wanted() else None
         if not is_wanted():
             channel.written(0)  # so it does not count as delivered
@@ -281,14 +281,14 @@ class Forwarder:
         block, begun, body = begin_behind(form, cuts, count, octets)
         channel.written(earlier + count, begun.body)
         if len(body) <= LITTLE_OCTETS:
-            return _InHand(begun, bytes(body), None)
+            return _Remainder(begun, bytes(body), None)
         match channel.rest:
-            case Rest.GIVEN_AGAIN:
+            case RemainderHolder.GIVEN_AGAIN:
                 return _Given(begun)
-            case Rest.COUNTED:
-                return _InHand(begun, body, None)
-            case Rest.HELD:
-                return _InHand(begun, body, block)
+            case RemainderHolder.COUNTED:
+                return _Remainder(begun, body, None)
+            case RemainderHolder.HELD:
+                return _Remainder(begun, body, block)
             case other:
                 assert_never(other)
 
@@ -318,7 +318,7 @@ class Forwarder:
                     await self._transport.wait_taken()
                     return None
                 return await self._send_piece(channel, begun, await self._next_piece(topic, channel))
-            case _InHand(begun, body, share):
+            case _Remainder(begun, body, share):
                 if share is None:
                     parts = begun.framed(body)
                     await self._push(parts)
@@ -338,7 +338,7 @@ class Forwarder:
             if isinstance(taken, Piece):
                 return taken
             why = "the topic was deleted"
-        except Torn as torn:
+        except MessageTruncated as torn:
             why = str(torn)
         except StoreError as problem:
             why = for_clients(problem).text

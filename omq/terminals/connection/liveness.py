@@ -11,7 +11,7 @@ def look_seconds(ping_seconds: float) -> float:
     return min(LOOK_SECONDS, ping_seconds / 4)
 
 
-class Tick(Enum):
+class LivenessCheck(Enum):
     """The result of a check of the clock."""
 
     NOTHING = "nothing"
@@ -21,7 +21,7 @@ class Tick(Enum):
     """Too many pings are unanswered, the last of them for a whole interval."""
 
 
-class Excuse:
+class LivenessPause:
     """Within this block the silence of the client does not count, because the server does not read it."""
 
     __slots__ = ("_depth",)
@@ -71,10 +71,10 @@ class Liveness:
         """The terminal counts every command here."""
         self._seen = 0  # the count at the last check
         self._unanswered = 0
-        self.excused = Excuse()
+        self.excused = LivenessPause()
         self._sent: int | None = None
 
-    def tick(self, now: float) -> Tick:
+    def tick(self, now: float) -> LivenessCheck:
         """Check the clock. The first ping is due an interval after the first check."""
         if self._last is None:
             self._last = now
@@ -82,14 +82,14 @@ class Liveness:
             self._seen = self.signs
             self._unanswered = 0
         if now - self._last < self._interval:
-            return Tick.NOTHING
+            return LivenessCheck.NOTHING
         if not self.excused.is_active:
             if 0 < self._missed <= self._unanswered:
-                return Tick.DEAD
+                return LivenessCheck.DEAD
             self._unanswered += 1
         self._last = now
         self.is_ping_due = True
-        return Tick.PING
+        return LivenessCheck.PING
 
     def is_stuck(self, now: float, sent: int, *, waiting: bool = False) -> bool:
         """Return whether a client that has closed its sending side has taken nothing for as long as

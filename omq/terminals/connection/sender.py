@@ -68,7 +68,7 @@ class BlockShare(Struct, frozen=True):
     frames: Octets
 
 
-class Side(Protocol):
+class SendingTerminal(Protocol):
     """The terminal, as its sender sees it. None of these methods waits."""
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
@@ -130,7 +130,7 @@ class Sender:
         self._exempt: dict[Source, None] = {}  # those among them that need not wait for the rate limit
         self.signal = Signal()
         """Set it when something is urgent, or `has_ended` changes."""
-        self._side: Side | None = None  # while it runs
+        self._side: SendingTerminal | None = None  # while it runs
         self._has_ended = False  # not before it runs: sources may be ready by then
         self._is_busy = False  # in the middle of a turn
         self.stalled_at: int | None = None
@@ -271,7 +271,7 @@ class Sender:
 
     # -- the task ------------------------------------------------------------------------------------------
 
-    async def run(self, side: Side) -> None:
+    async def run(self, side: SendingTerminal) -> None:
         """Send until `side` has ended. Raises trio.BrokenResourceError."""
         self.forwarder.channels = side.channels
         self._side = side
@@ -318,14 +318,14 @@ class Sender:
             self._exempt.clear()
             self.backlog.close()
 
-    def _next(self, side: Side) -> Source | None:
+    def _next(self, side: SendingTerminal) -> Source | None:
         if not self._ready or not side.may_forward():
             return None
         if self._messages is None or self._messages.is_open():
             return next(iter(self._ready))
         return next(iter(self._exempt), None)
 
-    def _may_precede(self, side: Side) -> bool:
+    def _may_precede(self, side: SendingTerminal) -> bool:
         """Return whether the next source may have its turn although there is a backlog.
 
         While others push without a pause, the backlog never ends, and the sources must have turns all the
@@ -418,7 +418,7 @@ class Sender:
         self.delivered += position - share.position
         share.flow.passed(position, octets)
 
-    async def _complete(self, side: Side) -> None:
+    async def _complete(self, side: SendingTerminal) -> None:
         rest, self._rest = self._rest, b""
         before = self._transport.sent
         try:
@@ -429,7 +429,7 @@ class Sender:
             if self._messages is not None:
                 self._messages.spend(self._transport.sent - before)
 
-    async def _send_backlog(self, side: Side) -> None:
+    async def _send_backlog(self, side: SendingTerminal) -> None:
         """Send the backlog that there is now. Answers go behind it: one of them may tell that no message of a
         topic will follow.
         """
@@ -452,7 +452,7 @@ class Sender:
                 side.urgent_sent()
         await self.forwarder.send([])
 
-    async def _send_urgent(self, side: Side, urgent: Sequence[Octets]) -> None:
+    async def _send_urgent(self, side: SendingTerminal, urgent: Sequence[Octets]) -> None:
         before = self._transport.sent
         try:
             await self.forwarder.send(urgent)
@@ -463,7 +463,7 @@ class Sender:
                     limit.spend(octets)
             side.urgent_sent()
 
-    def _wait(self, side: Side) -> Awaitable[None]:
+    def _wait(self, side: SendingTerminal) -> Awaitable[None]:
         until = side.due()
         if self._answers is not None and not self._answers.is_open():
             until = min(until, self._answers.until, trio.current_time() + LIMIT_LOOK_SECONDS)

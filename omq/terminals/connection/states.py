@@ -10,5 +10,5 @@ class Greeting(Struct, frozen=True):
     """The time by which it must be known."""
 
 
-class Over(Struct, frozen=True):
+class InputEnded(Struct, frozen=True):
     """Nothing more is read. Answers that wait are sent if the connection still lasts."""

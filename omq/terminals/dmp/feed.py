@@ -17,7 +17,7 @@ from omq.access.control import LeasedSession
 from omq.access.leases import DmpEnd
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, Gone, Octets
+from omq.drivers.seam import Channel, Octets, Unavailable
 from omq.logs import quoted
 from omq.model import Topic
 from omq.protocol.amqp import head as stored_head
@@ -211,8 +211,12 @@ class FeedService:
             await self._report(gone)
         return not feed.has_ended and feed.channel.ready()
 
-    async def _report(self, what: str | Gone) -> None:
+    async def _report(self, what: str | Unavailable) -> None:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):
-            told = f"messages {what.first} to {what.last}: {what.reason}" if isinstance(what, Gone) else what
+            told = (
+                f"messages {what.first} to {what.last}: {what.reason}"
+                if isinstance(what, Unavailable)
+                else what
+            )
             peer, topic = self._transport.peer(), self._feed.topic.topic
             self._context.untold.add(f"{peer}: feed {quoted(topic)}: {told}", peer=peer, topic=topic)

@@ -41,8 +41,8 @@ from omq.protocol.dmp.server import (
     SinkReady,
 )
 from omq.protocol.handshake import DMP_HEADER
+from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
-from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -162,7 +162,7 @@ class DmpTerminal:
         self._waiting.cancel()
         if isinstance(self._service, SinkService):
             self._service.shut_down(why)
-        say_goodbye(self._scope)
+        set_closing_deadline(self._scope)
 
     async def _converse(self) -> None:
         self._waiting.deadline = trio.current_time() + self._context.config.handshake_seconds

@@ -11,8 +11,8 @@ from omq.drivers.seam import Channel
 from omq.model import Topic
 from omq.protocol.http import websocket
 from omq.protocol.http.requests import BadRequest, HttpAnswer, Request, Requests
+from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
-from omq.terminals.connection.goodbye import say_goodbye
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     Kind,
@@ -170,4 +170,4 @@ class HttpTerminal:
         self._is_stopping = True
         if self._reading is not None:
             self._reading.cancel()
-        say_goodbye(self._scope)
+        set_closing_deadline(self._scope)

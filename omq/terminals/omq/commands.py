@@ -19,7 +19,7 @@ from omq.model import Delivery, Persistence
 from omq.protocol.omq import types
 from omq.protocol.omq.lines import Event, Parsed
 from omq.protocol.omq.sentences import sentence
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.held import HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswers
@@ -59,7 +59,7 @@ class Commands:
         subscriptions: Subscriptions,
         held: HeldPublishes,
         watching: Watching,
-        excused: Excuse,
+        excused: LivenessPause,
     ) -> None:
         """Create the commands of a connection. Within `excused` the liveness check does not count the silence
         of the client.

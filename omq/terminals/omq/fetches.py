@@ -18,7 +18,7 @@ from omq.drivers.driver import READ_OCTETS
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import DELETED, Refused
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.drivers.signal import Signal
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
@@ -216,7 +216,7 @@ class Fetches:
             return await self._send_large(topic, command, large)
         if topic.deleted:
             raise Refused.of(DELETED)
-        if isinstance(found, Gone):
+        if isinstance(found, Unavailable):
             self._hold(0)
             last = min(found.last, until - 1)
             await self._send([_error(command, gone(position, last, found.reason))])

@@ -27,7 +27,7 @@ from omq.drivers.offer import NoRoom, Offered
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.signal import Signal
 from omq.drivers.waits import Room
-from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.omq.subscriptions import Subscriptions
 from omq_storage.batches import Batch
 
@@ -42,7 +42,7 @@ CIRCULAR = Failure(Reason.TOPIC_FULL, "the topic is full, and its workers wait f
 ENDING = Failure(Reason.TOPIC_FULL, "the topic is full, and the connection ends")
 
 
-class Held:
+class HeldMessages:
     """Messages of one topic from one read."""
 
     __slots__ = ("batch", "confirmation")
@@ -59,7 +59,7 @@ class HeldPosts:
 
     def __init__(self, place: NoRoom) -> None:
         self.place = place
-        self.posts: deque[Held] = deque()
+        self.posts: deque[HeldMessages] = deque()
 
 
 class HeldPublishes:
@@ -88,7 +88,7 @@ class HeldPublishes:
         session: Session,
         subscriptions: Subscriptions,
         nursery: trio.Nursery,
-        excused: Excuse,
+        excused: LivenessPause,
     ) -> None:
         """Hold nothing yet. `nursery` is the one of the connection. Within `excused` its silence does not
         count.
@@ -125,7 +125,7 @@ class HeldPublishes:
             assert place is not None, "the first messages that are held have a place"
             line = self.lines[topic] = HeldPosts(place)
             self._wait_at(topic, place)
-        held = Held(batch)
+        held = HeldMessages(batch)
         line.posts.append(held)
         self.octets += batch.octets
         lacking = self.octets - FREE_OCTETS - self._counted

@@ -15,7 +15,7 @@ from omq.access.leases import DmpEnd
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure
 from omq.drivers.routed import RoutedPost
-from omq.drivers.seam import Gone
+from omq.drivers.seam import Unavailable
 from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone, sentence
@@ -124,12 +124,12 @@ class Replies:
         if self._room is not None:
             self._room.unpark_all()
 
-    async def report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
+    async def report(self, end: DmpEnd, topic: bytes, what: str | Unavailable) -> None:
         """Report what happened on a DMP connection whose lease was granted here. Waits for room, like a
         command.
         """
         await self.room()
-        words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
+        words = gone(what.first, what.last, what.reason) if isinstance(what, Unavailable) else what
         self.add(Error(sentence(end.value, topic, words)))
 
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:

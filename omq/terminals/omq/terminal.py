@@ -24,11 +24,11 @@ from omq.protocol.omq.frames import encode
 from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, sentence
 from omq.terminals.connection.admission import ReadAdmission
+from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
-from omq.terminals.connection.goodbye import say_goodbye
-from omq.terminals.connection.liveness import Liveness, Tick
+from omq.terminals.connection.liveness import Liveness, LivenessCheck
 from omq.terminals.connection.sender import Sender
-from omq.terminals.connection.states import Greeting, Over
+from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -75,18 +75,18 @@ class Finishing(Struct, frozen=True):
     """Everything is answered. The subscriptions get the messages that are there, and no later ones."""
 
 
-State = Greeting | Serving | Stopping | Answering | Finishing | Over
+State = Greeting | Serving | Stopping | Answering | Finishing | InputEnded
 """The states of a connection.
 
                    Connect              input ended              all answered
-    Greeting ------------------> Serving ----------> Answering ---------------> Finishing ---> Over
+    Greeting ------------------> Serving ----------> Answering ---------------> Finishing ---> InputEnded
         |                           |                    ^
         |        fail, shut_down    |                    | the reader has stopped
         +---------------------------+---> Stopping ------+
 
 Input also ends at a line that is too long, and at a first command that is not Connect, so Greeting can lead
-to Answering. A connection that breaks is Over at once. `fail` and `shut_down` in Answering make it hurried,
-and in Finishing they end the subscriptions.
+to Answering. A connection that breaks is InputEnded at once. `fail` and `shut_down` in Answering make it
+hurried, and in Finishing they end the subscriptions.
 """
 
 
@@ -171,7 +171,7 @@ class OmqTerminal:
                 await self._read()
             await self._transport.finish()
         finally:
-            self._state = Over()
+            self._state = InputEnded()
             if self._held is not None:
                 self._held.refuse(ENDING)
             self._subscriptions.close_all()
@@ -245,7 +245,7 @@ class OmqTerminal:
                 # The client cannot answer any more, but it can read.
                 if self._liveness.is_stuck(now, self._transport.sent, waiting=self._sender.is_limited):
                     self._scope.cancel()
-            case Over():
+            case InputEnded():
                 pass
             case other:
                 assert_never(other)
@@ -254,11 +254,11 @@ class OmqTerminal:
         if self._held is not None:
             self._held.look()
         match self._liveness.tick(now):
-            case Tick.NOTHING:
+            case LivenessCheck.NOTHING:
                 pass
-            case Tick.PING:
+            case LivenessCheck.PING:
                 self._sender.signal.set()
-            case Tick.DEAD:
+            case LivenessCheck.DEAD:
                 missed = self._context.config.missed_pings
                 self.fail(
                     sentence("Ping", None, f"{missed} in a row were not answered, the connection is closed")
@@ -296,7 +296,7 @@ class OmqTerminal:
                 self._state = Answering(is_hurried=True)
             case Finishing():
                 pass
-            case Over():
+            case InputEnded():
                 return
             case other:
                 assert_never(other)
@@ -305,9 +305,9 @@ class OmqTerminal:
         self._subscriptions.close_all()
         self._fetches.stop()
         self._sender.signal.set()
-        say_goodbye(self._scope)
+        set_closing_deadline(self._scope)
 
-    # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
+    # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
     async def _write(self) -> None:
         while True:
@@ -359,7 +359,7 @@ class OmqTerminal:
                     self._subscriptions.finish()
                     return self._sender.is_idle
                 return False
-            case Finishing() | Over():
+            case Finishing() | InputEnded():
                 return self._sender.is_idle
             case other:
                 assert_never(other)

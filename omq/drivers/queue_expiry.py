@@ -8,7 +8,7 @@ from omq.drivers.alarms import Alarm
 from omq.drivers.driver import Driver
 
 
-class Disuse:
+class QueueExpiry:
     """The time since the last use of one queue, which is in use as long as it has consumers."""
 
     def __init__(self, queue: Driver) -> None:

@@ -13,7 +13,7 @@ from omq_storage.levels import Level
 log = logging.getLogger("omq.catalogue")
 
 
-class Leftovers:
+class OrphanedBlocks:
     """The topics whose blocks are left, each with its sync level."""
 
     def __init__(self, calls: StoreCalls, writers: Mapping[Level, Writer]) -> None:

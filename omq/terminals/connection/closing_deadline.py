@@ -6,6 +6,6 @@ GOODBYE_SECONDS = 2.0
 """How long such a connection may take to send its last answers, and to read the client's."""
 
 
-def say_goodbye(scope: trio.CancelScope) -> None:
+def set_closing_deadline(scope: trio.CancelScope) -> None:
     """Let what runs in the scope of a connection end within GOODBYE_SECONDS, or earlier if it has to."""
     scope.deadline = min(scope.deadline, trio.current_time() + GOODBYE_SECONDS)

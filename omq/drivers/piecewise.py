@@ -24,7 +24,7 @@ class Large(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class LoneMessage:
+class PiecewiseMessage:
     """The message that is sent by itself: a part of it is, or is about to be, on the socket."""
 
     message: int
@@ -46,7 +46,7 @@ class LoneMessage:
         return Run(self.message, 1, 1, self.deliveries)
 
     async def take(self) -> Piece:
-        """Return the next piece. Raises Torn."""
+        """Return the next piece. Raises MessageTruncated."""
         assert self.pieces is not None
         piece = await self.pieces.take(slow=self.slow)
         self._taken_at = trio.current_time()

@@ -21,7 +21,7 @@ SPARE_OCTETS = 4 << 20
 _STEP = 16 << 10
 
 
-class SpareRoom:
+class ReservedSpace:
     """The reserved space of an open store.  Any call may come from any thread."""
 
     def __init__(self, path: Path) -> None:

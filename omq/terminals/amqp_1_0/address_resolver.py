@@ -12,7 +12,7 @@ from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.terminals.amqp_1_0.addresses import DirectAddress, Prefixes, TopicAddress, Treatment, resolve
 
 
-class Finder:
+class AddressResolver:
     """What the addresses of one client mean."""
 
     def __init__(self, session: Session, config: Config) -> None:

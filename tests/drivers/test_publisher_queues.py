@@ -2,7 +2,7 @@
 
 import pytest
 
-from omq.drivers.entrance import Entrance, Entrances, Entrant, RoomAnswer
+from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 
 
 class Memory:
@@ -12,7 +12,7 @@ class Memory:
         self.limit = limit
         self.beyond = beyond
         self.used = 0
-        self.lines = Entrances()
+        self.lines = PublisherQueues()
         self.asked: list[tuple[str, int, bool]] = []
         """Topic, octets and whether it was its turn, in the order in which topics asked for memory."""
         self.admitted: list[str] = []
@@ -33,7 +33,7 @@ class Topic:
         self.most = most
         self.idle = idle
         self.held = 0
-        self.entrance = Entrance(self.take, self.give, memory.lines)
+        self.publisher_queue = PublisherQueue(self.take, self.give, memory.lines)
 
     def take(self, octets: int, in_turn: bool) -> RoomAnswer:
         memory = self.memory
@@ -50,45 +50,53 @@ class Topic:
     def give(self, octets: int) -> None:
         self.held -= octets
         self.memory.used -= octets
-        self.entrance.freed()
+        self.publisher_queue.freed()
 
-    def line_up(self, name: str, octets: int = 1) -> Entrant:
-        return self.entrance.line_up(octets, lambda: self.memory.admitted.append(name))
+    def line_up(self, name: str, octets: int = 1) -> WaitingPublisher:
+        return self.publisher_queue.line_up(octets, lambda: self.memory.admitted.append(name))
 
-    def names(self, *names: str) -> list[Entrant]:
+    def names(self, *names: str) -> list[WaitingPublisher]:
         return [self.line_up(name) for name in names]
 
 
 def test_publishers_of_a_topic_are_admitted_in_their_order() -> None:
     memory = Memory(100)
     topic = memory.topic("t", 3)
-    assert topic.entrance.try_enter(2)
-    assert not topic.entrance.try_enter(2)
+    assert topic.publisher_queue.try_enter(2)
+    assert not topic.publisher_queue.try_enter(2)
     first, second, third = topic.line_up("first", 2), topic.line_up("second", 1), topic.line_up("third", 1)
-    assert (topic.entrance.waiting, topic.entrance.is_wanted, topic.entrance.admitted) == (3, True, 0)
+    assert (
+        topic.publisher_queue.waiting,
+        topic.publisher_queue.is_wanted,
+        topic.publisher_queue.admitted,
+    ) == (3, True, 0)
     # There would be room for it, but others came first.
-    assert not topic.entrance.try_enter(1)
+    assert not topic.publisher_queue.try_enter(1)
     topic.give(1)
     assert memory.admitted == ["first"]
-    assert (first.is_admitted, second.is_admitted, topic.entrance.admitted) == (True, False, 1)
-    topic.entrance.go_on(first)
-    assert topic.entrance.admitted == 0
+    assert (first.is_admitted, second.is_admitted, topic.publisher_queue.admitted) == (True, False, 1)
+    topic.publisher_queue.go_on(first)
+    assert topic.publisher_queue.admitted == 0
     topic.give(2)
     assert memory.admitted == ["first", "second", "third"]
-    assert (topic.entrance.waiting, topic.entrance.is_wanted, topic.entrance.admitted) == (0, False, 2)
+    assert (
+        topic.publisher_queue.waiting,
+        topic.publisher_queue.is_wanted,
+        topic.publisher_queue.admitted,
+    ) == (0, False, 2)
     assert third.is_admitted
     assert memory.lines.is_empty()
     with pytest.raises(AssertionError):
-        topic.entrance.go_on(Entrant(1, lambda: None))
+        topic.publisher_queue.go_on(WaitingPublisher(1, lambda: None))
 
 
-def test_an_entrant_admitted_at_once_is_not_called() -> None:
+def test_an_publisher_admitted_at_once_is_not_called() -> None:
     memory = Memory(100)
     topic = memory.topic("t")
-    entrant = topic.line_up("it")
-    assert entrant.is_admitted
+    waiting_publisher = topic.line_up("it")
+    assert waiting_publisher.is_admitted
     assert memory.admitted == []
-    assert topic.entrance.waiting == 0
+    assert topic.publisher_queue.waiting == 0
 
 
 def test_topics_take_turns_with_one_publisher_each() -> None:
@@ -97,8 +105,8 @@ def test_topics_take_turns_with_one_publisher_each() -> None:
     one, two = memory.topic("one"), memory.topic("two")
     one.names("1a", "1b", "1c")
     two.names("2a", "2b", "2c")
-    assert memory.lines.has(one.entrance)
-    assert memory.lines.has(two.entrance)
+    assert memory.lines.has(one.publisher_queue)
+    assert memory.lines.has(two.publisher_queue)
     assert not memory.lines.is_empty()
     memory.limit = 5
     memory.lines.look()
@@ -110,7 +118,7 @@ def test_topics_take_turns_with_one_publisher_each() -> None:
     memory.lines.look()
     assert memory.admitted == ["1a", "2a", "1b", "2b", "1c", "2c"]
     assert memory.lines.is_empty()
-    assert not memory.lines.has(one.entrance)
+    assert not memory.lines.has(one.publisher_queue)
 
 
 def test_the_first_publisher_that_does_not_fit_lets_no_other_pass() -> None:
@@ -143,13 +151,13 @@ def test_topics_with_an_idle_worker_come_first() -> None:
     # A worker of it becomes idle, or is not idle any more: it changes the line, and keeps one place only.
     memory.used = 20
     idle.names("idle 3")
-    memory.lines.wait(busy.entrance, RoomAnswer.ALL_FULL)
+    memory.lines.wait(busy.publisher_queue, RoomAnswer.ALL_FULL)
     busy.idle, idle.idle = True, False
-    memory.lines.wait(idle.entrance, RoomAnswer.MEMORY_FULL)
+    memory.lines.wait(idle.publisher_queue, RoomAnswer.MEMORY_FULL)
     memory.free(1)
     assert memory.admitted[4:] == ["busy 2"]
-    assert not memory.lines.has(busy.entrance)
-    assert memory.lines.has(idle.entrance)
+    assert not memory.lines.has(busy.publisher_queue)
+    assert memory.lines.has(idle.publisher_queue)
     memory.free(11)
     assert memory.admitted[5:] == ["idle 3"]
     assert memory.lines.is_empty()
@@ -161,7 +169,7 @@ def test_a_topic_that_waits_again_keeps_its_place() -> None:
     one, two = memory.topic("one"), memory.topic("two")
     one.names("1a")
     two.names("2a")
-    memory.lines.wait(one.entrance, RoomAnswer.MEMORY_FULL)
+    memory.lines.wait(one.publisher_queue, RoomAnswer.MEMORY_FULL)
     memory.lines.look()  # asks the first, and no other
     assert [name for name, _, _ in memory.asked[-1:]] == ["one"]
     memory.free(1)
@@ -171,18 +179,18 @@ def test_a_topic_that_waits_again_keeps_its_place() -> None:
 def test_a_topic_that_holds_less_is_asked_in_its_turn() -> None:
     memory = Memory(4)
     full, waiting = memory.topic("full", 2), memory.topic("waiting")
-    assert full.entrance.try_enter(2)
-    assert waiting.entrance.try_enter(2)
+    assert full.publisher_queue.try_enter(2)
+    assert waiting.publisher_queue.try_enter(2)
     full.names("full 1", "full 2")
     waiting.names("waiting 1", "waiting 2")
-    assert not memory.lines.has(full.entrance)  # it waits for itself, and not for memory
-    assert memory.lines.has(waiting.entrance)
+    assert not memory.lines.has(full.publisher_queue)  # it waits for itself, and not for memory
+    assert memory.lines.has(waiting.publisher_queue)
     memory.asked.clear()
     full.give(1)
     # First who waits for memory; then the one that gave, behind it.
     assert memory.asked[0] == ("waiting", 1, True)
     assert memory.admitted == ["waiting 1"]
-    assert memory.lines.has(full.entrance)
+    assert memory.lines.has(full.publisher_queue)
     full.give(1)
     assert memory.admitted == ["waiting 1", "full 1"]
     assert ("full", 1, True) in memory.asked
@@ -198,22 +206,22 @@ def test_an_idle_topic_joins_the_other_line_only_if_it_is_in_none() -> None:
     idle = memory.topic("idle", idle=True)
     idle.names("idle 1")
     memory.asked.clear()
-    memory.lines.join(idle.entrance)
+    memory.lines.join(idle.publisher_queue)
     memory.lines.look()
     assert memory.asked == [("idle", 1, True)]  # once, in the line in which it was
-    memory.lines.leave(idle.entrance)
+    memory.lines.leave(idle.publisher_queue)
     assert memory.lines.is_empty()
-    memory.lines.join(idle.entrance)
-    assert memory.lines.has(idle.entrance)
+    memory.lines.join(idle.publisher_queue)
+    assert memory.lines.has(idle.publisher_queue)
 
 
 @pytest.mark.parametrize(("leaving", "left"), [(0, ["second", "third"]), (1, ["third"]), (2, ["second"])])
-def test_an_entrant_that_leaves_lets_the_others_pass(leaving: int, left: list[str]) -> None:
+def test_an_publisher_that_leaves_lets_the_others_pass(leaving: int, left: list[str]) -> None:
     memory = Memory(10)
     topic = memory.topic("t", 10)
-    assert topic.entrance.try_enter(8)
-    entrants = [topic.line_up("first", 5), topic.line_up("second", 2), topic.line_up("third", 2)]
-    topic.entrance.leave(entrants[leaving])
+    assert topic.publisher_queue.try_enter(8)
+    publishers = [topic.line_up("first", 5), topic.line_up("second", 2), topic.line_up("third", 2)]
+    topic.publisher_queue.leave(publishers[leaving])
     assert memory.admitted == (["second"] if leaving == 0 else [])
     topic.give(3)
     assert memory.admitted == (["second", "third"] if leaving == 0 else ["first"])
@@ -221,15 +229,15 @@ def test_an_entrant_that_leaves_lets_the_others_pass(leaving: int, left: list[st
     assert memory.admitted == ([] if leaving == 0 else ["first"]) + left
 
 
-def test_an_admitted_entrant_that_leaves_gives_its_room_back() -> None:
+def test_an_admitted_publisher_that_leaves_gives_its_room_back() -> None:
     memory = Memory(10)
     topic = memory.topic("t", 2)
-    assert topic.entrance.try_enter(2)
+    assert topic.publisher_queue.try_enter(2)
     first, _ = topic.line_up("first", 2), topic.line_up("second", 2)
     topic.give(2)
-    assert (memory.admitted, topic.entrance.admitted, topic.held) == (["first"], 1, 2)
-    topic.entrance.leave(first)
-    assert (memory.admitted, topic.entrance.admitted, topic.held) == (["first", "second"], 1, 2)
+    assert (memory.admitted, topic.publisher_queue.admitted, topic.held) == (["first"], 1, 2)
+    topic.publisher_queue.leave(first)
+    assert (memory.admitted, topic.publisher_queue.admitted, topic.held) == (["first", "second"], 1, 2)
 
 
 def test_the_last_that_leaves_takes_its_topic_out_of_the_line() -> None:
@@ -240,10 +248,10 @@ def test_the_last_that_leaves_takes_its_topic_out_of_the_line() -> None:
     two.line_up("small", 1)
     memory.free(1)
     assert memory.admitted == []
-    one.entrance.leave(large)
-    assert not memory.lines.has(one.entrance)
+    one.publisher_queue.leave(large)
+    assert not memory.lines.has(one.publisher_queue)
     assert memory.admitted == ["small"]
-    one.entrance.leave(large)  # it may have been woken by the end of its topic
+    one.publisher_queue.leave(large)  # it may have been woken by the end of its topic
     assert memory.lines.is_empty()
 
 
@@ -251,13 +259,13 @@ def test_the_end_of_a_topic_wakes_all_its_publishers() -> None:
     memory = Memory(1)
     memory.used = 1
     gone, stays = memory.topic("gone"), memory.topic("stays")
-    entrants = gone.names("1", "2", "3")
+    publishers = gone.names("1", "2", "3")
     stays.names("4")
-    gone.entrance.close()
+    gone.publisher_queue.close()
     assert memory.admitted == ["1", "2", "3"]
-    assert not any(entrant.is_admitted for entrant in entrants)
-    assert (gone.entrance.waiting, gone.entrance.admitted) == (0, 0)
-    assert not memory.lines.has(gone.entrance)
+    assert not any(waiting_publisher.is_admitted for waiting_publisher in publishers)
+    assert (gone.publisher_queue.waiting, gone.publisher_queue.admitted) == (0, 0)
+    assert not memory.lines.has(gone.publisher_queue)
     memory.free(1)
     assert memory.admitted == ["1", "2", "3", "4"]
 
@@ -267,13 +275,13 @@ def test_a_topic_may_leave_the_line_while_it_is_asked() -> None:
     memory = Memory(1)
     memory.used = 1
     one, two = memory.topic("one"), memory.topic("two")
-    one.entrance.line_up(1, one.entrance.close)
+    one.publisher_queue.line_up(1, one.publisher_queue.close)
     later: list[str] = []
 
     def appended() -> None:
         later.append("one again")
 
-    one.entrance.line_up(1, appended)
+    one.publisher_queue.line_up(1, appended)
     two.names("two")
     memory.limit = 10
     memory.lines.look()

@@ -18,7 +18,7 @@ AT_ONCE_OCTETS = 16 << 10
 """About how many octets of messages a connection sends at once, in the task that reads them."""
 
 
-class Prompt(Protocol):
+class ImmediateSender(Protocol):
     """A connection that can send in any task."""
 
     def send_at_once(self) -> None:
@@ -28,7 +28,7 @@ class Prompt(Protocol):
         """Leave what is ready to the sending task."""
 
 
-class AtOnce:
+class ImmediateSends:
     """The connections that have something to send. Within `with` they are collected; `send` lets them send.
 
     Call `send` before the task that collected them waits for anything.
@@ -36,7 +36,7 @@ class AtOnce:
 
     def __init__(self) -> None:
         self._collects = False
-        self._ready: dict[Prompt, None] = {}
+        self._ready: dict[ImmediateSender, None] = {}
 
     def __enter__(self) -> None:
         self._collects = True
@@ -50,7 +50,7 @@ class AtOnce:
             for connection in ready:
                 connection.send_soon()
 
-    def add(self, connection: Prompt) -> None:
+    def add(self, connection: ImmediateSender) -> None:
         """Add a connection that has something to send."""
         if self._collects:
             self._ready[connection] = None

@@ -7,7 +7,7 @@ from omq import watching
 from omq.model import Topic
 
 
-class Overseer(Protocol):
+class AdministeredServer(Protocol):
     """A server as a whole. Each step of an iterator takes little time, so the caller can pause between."""
 
     def totals(self, watchers: int) -> watching.Server:

@@ -12,7 +12,7 @@ _DAEMON = "pyspark.daemon"
 _modules = 0
 
 
-def keep_what_is_loaded() -> None:
+def freeze_loaded_modules() -> None:
     """Freeze all present objects of a Spark worker, so that later garbage collections skip them.
 
     Call this when everything is imported. It does nothing if no module was imported since the last call, so
