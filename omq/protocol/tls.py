@@ -156,7 +156,7 @@ def _problem(error: ssl.SSLError) -> TlsError:
     """Describe an error in one phrase, without OpenSSL's line numbers."""
     match error:
         case ssl.SSLCertVerificationError(verify_message=message) if message:
-            return CertificateRefused(f"the certificate is not accepted: {message}")
+            return CertificateRefused(f"the certificate is not accepted: {message.removesuffix('.')}")
         case ssl.SSLEOFError():
             return TlsEnded("the connection ended without a word")
         case _:

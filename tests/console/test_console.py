@@ -81,6 +81,8 @@ def test_an_empty_server_greets_with_three_commands(page: Page, tmp_path: Path) 
             ["omq", "topics"],
         ]
         assert all(running.address in each for each in page.texts(".command code"))
+        scrolls = "(each) => each.scrollWidth > each.clientWidth"
+        assert not page.script(f"return [...document.querySelectorAll('.command code')].some({scrolls})")
         with blocking.connect(f"omq://{running.address}") as client:
             publish(client, "weather", "sunny")
         page.sees(".rows .col-name", "weather")

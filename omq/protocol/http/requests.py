@@ -132,7 +132,8 @@ class Requests:
             target = request.target.decode("ascii")
             parts = urlsplit(target)
         except h11.RemoteProtocolError as problem:
-            return self._refused(problem.error_status_hint, str(problem))
+            # Of the line that it refuses, h11 appends the representation of a Python object.
+            return self._refused(problem.error_status_hint, str(problem).partition(": bytearray(")[0])
         except ValueError:
             return self._refused(400, "the target of the request cannot be read")
         fields = [(name, value) for name, value in request.headers]
