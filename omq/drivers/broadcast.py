@@ -30,7 +30,9 @@ class BroadcastDriver(SpoolingDriver):
     def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
         self._behind = 0
-        """The number of its channels that do not follow: see `BroadcastChannel.follows`."""
+        """The number of its channels that do not follow (see `BroadcastChannel.follows`) and were not left
+        behind.
+        """
         self._backpressure = Backpressure(self, self._channels)
         self.route.owner = self
         self._aim()
@@ -106,6 +108,8 @@ class BroadcastDriver(SpoolingDriver):
             del self._channels[channel]
             if channel.follows:
                 channel.stop_following(self.next_id)
+            elif channel.is_left:
+                self._absent -= 1
             else:
                 self._behind -= 1
             self._aim()
@@ -122,7 +126,7 @@ class BroadcastDriver(SpoolingDriver):
             self.publisher_queue.look()
 
     def _keep(self, block: Block) -> None:
-        if not self._channels:
+        if len(self._channels) == self._absent:
             # Nobody can come to want it from memory: a later subscriber starts after it, or in the store.
             self.tail.clear()
             return
@@ -138,11 +142,12 @@ class BroadcastDriver(SpoolingDriver):
         self._wake_all(first)
 
     def _wake_all(self, first: int) -> None:
-        for channel in self._channels:
+        channels = self._active()
+        for channel in channels:
             if channel.follows:
                 channel.stop_following(first)
             channel.subscriber.wake()
-        self._behind = len(self._channels)
+        self._behind = len(channels)
         if self.writer is None:
             self.route.close()
 
@@ -171,7 +176,7 @@ class BroadcastDriver(SpoolingDriver):
             return False
         if batch.octets > LITTLE_OCTETS or not batch.count:
             return False
-        channels = self._channels
+        channels = self._active()
         if len(channels) > MOST_FOLLOWERS:
             return False
         if channels:
@@ -206,7 +211,7 @@ class BroadcastDriver(SpoolingDriver):
         """Open the route, for the compiled codec and for `try_push`: to the subscribers of a transient topic
         when all of them have everything, and always to the store of a persistent one.
         """
-        channels = self._channels
+        channels = self._active()
         if self.writer is not None:
             self.route.is_watched = bool(channels)
             lane = self.writer.routed.lane
@@ -248,7 +253,7 @@ class BroadcastDriver(SpoolingDriver):
             self._forget_written()
 
     def _forget_written(self) -> None:
-        self.tail.forget_below(min((channel.unwritten for channel in self._channels), default=self.next_id))
+        self.tail.forget_below(min((channel.unwritten for channel in self._active()), default=self.next_id))
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 

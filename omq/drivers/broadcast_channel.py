@@ -51,6 +51,14 @@ class CursorDriver(Driver):
         """Count a channel that has fallen behind as a follower no longer."""
 
     @abstractmethod
+    def left_behind(self) -> None:
+        """Count a channel as one that was left behind."""
+
+    @abstractmethod
+    def came_back(self) -> None:
+        """Count a channel that was left behind as one that catches up."""
+
+    @abstractmethod
     def moved(self, channel: "BroadcastChannel | None" = None) -> None:
         """Note that a channel has moved: there may be room for a publisher that waits for the fastest
         subscriber.
@@ -113,6 +121,7 @@ class BroadcastChannel:
         "driver",
         "follows",
         "is_held",
+        "is_left",
         "outlet",
         "rest",
         "settles",
@@ -134,6 +143,8 @@ class BroadcastChannel:
         """Whether its subscriber has everything, and what comes next may be pushed to its outlet. Then its
         position is that of the topic, and nothing of it changes when messages are pushed.
         """
+        self.is_left = False
+        """Whether it was left behind, and has lost messages: nothing is kept for it until it takes again."""
         self.traffic = driver.traffic
         self.rest = RemainderHolder.GIVEN_AGAIN if driver.is_persistent else RemainderHolder.HELD
         self._begun: Pieces | None = None
@@ -175,6 +186,7 @@ class BroadcastChannel:
         """Take from the tail if it reaches back far enough, else from the store or the spool, else return a
         gap.
         """
+        self._come_back()
         if self._begun is not None:
             return await self._go_on(self._begun)
         if not self.ready():
@@ -350,8 +362,20 @@ class BroadcastChannel:
             and self._unwritten == self._position == self.driver.next_id
             and self._may_follow()
         ):
+            self._come_back()
             self.follows = True
             self.driver.caught_up()
+
+    def leave_behind(self) -> None:
+        """Keep nothing for its subscriber until that takes something: others need not wait for it then."""
+        self.is_left = True
+        self.driver.left_behind()
+        self.subscriber.wake()  # it is told of the gap when its connection takes something again
+
+    def _come_back(self) -> None:
+        if self.is_left:
+            self.is_left = False
+            self.driver.came_back()
 
     def _may_follow(self) -> bool:
         return not (self.outlet is None or self.is_held or self._begun is not None or self._limit is not None)

@@ -12,6 +12,9 @@ from omq_storage.blocks import Block
 MOST_COUNTED = 0.1
 """How many seconds between two checks of a subscriber count at most."""
 
+LEAST_COUNTED = 0.02
+"""How many seconds are between two checks of a subscriber at least."""
+
 
 class SpoolExtent(Struct, frozen=True):
     """Consecutive messages of one topic on the spool."""
@@ -45,6 +48,8 @@ class StallWatch:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self.has_found = False
+        """Whether it has found a subscriber without progress for too long, since this was set to False."""
         self._seen: WeakKeyDictionary[object, tuple[int, float, float]] = WeakKeyDictionary()
         """The place of each at its last check, the seconds without progress, and the time of the check."""
 
@@ -53,9 +58,16 @@ class StallWatch:
         mover, place = subscriber.pace()
         now = trio.current_time()
         before, stalled, looked_at = self._seen.get(mover, (None, 0.0, now))
-        stalled = stalled + min(now - looked_at, MOST_COUNTED) if place == before else 0.0
-        self._seen[mover] = place, stalled, now
-        return stalled < self._seconds
+        if place != before:
+            self._seen[mover] = place, 0.0, now
+            return True
+        if now >= looked_at + LEAST_COUNTED:  # it may have thousands of topics
+            stalled += min(now - looked_at, MOST_COUNTED)
+            self._seen[mover] = place, stalled, now
+        if stalled < self._seconds:
+            return True
+        self.has_found = True
+        return False
 
 
 class Spoolable(Protocol):
@@ -64,9 +76,13 @@ class Spoolable(Protocol):
     def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
         """Return the oldest blocks that may be spooled, about N `octets` of them.
 
-        Forget the messages that only subscribers need that are left behind: those before the returned
-        blocks; if no block is returned, at most about `excess` octets of them.
+        Leave subscribers behind that have received nothing for too long, and forget the messages that nobody
+        needs: those before the returned blocks; if no block is returned, at most about `excess` octets of
+        them.
         """
+
+    def leave_behind(self, watch: StallWatch) -> None:
+        """Keep nothing for subscribers that have received nothing for too long, until they take again."""
 
     def is_waited_for(self, watch: StallWatch) -> bool:
         """Return whether publishers should wait for a subscriber that is behind: see `Backpressure`."""

@@ -5,9 +5,10 @@ reads has not. The fastest subscriber sets the pace of the publishers (`omq.driv
 finds its messages in memory. While the spooler writes, the publishers of topics with slower subscribers wait
 (`must_wait`). While the spool is full they wait for a limited time; after that the oldest messages are lost.
 
-A subscriber whose connection takes nothing for `spool_seconds` is left behind: the spool keeps nothing for it
-until it takes something again, except the message that it is in the middle of. That one stays while the spool
-is not full: without its rest the connection would have to be closed.
+A subscriber whose connection takes nothing for `spool_seconds` is left behind in all its topics: neither the
+memory nor the spool keeps anything for it until it takes something again, and its topics are as fast as
+without it. Only the message that it is in the middle of stays while the spool is not full: without its rest
+the connection would have to be closed.
 """
 
 import logging
@@ -178,6 +179,7 @@ class Spooler:
         least = tails.used // (2 * len(spoolable) or 1)
         runs: dict[Spoolable, Spooling] = {}
         octets = min(MOST_WRITTEN, tails.limit // 16)
+        self._watch.has_found = False
         for size in (range(least, sys.maxsize), range(least)):
             for tail in spoolable:
                 await slices.step()
@@ -189,6 +191,12 @@ class Spooler:
                         octets -= sum(block.held for block in blocks)
             if runs:
                 break
+        if self._watch.has_found:  # in all its topics at once, although there is room again after a few
+            for tail in spoolable:
+                await slices.step()
+                topic = None if tail.topic is None else tail.topic()
+                if topic is not None:
+                    topic.leave_behind(self._watch)
         return runs
 
     def _joined(self, topic: Spoolable) -> SpoolExtent | None:

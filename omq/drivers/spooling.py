@@ -3,7 +3,7 @@
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 from omq.drivers.broadcast_channel import TOO_SLOW, BroadcastChannel, CursorDriver
@@ -23,6 +23,8 @@ class SpoolingDriver(CursorDriver):
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
         self._cancelled: set[BroadcastChannel] = set()
+        self._absent = 0
+        """The number of its channels that were left behind: see `BroadcastChannel.is_left`."""
         self._spooled: Spooled | None = None
         """None until something is spooled."""
         if not self.is_persistent:
@@ -46,11 +48,26 @@ class SpoolingDriver(CursorDriver):
             first = self.tail.first
         return self.next_id if first is None else first
 
+    def left_behind(self) -> None:
+        self._absent += 1
+        self.caught_up()
+
+    def came_back(self) -> None:
+        self._absent -= 1
+        self.fell_behind()
+
+    def _active(self) -> Collection[BroadcastChannel]:
+        """Return the channels that were not left behind."""
+        if self._absent:
+            return [channel for channel in self._channels if not channel.is_left]
+        return self._channels
+
     # -- for the spooler -----------------------------------------------------------------------------------
 
     def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
+        self.leave_behind(watch)
         needed = self._needed(watch)
-        paces = (each.position for each in self._channels if not each.is_stalled())
+        paces = (each.position for each in self._active() if not each.is_stalled())
         fastest = max(paces, default=self.next_id)
         if needed < fastest:
             self.tail.forget_below(needed)
@@ -60,10 +77,15 @@ class SpoolingDriver(CursorDriver):
             self.tail.forget_below(unneeded[-1].next)
         return ()
 
+    def leave_behind(self, watch: StallWatch) -> None:
+        for channel in self._active():
+            if channel.position < self.next_id and not watch.moves(channel):
+                channel.leave_behind()
+
     def is_waited_for(self, watch: StallWatch) -> bool:
         return any(
             channel.unwritten < self.next_id and not channel.is_stalled() and watch.moves(channel)
-            for channel in self._channels
+            for channel in self._active()
         )
 
     def last_spooled(self) -> SpoolExtent | None:
@@ -71,7 +93,7 @@ class SpoolingDriver(CursorDriver):
 
     def spooled(self, extents: Sequence[SpoolExtent], before: SpoolExtent | None) -> bool:
         end = extents[-1].next
-        if self.deleted or all(channel.unwritten >= end for channel in self._channels):
+        if self.deleted or all(channel.unwritten >= end for channel in self._active()):
             return False
         if self._spooled is None:
             self._spooled = Spooled(self.resources.spool, self.topic.id)
@@ -94,7 +116,7 @@ class SpoolingDriver(CursorDriver):
         return min(
             (
                 channel.unwritten
-                for channel in chain(self._channels, self._cancelled)
+                for channel in chain(self._active(), self._cancelled)
                 if channel.unwritten >= self.next_id or watch.moves(channel)
             ),
             default=self.next_id,

@@ -383,3 +383,52 @@ async def test_one_stalled_subscriber_of_many_topics_delays_nobody_else(store: P
         assert await publisher.ask(b"(Confirm 1)") == Confirmed(1)
         await eventually(lambda: is_empty(host))
         stalled.close()
+
+
+async def test_topics_of_a_subscriber_that_is_left_behind_are_as_quick_as_without_it(store: Path) -> None:
+    """Neither memory nor the spool keeps anything for it, until it reads again."""
+    topics = 200
+    bodies = [body(number) for number in range(5 * topics)]
+    little = [b"%d" % number for number in range(5 * topics)]
+    async with serving(store, **{**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.5}) as host:
+        publisher = await declared(host, topics)
+        late, late_numbers = await subscribed(host, topics, receive_octets=4096)
+        quick, numbers = await subscribed(host, topics)
+        first = 1
+
+        async def publish_and_read(published: Sequence[bytes]) -> None:
+            nonlocal first
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publish_all, publisher, published, topics)
+                nursery.start_soon(read_all, quick, numbers, published, first)
+            first += len(published) // topics
+
+        memory = host.server.memory
+        unchanged = 0
+        with trio.fail_after(PATIENCE):
+            while unchanged < 5:
+                if not unchanged:
+                    await publish_and_read(bodies)
+                    await eventually(lambda: is_empty(host))
+                before = memory.tails.used
+                await publish_and_read(little)
+                unchanged = unchanged + 1 if memory.tails.used == before else 0
+        # It is told what is gone, and follows again.
+        following = dict.fromkeys(late_numbers.values(), 1)
+        await publisher.say(*(b"(Publish %s last)" % name(number) for number in range(topics)))
+        while any(expected <= first for expected in following.values()):
+            match await late.frame():
+                case Message(topic=topic, id=id):
+                    assert id == following[late_numbers[topic]]
+                    following[late_numbers[topic]] += 1
+                case Error(text=text):
+                    assert text.endswith(TOO_SLOW)
+                    _, topic_name, _, begin, _, end = text.split()[:6]
+                    number = int(topic_name[1:-1])
+                    assert int(begin) == following[number]
+                    following[number] = int(end) + 1
+                case other:
+                    raise AssertionError(other)
+        await publisher.say(*(b"(Publish %s again)" % name(number) for number in range(topics)))
+        assert set(await late.bodies(topics)) == {b"again"}
+        assert memory.tails.used < MIB
