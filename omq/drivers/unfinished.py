@@ -159,7 +159,15 @@ class UnfinishedMemory:
         self._holdings[holding] = None
 
     def _grant(self) -> None:
-        """Grant the requests that fit, in the order of arrival."""
+        """Grant the requests that fit, in the order of arrival, and wake the first of the others."""
+        self._grant_fitting()
+        self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._waiting:
+            self._waiting[0].woken.set()
+
+    def _grant_fitting(self) -> None:
         while self._waiting:
             first = self._waiting[0]
             if self._fits(first.more):
@@ -173,8 +181,6 @@ class UnfinishedMemory:
             self._waiting.popleft()
             first.granted = True
             first.woken.set()
-        if self._waiting:
-            self._waiting[0].woken.set()
 
     def _make_room(self) -> float:
         """Close slow connections until the first waiting one has room.
@@ -182,7 +188,9 @@ class UnfinishedMemory:
         Return the time at which the next one would have to give way.
         """
         first = self._waiting[0]
-        self._grant()
+        self._grant_fitting()
+        if first.granted:  # else it would wake itself, and make room again without a pause
+            self._wake_first()
         # Among equally slow connections, the one that exceeds the limit gives way first: it blocks the
         # others.
         slowest = sorted(self._holdings, key=lambda each: (each.gives_way_at(), not each.exceeds))

@@ -56,6 +56,22 @@ async def test_every_subscriber_gets_every_message_from_its_start_on(
         client.close()
 
 
+@BROADCAST
+async def test_a_subscriber_that_has_read_all_takes_the_next_message(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    assert not driver.has_taker()
+    client = Client(driver)
+    for count in (1, 1, 500):  # Python has one object only for each small number
+        await post(driver, *[b"x"] * count)
+        assert driver.has_taker()
+        await client.read()
+        assert driver.has_taker()
+    client.close()
+    assert not driver.has_taker()
+
+
 @STORED
 async def test_a_replay_begins_where_it_was_asked_to(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)

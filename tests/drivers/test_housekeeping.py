@@ -162,3 +162,25 @@ async def test_a_topic_without_changes_waits_for_no_commit(tmp_path: Path, saved
             async with driver.writer.paused():
                 with trio.fail_after(60):
                     await tidy(driver, driver.writer)
+
+
+async def test_a_changed_age_limit_applies_to_older_messages(tmp_path: Path, clock: MockClock) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.declare(WEAK)
+        assert driver.writer is not None
+        driver.retain(None, 1000.0)
+        for _ in range(10):
+            await post(driver, bytes(600 * KIB))  # too large to be merged
+            clock.jump(20)
+            await tidy(driver, driver.writer)
+        assert driver.info().first == 1
+        driver.retain(None, 101.0)
+        await tidy(driver, driver.writer)
+        assert driver.info().first == 5  # the first four are older than 120 s, and ages known to 16 s
+        driver.retain(None, None)
+        clock.jump(10_000)
+        await tidy(driver, driver.writer)
+        assert driver.info().first == 5
+        driver.retain(None, 1000.0)
+        await tidy(driver, driver.writer)
+        assert driver.info().messages == 0

@@ -360,3 +360,37 @@ async def test_other_types_do_not_end_a_topic_with_its_last_consumer(shared_driv
     client.close()
     await quiet()
     assert catalogue.lookup(b"t") is None
+
+
+def test_a_held_topic_outlives_its_owner_until_it_is_released() -> None:
+    deleted: list[int] = []
+    owner = Ownership()
+    for topic in range(4):
+        owner.add(topic, lambda topic=topic: deleted.append(topic))  # type: ignore[misc]
+    early, late, gone = (owner.hold(topic) for topic in range(3))
+    early()
+    assert deleted == []  # its owner is still there
+    owner.discard(2)
+    assert not owner.end()
+    assert sorted(deleted) == [0, 3]
+    late()
+    assert sorted(deleted) == [0, 1, 3]
+    gone()
+    late()
+    assert sorted(deleted) == [0, 1, 3]
+
+
+def test_an_owner_that_ends_in_steps_leaves_out_what_is_held() -> None:
+    deleted: list[int] = []
+    owner = Ownership()
+    for topic in range(6):
+        owner.add(topic, lambda topic=topic: deleted.append(topic))  # type: ignore[misc]
+    releases = [owner.hold(topic) for topic in (4, 5)]
+    counts = []
+    while owner.end(2):
+        counts.append(len(deleted))
+    assert counts == [2]
+    assert sorted(deleted) == [0, 1, 2, 3]
+    for release in releases:
+        release()
+    assert sorted(deleted) == [*range(6)]

@@ -100,6 +100,32 @@ async def test_every_octet_of_an_unfinished_line_is_counted(clock: MockClock) ->
     assert (share.used, share.holders) == (0, 0)
 
 
+async def test_a_client_that_leaves_lets_those_behind_it_pass(clock: MockClock) -> None:
+    share = UnfinishedMemory(100)
+    one, other, exceeding, large, small = (Holding(trio.CancelScope()) for _ in range(5))
+    await share.hold(one, 95)
+    await share.hold(other, 5)
+    await share.hold(exceeding, 10)
+    assert exceeding.exceeds
+    share.release(one)
+    scope = trio.CancelScope()
+
+    async def wait_for_much() -> None:
+        with scope:
+            await share.hold(large, 96)  # no second one may exceed the limit
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_much)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(share.hold, small, 40)
+        await wait_all_tasks_blocked()
+        assert (share.waiting, large.octets, small.octets) == (2, 0, 0)
+        scope.cancel()
+        await wait_all_tasks_blocked()
+        assert (share.waiting, large.octets, small.octets) == (0, 0, 40)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     ("octets", "seconds", "gives_way_at"),
     [
