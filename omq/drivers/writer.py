@@ -33,7 +33,7 @@ from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
 from omq.drivers.topic_commit import TopicCommit, topic_commit
 from omq.logs import LogThrottle, quoted
-from omq.threads import in_thread
+from omq.threads import in_thread, in_thread_at_once
 from omq_storage.blocks import Block
 from omq_storage.commits import block_of
 from omq_storage.environment import Environment, Extent
@@ -334,7 +334,7 @@ class Writer:
                 return False
             began = self._began = time.perf_counter()
             try:
-                await in_thread(partial(self._store_routed, commit))
+                await in_thread_at_once(partial(self._store_routed, commit))
             except StoreError as problem:
                 self._problems.add(problem)
                 return False
@@ -487,7 +487,7 @@ class Writer:
         }
         began = self._began = time.perf_counter()  # real time: a commit waits for a disk
         try:
-            extents = await in_thread(partial(self._store, blocks, sequences))
+            extents = await in_thread_at_once(partial(self._store, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:

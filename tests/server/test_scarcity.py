@@ -4,7 +4,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from omq.drivers.housekeeping import TIDY_SECONDS
 from omq.drivers.rounds import repeat
 from omq.logs import PROBLEM_SECONDS
 from omq.protocol.omq.types import Confirmed
-from omq.threads import RETRY_SECONDS, TELL_SECONDS, in_thread
+from omq.threads import RETRY_SECONDS, TELL_SECONDS, in_thread, in_thread_at_once
 from omq_storage.environment import Environment
 from omq_storage.levels import Level
 
@@ -60,19 +60,23 @@ def busy_threads(nursery: trio.Nursery) -> Iterator[None]:
         release.set()
 
 
-async def test_a_call_waits_until_a_thread_can_be_started(
+InThread = Callable[[Callable[[], int]], Awaitable[int]]
+
+
+async def test_calls_wait_until_a_thread_can_be_started(
     clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     results = []
 
-    async def call() -> None:
-        results.append(await in_thread(lambda: 7))
+    async def call(run_in_thread: InThread) -> None:
+        results.append(await run_in_thread(lambda: 7))
 
     async with trio.open_nursery() as nursery:
         with busy_threads(nursery):
             await wait_all_tasks_blocked()
             with no_new_threads():
-                nursery.start_soon(call)
+                nursery.start_soon(call, in_thread)
+                nursery.start_soon(call, in_thread_at_once)
                 for _ in range(int(TELL_SECONDS / RETRY_SECONDS) + 2):
                     await wait_all_tasks_blocked()
                     clock.jump(RETRY_SECONDS)
@@ -80,15 +84,24 @@ async def test_a_call_waits_until_a_thread_can_be_started(
             assert len(caplog.messages) == 2
             assert "work that needs a thread waits until one can be started" in caplog.messages[0]
             clock.jump(RETRY_SECONDS)
-            await eventually(lambda: results == [7])
+            await eventually(lambda: results == [7, 7])
 
 
-async def test_errors_of_a_call_are_raised_unchanged() -> None:
-    def fail() -> None:
+@pytest.mark.parametrize("run_in_thread", [in_thread, in_thread_at_once])
+async def test_errors_of_a_call_are_raised_unchanged(run_in_thread: InThread) -> None:
+    def fail() -> int:
         raise RuntimeError("can't start new thread")
 
     with pytest.raises(RuntimeError):
-        await in_thread(fail)
+        await run_in_thread(fail)
+
+
+async def test_a_call_at_once_is_not_cancelled() -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        assert await in_thread_at_once(lambda: 7) == 7
+        await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
 
 
 async def test_publishers_wait_while_no_thread_can_be_started(store: Path, clock: MockClock) -> None:
