@@ -23,7 +23,8 @@ def batches(place: Place, part: Range, schema: Any, *, fail_on_data_loss: bool, 
 def batches_from(
     access: Access, part: Range, schema: Any, *, fail_on_data_loss: bool, hint: str
 ) -> Iterator[Any]:
-    """Yield the record batches of a range, one for each block, with the columns of `schema`.
+    """Yield the record batches of a range, each of several blocks if they are small, with the columns of
+    `schema`.
 
     If `fail_on_data_loss`, raise DataLoss for messages that are not available any more; `hint` says how to
     skip them. Otherwise skip them, and log which. Raises Unreachable, ServerRefused, DataLoss and
@@ -31,10 +32,11 @@ def batches_from(
     """
     columns = Columns(schema, part.topic.name)
     skipped = 0
-    for found in access.fetch(part.topic, part.start, part.end, columns.batch):
+    for found in access.fetch(part.topic, part.start, part.end, columns.add):
         if not isinstance(found, Gap):
-            yield found
+            yield from found
             continue
+        yield from columns.take()
         span = f"messages {found.first} to {found.last}"
         lost = f"Topic {part.topic.name!r}: {span} are gone: {found.reason}"
         if fail_on_data_loss and not found.is_hole:
@@ -42,5 +44,6 @@ def batches_from(
         log.warning("%s", lost)
         if not found.is_hole:
             skipped += len(found)
+    yield from columns.take()
     if skipped:
         log.warning("Topic %r: %s skipped in all", part.topic.name, counted(skipped, "message"))

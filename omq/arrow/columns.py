@@ -1,7 +1,8 @@
 """Convert blocks to Arrow arrays, where possible without a Python object for each message."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,14 @@ LOG_APPEND_TIME = 1
 LIST_OF_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """The type of the column `headers`."""
 
+BATCH_OCTETS = 1 << 20
+"""The size of the bodies of a record batch with several blocks. Spark takes some 40 µs for each batch in the
+Python worker alone, whatever its size.
+"""
+
+BATCH_ROWS = 1 << 16
+"""The greatest number of messages in a record batch that has several blocks."""
+
 _ID_OCTETS = 8
 """Octets of one offset in Arrow."""
 
@@ -31,78 +40,172 @@ class Columns:
     def __init__(self, schema: Any, topic: str) -> None:
         """Create columns. `schema`: the selected columns, as an Arrow schema."""
         self._schema = schema
-        self._topic = topic
-        self._constants: dict[str, Any] = {}
-        self._make = [self._maker(name) for name in schema.names]
+        self._columns = [_column(field.name, field.type, topic) for field in schema]
+        self._rows = 0
+        self._octets = 0
 
-    def batch(self, block: Block, messages: range) -> Any:
-        """Convert consecutive messages of a block to a RecordBatch.
+    def add(self, block: Block, messages: range) -> list[Any]:
+        """Add consecutive messages of a block. Return the RecordBatches that are complete now: small blocks
+        share one.
 
-        The batch does not reference the block's octets, which may be pages of a store that changes.
+        The columns do not reference the block's octets, which may be pages of a store that changes.
         """
-        arrays = [make(block, messages.start - block.first, len(messages)) for make in self._make]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        begin, count = messages.start - block.first, len(messages)
+        octets = _body_octets(block, begin, count)
+        joins = self._octets + octets <= BATCH_OCTETS and self._rows + count <= BATCH_ROWS
+        complete = [] if joins else self.take()
+        for column in self._columns:
+            column.add(block, begin, count)
+        self._rows += count
+        self._octets += octets
+        if self._octets >= BATCH_OCTETS or self._rows >= BATCH_ROWS:
+            complete += self.take()
+        return complete
 
-    def _maker(self, name: str) -> Callable[[Block, int, int], Any]:
-        match name:
-            case "value":
-                return _values
-            case "offset":
-                return _offsets
-            case "timestamp":
-                return _timestamps
-            case "key":
-                return _keys
-            case "headers":
-                type_ = self._schema.field(name).type
-                return lambda block, begin, count: _headers(block, begin, count, type_)
-            case "topic":
-                return self._constant(pa.scalar(self._topic, pa.string()))
-            case "partition":
-                return self._constant(pa.scalar(0, pa.int32()))
-            case "timestampType":
-                return self._constant(pa.scalar(LOG_APPEND_TIME, pa.int32()))
-            case _:
-                raise ValueError(f"there is no column {name!r}")
-
-    @staticmethod
-    def _constant(value: Any) -> Callable[[Block, int, int], Any]:
-        made = pa.repeat(value, 0)
-
-        def make(_: Block, __: int, count: int) -> Any:
-            nonlocal made
-            if len(made) < count:
-                made = pa.repeat(value, count)
-            return made.slice(0, count)
-
-        return make
+    def take(self) -> list[Any]:
+        """Return the incomplete RecordBatch, if there are messages for one."""
+        if not self._rows:
+            return []
+        arrays = [column.take() for column in self._columns]
+        self._rows = self._octets = 0
+        return [pa.RecordBatch.from_arrays(arrays, schema=self._schema)]
 
 
-def _values(block: Block, begin: int, count: int) -> Any:
-    made = _copied(block, begin, count) if codec.COMPILED else None
-    if made is not None:
-        return made
-    frames = _strings(block.offsets, block.frames, block.count).slice(begin, count)
-    return pc.binary_slice(frames, FRAME_HEADER, OFFSETS_LIMIT)
+class _Column(Protocol):
+    """One column of the record batch in progress."""
+
+    def add(self, block: Block, begin: int, count: int) -> None:
+        """Add `count` messages of a block from index `begin` on."""
+
+    def take(self) -> Any:
+        """Return the array of all added messages, of which there is at least one, and begin the next one."""
 
 
-def _copied(block: Block, begin: int, count: int) -> Any | None:
-    """Copy the bodies into memory of their size: `binary_slice` takes memory for the frames first."""
-    end = begin + count
-    size = numbers.number(block.offsets, end) - numbers.number(block.offsets, begin) - FRAME_HEADER * count
-    bodies, bounds = pa.allocate_buffer(size), pa.allocate_buffer(numbers.SIZE * (count + 1))
-    if not codec.native.copy_bodies(block.frames, block.offsets, begin, end, bodies, bounds):
-        return None
-    return pa.Array.from_buffers(pa.binary(), count, [None, bounds, bodies])
+def _column(name: str, type_: Any, topic: str) -> _Column:
+    match name:
+        case "value":
+            return _Bodies() if codec.COMPILED else _Joined(_values)
+        case "offset":
+            return _Offsets()
+        case "timestamp":
+            return _Joined(_timestamps)
+        case "key":
+            return _Joined(_keys)
+        case "headers":
+            return _Joined(partial(_headers, type_=type_))
+        case "topic":
+            return _Constant(pa.scalar(topic, pa.string()))
+        case "partition":
+            return _Constant(pa.scalar(0, pa.int32()))
+        case "timestampType":
+            return _Constant(pa.scalar(LOG_APPEND_TIME, pa.int32()))
+        case _:
+            raise ValueError(f"there is no column {name!r}")
 
 
-def _offsets(block: Block, begin: int, count: int) -> Any:
-    first = block.first + begin
+class _Joined:
+    """Makes an array for each block, and joins them."""
+
+    def __init__(self, make: Callable[[Block, int, int], Any]) -> None:
+        self._make = make
+        self._arrays: list[Any] = []
+
+    def add(self, block: Block, begin: int, count: int) -> None:
+        self._arrays.append(self._make(block, begin, count))
+
+    def take(self) -> Any:
+        arrays, self._arrays = self._arrays, []
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+class _Constant:
+    """The same value for all messages."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self._made = pa.repeat(value, 0)
+        self._count = 0
+
+    def add(self, block: Block, begin: int, count: int) -> None:
+        self._count += count
+
+    def take(self) -> Any:
+        count, self._count = self._count, 0
+        if len(self._made) < count:
+            self._made = pa.repeat(self._value, count)
+        return self._made.slice(0, count)
+
+
+class _Offsets:
+    """The message ids."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, block: Block, begin: int, count: int) -> None:
+        first = block.first + begin
+        if self._ranges and sum(self._ranges[-1]) == first:
+            before, so_far = self._ranges.pop()
+            self._ranges.append((before, so_far + count))
+        else:
+            self._ranges.append((first, count))
+
+    def take(self) -> Any:
+        ranges, self._ranges = self._ranges, []
+        arrays = [_ids(first, count) for first, count in ranges]
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _ids(first: int, count: int) -> Any:
     if codec.COMPILED:
         ids = pa.allocate_buffer(_ID_OCTETS * count)
         codec.native.count_up(first, ids)
         return pa.Array.from_buffers(pa.int64(), count, [None, ids])
     return pc.add(_counting(count), pa.scalar(first, pa.int64()))
+
+
+class _Bodies:
+    """Copies bodies directly into the memory of their array, with the compiled codec."""
+
+    def __init__(self) -> None:
+        self._octets = self._bounds = pa.py_buffer(b"")
+        self._rows = 0
+        self._size = 0
+
+    def add(self, block: Block, begin: int, count: int) -> None:
+        size = _body_octets(block, begin, count)
+        if not self._rows:
+            # The memory of a batch is taken at its first block. `Columns` begins a new batch where a block
+            # does not fit any more.
+            self._octets = pa.allocate_buffer(max(size, BATCH_OCTETS), resizable=True)
+            self._bounds = pa.allocate_buffer(numbers.SIZE * (max(count, BATCH_ROWS) + 1), resizable=True)
+        first, last = numbers.SIZE * self._rows, numbers.SIZE * (self._rows + count + 1)
+        octets = memoryview(self._octets)[self._size : self._size + size]
+        bounds = memoryview(self._bounds)[first:last]
+        copied = codec.native.copy_bodies(
+            block.frames, block.offsets, begin, begin + count, octets, bounds, self._size
+        )
+        assert copied, "the reader has checked the offsets of the block"
+        self._rows += count
+        self._size += size
+
+    def take(self) -> Any:
+        self._octets.resize(self._size)
+        self._bounds.resize(numbers.SIZE * (self._rows + 1))
+        made = pa.Array.from_buffers(pa.binary(), self._rows, [None, self._bounds, self._octets])
+        self._octets = self._bounds = pa.py_buffer(b"")
+        self._rows = self._size = 0
+        return made
+
+
+def _body_octets(block: Block, begin: int, count: int) -> int:
+    end = numbers.number(block.offsets, begin + count)
+    return end - numbers.number(block.offsets, begin) - FRAME_HEADER * count
+
+
+def _values(block: Block, begin: int, count: int) -> Any:
+    frames = _strings(block.offsets, block.frames, block.count).slice(begin, count)
+    return pc.binary_slice(frames, FRAME_HEADER, OFFSETS_LIMIT)
 
 
 def _timestamps(block: Block, begin: int, count: int) -> Any:

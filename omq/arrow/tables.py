@@ -83,8 +83,8 @@ def open_reader(
     certificate: Source | None = None,
     key: Source | None = None,
 ) -> pa.RecordBatchReader:
-    """Return a `pyarrow.RecordBatchReader` over stored messages of a topic, which reads one block at a time:
-    a topic may be larger than the memory.
+    """Return a `pyarrow.RecordBatchReader` over stored messages of a topic, which reads one batch at a time:
+    a topic may be larger than the memory. A batch has at most 1 MiB of bodies, or one larger block.
 
     `source` is a server, `omq://host:port` or with TLS `omqs://host:port`; or the path of a store on this
     machine, which a running server may use at the same time. The topic must be persistent and broadcast.

@@ -22,7 +22,7 @@ class TopicPartition(InputPartition):
 
 
 def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
-    """Yield the record batches of one partition, one block at a time.
+    """Yield the record batches of one partition.
 
     Raises DataLoss, Unreachable, ServerRefused and omq_storage.errors.StoreError.
     """

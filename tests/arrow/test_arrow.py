@@ -41,6 +41,10 @@ HEAD = stored_head.encode(
 )
 
 
+HALF_MEBIBYTES = [bytes([n]) * (n % 2 + (1 << 19) - 1) for n in range(5)]
+"""Two of them, of different sizes, are almost a mebibyte."""
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     store = make_store(
@@ -56,6 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     settings = "fragment_octets = 131_072\n"
     with serving(store, settings) as server:
         server.publish("large", [b"before", bytes(1 << 20), b"after"], sink=True)
+        server.publish("half-mebibytes", HALF_MEBIBYTES, sink=True)
         yield server
 
 
@@ -166,11 +171,30 @@ def test_an_empty_topic(source: str) -> None:
     assert list(open_reader(source, "empty")) == []
 
 
-def test_a_reader_gives_one_block_at_a_time(served: Serving) -> None:
-    reader = open_reader(served.url, "small", columns=["offset"], first=2, last=14)
-    sizes = [batch.num_rows for batch in reader]
-    assert sum(sizes) == 13
-    assert max(sizes) < 13
+def test_small_blocks_share_a_batch(source: str) -> None:
+    (batch,) = open_reader(source, "small", first=2, last=14)
+    batch.validate(full=True)
+    assert batch.column("offset").to_pylist() == list(range(2, 15))
+    assert batch.column("value").to_pylist() == [body(n) for n in range(2, 15)]
+    assert batch.column("key").to_pylist() == [b"a key" if n == 4 else None for n in range(2, 15)]
+
+
+def test_a_batch_has_at_most_a_mebibyte_of_bodies_or_one_block(source: str) -> None:
+    batches = list(open_reader(source, "half-mebibytes", columns=["offset", "value"]))
+    assert [batch.num_rows for batch in batches] == [2, 2, 1]
+    for batch in batches:
+        batch.validate(full=True)
+    table = pa.Table.from_batches(batches)
+    assert offsets(table) == [1, 2, 3, 4, 5]
+    assert table.column("value").to_pylist() == HALF_MEBIBYTES
+
+
+def test_a_gap_ends_a_batch(source: str) -> None:
+    batches = list(open_reader(source, "damaged", columns=["offset"], fail_on_data_loss=False))
+    assert [batch.column("offset").to_pylist() for batch in batches] == [
+        [1, 2, 3, 4, 5],
+        [11, 12, 13, 14, 15],
+    ]
 
 
 def test_a_reader_may_be_read_in_another_thread(source: str) -> None:

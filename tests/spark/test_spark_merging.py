@@ -78,8 +78,10 @@ def test_a_record_batch_keeps_nothing_of_its_block() -> None:
     )
     options = read_options({"path": "a store", "subscribe": "t", "includeHeaders": "true"}, stream=False)
     columns = Columns(to_arrow_schema(usual_schema(options), timezone="UTC"), "t")
-    expected = columns.batch(block.copy(), range(1, 4))
-    made = columns.batch(view, range(1, 4))
+    assert columns.add(block.copy(), range(1, 4)) == []
+    (expected,) = columns.take()
+    assert columns.add(view, range(1, 4)) == []
+    (made,) = columns.take()
     assert made.num_rows == 3
     assert made == expected
     for part in memory + in_heads:

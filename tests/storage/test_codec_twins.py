@@ -26,6 +26,8 @@ needs_codec = pytest.mark.skipif(
     not BUILT, reason="no compiled codec here: it was installed without a C compiler, or not installed"
 )
 
+LAST_NUMBER = (1 << 32) - 1
+
 topics = st.integers(0, (1 << 32) - 1) | st.integers(-2, 1 << 33) | st.just(7.5)
 ids = st.integers(0, 1 << 40) | st.integers((1 << 64) - 6, (1 << 64) + 1) | st.integers(-2, 2)
 octets = st.binary(max_size=60)
@@ -146,12 +148,13 @@ def test_gathering_anything(frames: bytes, bounds: bytes, begin: int, end: int, 
     st.integers(-2, 9),
     st.sampled_from([0, 0, 0, -1, 1]),
     st.sampled_from([0, 0, 0, -1, 1]),
+    st.sampled_from([0, 0, 1, 1000, LAST_NUMBER - 1, LAST_NUMBER, -1]),
 )
-@example(bytes(range(60)), numbers.pack([0, 17, 40, 60]), 1, 3, 0, 0)
-@example(bytes(range(60)), numbers.pack([0, 16, 40, 60]), 0, 3, 0, 0)
-@example(bytes(range(60)), numbers.pack([0, 17, 40, 61]), 0, 3, 0, 0)
+@example(bytes(range(60)), numbers.pack([0, 17, 40, 60]), 1, 3, 0, 0, 0)
+@example(bytes(range(60)), numbers.pack([0, 16, 40, 60]), 0, 3, 0, 0, 0)
+@example(bytes(range(60)), numbers.pack([0, 17, 40, 61]), 0, 3, 0, 0, 0)
 def test_copying_bodies_of_anything(
-    frames: bytes, bounds: bytes, begin: int, end: int, more: int, longer: int
+    frames: bytes, bounds: bytes, begin: int, end: int, more: int, longer: int, base: int
 ) -> None:
     edges = numbers.unpack(bounds)
     pairs = list(pairwise(edges))[max(begin, 0) : max(end, 0)]
@@ -165,11 +168,11 @@ def test_copying_bodies_of_anything(
         sum(map(len, expected)),
         numbers.SIZE * (len(pairs) + 1),
     )
-    copied = native().copy_bodies(memoryview(frames), bounds, begin, end, into, ends)
-    if valid and sizes_are_right:
+    copied = native().copy_bodies(memoryview(frames), bounds, begin, end, into, ends, base)
+    if valid and sizes_are_right and 0 <= base <= LAST_NUMBER - len(into):
         assert copied
         assert into == b"".join(expected)
-        assert ends == numbers.pack(accumulate(map(len, expected), initial=0))
+        assert ends == numbers.pack(accumulate(map(len, expected), initial=base))
     else:
         assert copied is None
 
@@ -178,7 +181,7 @@ def test_copying_bodies_of_anything(
 def test_bodies_are_not_copied_into_read_only_buffers() -> None:
     frames, bounds = plain.frames_of(1, 1, [b"body"])
     with pytest.raises(BufferError):
-        native().copy_bodies(frames, bounds, 0, 1, bytes(4), bytearray(8))
+        native().copy_bodies(frames, bounds, 0, 1, bytes(4), bytearray(8), 0)
     with pytest.raises(BufferError):
         native().count_up(1, bytes(8))
 

@@ -86,11 +86,13 @@ cdef class Room:
             PyBuffer_Release(&self._buffer)
 
 
-def copy_bodies(frames, offsets, begin, end, bodies, bounds):
+def copy_bodies(frames, offsets, begin, end, bodies, bounds, int64_t base):
     """Copy the bodies of the frames from index `begin` to before `end` into the buffer `bodies`, one after another.
-    Write where each begins there, and where the last one ends, into the buffer `bounds`, as little-endian u32.
+    Write where each begins there, and where the last one ends, into the buffer `bounds`, as little-endian u32 that
+    count from `base`.
 
-    Return True; None unless both buffers have exactly the size for this, and for indexes or offsets outside the block.
+    Return True; None unless both buffers have exactly the size for this, for a size after which a number does not fit,
+    and for indexes or offsets outside the block.
     """
     cdef Views views = Views(frames, offsets)
     if not 0 <= begin <= end <= views.count:
@@ -102,17 +104,17 @@ def copy_bodies(frames, offsets, begin, end, bodies, bounds):
     cdef bint written
     if to.size >= LARGE:
         with nogil:
-            written = write_bodies(views, start, stop, to, numbers)
+            written = write_bodies(views, start, stop, to, numbers, base)
     else:
-        written = write_bodies(views, start, stop, to, numbers)
+        written = write_bodies(views, start, stop, to, numbers, base)
     return True if written else None
 
 
-cdef bint write_bodies(Views views, int64_t start, int64_t stop, Room to, Room numbers) noexcept nogil:
+cdef bint write_bodies(Views views, int64_t start, int64_t stop, Room to, Room numbers, int64_t base) noexcept nogil:
     """Do the work of `copy_bodies`; return False where that returns None."""
     cdef int64_t done = 0
     cdef int64_t i, frame, after, length
-    if numbers.size != NUMBER * (stop - start + 1) or to.size > LONGEST_SIZE:
+    if numbers.size != NUMBER * (stop - start + 1) or not 0 <= base <= LONGEST_SIZE - to.size:
         return False
     for i in range(start, stop):
         if not views.bounds(i, &frame, &after):
@@ -120,10 +122,10 @@ cdef bint write_bodies(Views views, int64_t start, int64_t stop, Room to, Room n
         length = after - frame - HEADER
         if not 0 <= length <= to.size - done:
             return False
-        put_little(numbers.octets + NUMBER * (i - start), <uint32_t>done)
+        put_little(numbers.octets + NUMBER * (i - start), <uint32_t>(base + done))
         memcpy(to.octets + done, views.frames + frame + HEADER, length)
         done += length
-    put_little(numbers.octets + NUMBER * (stop - start), <uint32_t>done)
+    put_little(numbers.octets + NUMBER * (stop - start), <uint32_t>(base + done))
     return done == to.size
 
 
