@@ -112,6 +112,19 @@ async def test_whole_blocks_that_overlap_the_range(
         ]
 
 
+async def test_small_blocks_and_large_ones(store: Path) -> None:
+    """Small blocks share a turn of the sender, up to a size and a number; larger ones go alone."""
+    sizes = [1] * 1200 + [90] * 5 + [1, 2000, 1] + [40] * 30
+    fill(store, *sizes, size=5000)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.say(b"(Fetch t 1 %d)" % sum(sizes))
+        blocks, errors, following = await fetched(client)
+        assert ([block.count for block in blocks], errors) == (sizes, [])
+        assert messages(blocks) == expected(1, sum(sizes), 5000)
+        assert following == sum(sizes) + 1
+
+
 @pytest.mark.parametrize(("first", "count"), [(7, 0), (31, 5), (31, 0)])
 async def test_an_empty_range_ends_at_once(store: Path, first: int, count: int) -> None:
     fill(store, 10, 10, 10)

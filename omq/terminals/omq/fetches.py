@@ -2,9 +2,10 @@
 
 See docs/PROTOCOL.md, "Fetch and Blocks".
 
-A task reads the store piece by piece. The sender of the connection sends the blocks of a piece one by one, in
-turn with the subscriptions. A piece is read when there is memory for it, and when the previous one was sent.
-So a connection holds one piece, no matter how much it fetches and how slowly it reads.
+A task reads the store piece by piece. The sender of the connection sends the blocks of a piece in turn with
+the subscriptions: in each turn one block, or several small ones. A piece is read when there is memory for it,
+and when the previous one was sent. So a connection holds one piece, no matter how much it fetches and how
+slowly it reads.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
 from omq.protocol.omq.sentences import gone, sentence
 from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.transport import MOST_PARTS
 from omq.terminals.omq.replies import Replies
 from omq_storage.blocks import Octets, end
 from omq_storage.errors import DamagedBlock, StoreError
@@ -33,6 +35,10 @@ from omq_storage.pieces import LargeMessage
 
 PIECE_OCTETS = 4 << 20
 """The size of a piece if there is memory for two of this size. Each piece costs one turn of a thread."""
+
+TURN_OCTETS = 256 << 10
+TURN_BLOCKS = MOST_PARTS // 2
+"""The greatest size and number of small blocks that are sent in one turn. A block has two parts."""
 
 PATIENCE_SECONDS = 10.0
 """How long a client may take to read a piece while other connections wait for its memory."""
@@ -94,7 +100,7 @@ class Fetches:
         self._frames: list[tuple[Octets, ...] | _Large] | None = None  # from the first answer on
         self._is_sending = False
         self._wake = Signal()
-        """Set when a command was added, and when a block was sent."""
+        """Set when a command was added, and when all blocks of a piece were sent."""
         self._held = 0
         self._since: float | None = None
         self._is_stopped = False
@@ -124,19 +130,37 @@ class Fetches:
     # -- for the sender ------------------------------------------------------------------------------------
 
     async def take_turn(self) -> bool:
-        """Send one block. Raises trio.BrokenResourceError."""
+        """Send one block, or several small ones. Raises trio.BrokenResourceError."""
         if self._frames:
             self._is_sending = True
             try:
-                frame = self._frames.pop(0)
-                if isinstance(frame, _Large):
-                    await self._send_pieces(frame)
+                first = self._frames[0]
+                if isinstance(first, _Large):
+                    del self._frames[0]
+                    await self._send_pieces(first)
                 else:
-                    await self._sender.forwarder.send(frame)
+                    await self._sender.forwarder.send(self._next_parts())
             finally:
                 self._is_sending = False
-            self._wake.set()
+            if not self._frames:
+                self._wake.set()
         return bool(self._frames)
+
+    def _next_parts(self) -> Sequence[Octets]:
+        """Take the parts of the next block, or of the next blocks if they are small."""
+        assert self._frames
+        parts: list[Octets] = []
+        octets = taken = 0
+        for frame in self._frames[:TURN_BLOCKS]:
+            if isinstance(frame, _Large):
+                break
+            octets += sum(map(len, frame))
+            if parts and octets > TURN_OCTETS:
+                break
+            parts += frame
+            taken += 1
+        del self._frames[:taken]
+        return parts
 
     def delays_others(self, now: float) -> bool:
         """Return whether the client has taken too long to read a piece while others wait for memory."""
