@@ -37,7 +37,7 @@ def usual_schema(options: ReadOptions) -> StructType:
 
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Raise BadOptions unless each column is an available one, with its type."""
+    """Raise BadOptions unless each column is an available one, with its type, and may be null if it can be."""
     known = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
     if len(set(schema.names)) < len(schema.names):
         raise BadOptions("A column can be there only once; copy it later.")
@@ -47,5 +47,7 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
         if field.dataType != known[field.name]:
             wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
             raise BadOptions(f"The column {field.name!r} is {wanted}, not {given}: cast it later.")
+        if field.name in (KEY, HEADERS) and not field.nullable:
+            raise BadOptions(f"The column {field.name!r} is null for some messages: omit NOT NULL.")
         if field.name == HEADERS and not options.include_headers:
             raise BadOptions(f"The column {HEADERS!r} needs the option {INCLUDE_HEADERS}.")

@@ -162,6 +162,13 @@ def test_topics_that_cannot_be_read(spark: SparkSession, tmp_path: Path, way: st
             spark.read.schema("value BINARY, value BINARY").format("omq").options(
                 **spelled({**here, "subscribe": "prices"})
             ).load().count()
+        with pytest.raises(PySparkException, match="The column 'key' is null for some messages"):
+            spark.read.schema("key BINARY NOT NULL").format("omq").options(
+                **spelled({**here, "subscribe": "prices"})
+            ).load().count()
+        never_null = spark.read.schema("offset LONG NOT NULL, value BINARY NOT NULL").format("omq")
+        found = never_null.options(**spelled({**here, "subscribe": "prices"})).load()
+        assert [row.offset for row in found.collect()] == [1, 2, 3, 4, 5]
 
 
 def test_an_unreachable_server(spark: SparkSession) -> None:
