@@ -4,10 +4,9 @@ import logging
 import time
 import traceback
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
 
 import trio
 from msgspec import Struct
@@ -27,35 +26,25 @@ from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
-from omq.drivers.seam import Channel, EndReason, Subscriber, Unavailable
+from omq.drivers.seam import Channel, EndReason, Subscriber
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
 from omq.drivers.spool import Spool
 from omq.drivers.statistics import DriverStatistics, Traffic
+from omq.drivers.stored_reads import StoredReads
 from omq.drivers.tail import Tail
 from omq.drivers.waits import Room
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
-from omq.threads import in_thread
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
-from omq_storage.environment import BlockRecord, Environment, Extent, Position
-from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.environment import Extent, Position
+from omq_storage.errors import StoreError
 from omq_storage.fragments import Fragmented, Uploaded
 from omq_storage.heads import octets_of
-from omq_storage.lookup import LargeBlock, VerifiedBlock
-from omq_storage.pieces import LargeMessage
-from omq_storage.records import missing_ids
 from omq_storage.routes import Route
 
-T = TypeVar("T")
-
 log = logging.getLogger("omq.driver")
-
-READ_OCTETS = 1 << 20
-"""The size of one read of the store: large compared with the cost of a thread switch, small for the memory.
-"""
-
 
 MERGE_BACK = 1 << 16
 """How many messages before its end the search for small blocks begins when a topic is opened."""
@@ -109,10 +98,11 @@ class InitialState(Struct, frozen=True):
     """The options of a queue."""
 
 
-class Driver(ABC):
+class Driver(StoredReads):
     """One topic."""
 
     delivery: Delivery
+    resources: Resources
 
     def __init__(self, opening: InitialState) -> None:
         self.topic = opening.topic
@@ -463,99 +453,6 @@ class Driver(ABC):
     @abstractmethod
     def check_replay(self, first: int) -> None:
         """Raise Refused unless stored messages can be read from this id on."""
-
-    async def read(self, position: int, octets: int, largest: int | None = None) -> list[VerifiedBlock]:
-        """Return stored blocks from `position` on, without those that subscribers may not see yet.
-
-        Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets or is a
-        message in fragments, omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which is
-        also logged.
-        """
-        read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
-        blocks = await self._in_reader(read)
-        return [stored for stored in blocks if stored.block.first < self.next_id]
-
-    async def replay(
-        self, position: int, octets: int, largest: int | None = None
-    ) -> list[VerifiedBlock] | Unavailable:
-        """Return stored blocks from `position` on, as `read`, if the first of them has that message; or else
-        which messages are not available there, and why.
-
-        `position` is below `next_id`. Raises omq_storage.lookup.LargeBlock as `read` does, and
-        omq_storage.errors.StoreError.
-        """
-        # Every message below this id is either stored or lost: the store is written before the id increases.
-        known = self.next_id
-        try:
-            blocks = await self.read(position, octets, largest)
-            kept = blocks[0].block.first if blocks else known
-        except DamagedBlock as damaged:
-            if damaged.first <= position:
-                last = damaged.first if damaged.last is None else damaged.last
-                return Unavailable(
-                    position, min(last, known - 1), f"the store is damaged there ({damaged.why})"
-                )
-            blocks = []
-            kept = min(damaged.first, known)  # a damaged key may contain an id that was never assigned
-        except LargeBlock as large:
-            if large.message is None or large.message.first <= position:
-                raise
-            blocks = []
-            kept = min(large.message.first, known)
-        if kept <= position:
-            return blocks
-        missing, were_lost = missing_ids(self.extent, self.lost, position, kept)
-        why = "they were lost before they were durable" if were_lost else "they are no longer kept"
-        return Unavailable(position, missing.stop - 1, why)
-
-    async def look_at(self, message: int) -> LargeMessage | None:
-        """Verify a stored message for reading piece by piece; None when it is not stored any more.
-
-        Raises omq_storage.errors.DamagedBlock, and StoreError, which is also logged.
-        """
-        return await self._in_reader(partial(self.environment.open_message, self.topic.id, message))
-
-    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
-        """Return a piece of its body; None when it must be opened again.
-
-        Raises StoreError, which is also logged.
-        """
-        return await self._in_reader(partial(self.environment.read_piece, message, begin, octets))
-
-    async def _in_reader(self, read: Callable[[], T]) -> T:
-        try:
-            return await in_thread(read, limiter=self.resources.readers)
-        except DamagedBlock:
-            raise
-        except StoreError as problem:
-            self._unreadable.add(problem)
-            raise
-
-    async def stored_blocks(
-        self, first: int, count: int, limit: int, then: Callable[[list[BlockRecord]], T]
-    ) -> T:
-        """List the blocks with any of `count` messages from `first` on, at most `limit`. Return what `then`
-        makes of the list; it is called in the thread that has read it.
-
-        Raises omq_storage.errors.StoreError, which is also logged.
-        """
-        end = min(first + count, self.next_id)
-        environment = self.environment
-
-        def listed() -> T:
-            infos = environment.blocks(self.topic.id, first, limit) if first < end else []
-            return then([info for info in infos if info.first < end])
-
-        try:
-            return await in_thread(listed, limiter=self.resources.listers)
-        except StoreError as problem:
-            self._unreadable.add(problem)
-            raise
-
-    @property
-    def environment(self) -> Environment:
-        assert self.writer is not None, "a transient topic has no store"
-        return self.writer.environment
 
     # -- the rest ------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Reads one stored message piece by piece: for a client that stalled in its middle, or for lack of memory."""
 
-from omq.drivers.driver import READ_OCTETS, Driver
+from omq.drivers.driver import Driver
 from omq.drivers.seam import LITTLE_OCTETS, MessageTruncated, Piece
+from omq.drivers.stored_reads import READ_OCTETS
 from omq_storage.errors import DamagedBlock
 from omq_storage.pieces import LargeMessage
 

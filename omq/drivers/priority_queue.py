@@ -7,11 +7,12 @@ from itertools import islice
 
 import trio
 
-from omq.drivers.driver import READ_OCTETS, InitialState
+from omq.drivers.driver import InitialState
 from omq.drivers.message_expiry import PRIORITY, priority
 from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Unavailable
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.drivers.unsettled import number_of
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError

@@ -1,7 +1,8 @@
 """Reads stored blocks for one broadcast channel, as much at a time as the memory for replays allows."""
 
-from omq.drivers.driver import READ_OCTETS, Driver
+from omq.drivers.driver import Driver
 from omq.drivers.seam import Unavailable
+from omq.drivers.stored_reads import READ_OCTETS
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import trio
 
 from omq.drivers.competing import CompetingDriver
-from omq.drivers.driver import READ_OCTETS, InitialState
+from omq.drivers.driver import InitialState
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.seam import Unavailable
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.logs import LogThrottle, quoted
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.driver import READ_OCTETS, Driver
+from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import (
@@ -27,6 +27,7 @@ from omq.drivers.seam import (
     Taken,
     Unavailable,
 )
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import encode

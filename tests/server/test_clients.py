@@ -18,7 +18,7 @@ from omq.access.clients import Clients
 from omq.access.hashes import LOG_N, P, R, SecretHash, hash_of
 from omq.access.limits import BURST_SECONDS
 from omq.config import ClientConfig
-from omq.drivers.driver import READ_OCTETS
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Declared, Deleted, Error, Leased, Ping, Subscribed
 

@@ -15,9 +15,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
-from omq.drivers.driver import READ_OCTETS
 from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, EndReason, Flow, Octets, Outlet, Piece
 from omq.drivers.stalled import Stalled
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
 from omq.terminals.connection.forms import ContiguousMessage

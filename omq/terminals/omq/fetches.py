@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from omq.access.archive import Archive, StoredMessages
 from omq.access.limits import RateLimit
-from omq.drivers.driver import READ_OCTETS
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.seam import Unavailable
 from omq.drivers.signal import Signal
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
 from omq.protocol.omq.sentences import gone, sentence

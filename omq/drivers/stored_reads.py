@@ -1,0 +1,151 @@
+"""What the drivers of persistent topics read in the store: blocks, pieces of messages, lists of blocks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from omq.drivers.seam import Unavailable
+from omq.drivers.writer import Writer
+from omq.logs import LogThrottle
+from omq.model import Topic
+from omq.threads import in_thread
+from omq_storage.environment import BlockRecord, Environment, Extent
+from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.lookup import LargeBlock, VerifiedBlock
+from omq_storage.pieces import LargeMessage
+from omq_storage.records import missing_ids
+
+T = TypeVar("T")
+
+READ_OCTETS = 1 << 20
+"""The size of one read of the store: large compared with the cost of a thread switch, small for the memory.
+"""
+
+
+class ReadLimits(Protocol):
+    """How many threads read for all drivers of a server."""
+
+    @property
+    def readers(self) -> trio.CapacityLimiter:
+        """Return the limit for messages."""
+
+    @property
+    def listers(self) -> trio.CapacityLimiter:
+        """Return the limit for lists of blocks."""
+
+
+class StoredReads(ABC):
+    """The part of a driver that reads stored messages."""
+
+    topic: Topic
+    writer: Writer | None
+    resources: ReadLimits
+    lost: range
+    """The ids that a power failure took, as far as they are known."""
+    _unreadable: LogThrottle
+
+    @property
+    @abstractmethod
+    def next_id(self) -> int:
+        """The id of the next message."""
+
+    @property
+    @abstractmethod
+    def extent(self) -> Extent:
+        """What is stored of the topic."""
+
+    @property
+    def environment(self) -> Environment:
+        assert self.writer is not None, "a transient topic has no store"
+        return self.writer.environment
+
+    async def read(self, position: int, octets: int, largest: int | None = None) -> list[VerifiedBlock]:
+        """Return stored blocks from `position` on, without those that subscribers may not see yet.
+
+        Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets or is a
+        message in fragments, omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which is
+        also logged.
+        """
+        read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
+        blocks = await self._in_reader(read)
+        return [stored for stored in blocks if stored.block.first < self.next_id]
+
+    async def replay(
+        self, position: int, octets: int, largest: int | None = None
+    ) -> list[VerifiedBlock] | Unavailable:
+        """Return stored blocks from `position` on, as `read`, if the first of them has that message; or else
+        which messages are not available there, and why.
+
+        `position` is below `next_id`. Raises omq_storage.lookup.LargeBlock as `read` does, and
+        omq_storage.errors.StoreError.
+        """
+        # Every message below this id is either stored or lost: the store is written before the id increases.
+        known = self.next_id
+        try:
+            blocks = await self.read(position, octets, largest)
+            kept = blocks[0].block.first if blocks else known
+        except DamagedBlock as damaged:
+            if damaged.first <= position:
+                last = damaged.first if damaged.last is None else damaged.last
+                return Unavailable(
+                    position, min(last, known - 1), f"the store is damaged there ({damaged.why})"
+                )
+            blocks = []
+            kept = min(damaged.first, known)  # a damaged key may contain an id that was never assigned
+        except LargeBlock as large:
+            if large.message is None or large.message.first <= position:
+                raise
+            blocks = []
+            kept = min(large.message.first, known)
+        if kept <= position:
+            return blocks
+        missing, were_lost = missing_ids(self.extent, self.lost, position, kept)
+        why = "they were lost before they were durable" if were_lost else "they are no longer kept"
+        return Unavailable(position, missing.stop - 1, why)
+
+    async def look_at(self, message: int) -> LargeMessage | None:
+        """Verify a stored message for reading piece by piece; None when it is not stored any more.
+
+        Raises omq_storage.errors.DamagedBlock, and StoreError, which is also logged.
+        """
+        return await self._in_reader(partial(self.environment.open_message, self.topic.id, message))
+
+    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
+        """Return a piece of its body; None when it must be opened again.
+
+        Raises StoreError, which is also logged.
+        """
+        return await self._in_reader(partial(self.environment.read_piece, message, begin, octets))
+
+    async def _in_reader(self, read: Callable[[], T]) -> T:
+        try:
+            return await in_thread(read, limiter=self.resources.readers)
+        except DamagedBlock:
+            raise
+        except StoreError as problem:
+            self._unreadable.add(problem)
+            raise
+
+    async def stored_blocks(
+        self, first: int, count: int, limit: int, then: Callable[[list[BlockRecord]], T]
+    ) -> T:
+        """List the blocks with any of `count` messages from `first` on, at most `limit`. Return what `then`
+        makes of the list; it is called in the thread that has read it.
+
+        Raises omq_storage.errors.StoreError, which is also logged.
+        """
+        end = min(first + count, self.next_id)
+        environment = self.environment
+
+        def listed() -> T:
+            infos = environment.blocks(self.topic.id, first, limit) if first < end else []
+            return then([info for info in infos if info.first < end])
+
+        try:
+            return await in_thread(listed, limiter=self.resources.listers)
+        except StoreError as problem:
+            self._unreadable.add(problem)
+            raise
