@@ -9,8 +9,8 @@ from trio.testing import MockClock
 from omq.config import ClientConfig
 
 from .amqp_1_0_peer import ACCEPTED, Peer, data, opened, peer
+from .client_accounts import HASH, SECRET
 from .conversation import eventually, serving
-from .test_clients import HASH, SECRET
 from .test_reloading import reload
 
 SIZE = 2000

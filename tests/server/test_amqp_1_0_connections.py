@@ -22,8 +22,8 @@ from .amqp_1_0_peer import (
     opened,
     peer,
 )
+from .client_accounts import HASH, SECRET
 from .conversation import serving
-from .test_clients import HASH, SECRET
 
 
 async def test_the_server_stops(store: Path) -> None:

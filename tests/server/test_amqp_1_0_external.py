@@ -14,8 +14,8 @@ from omq.protocol.amqp_1_0.types import NULL
 from omq.protocol.credentials import client_context
 
 from .amqp_1_0_peer import SASL_HEADER, Peer, condition, peer
+from .client_accounts import HASH, SECRET
 from .conversation import Host, InProcess, serving
-from .test_clients import HASH, SECRET
 from .test_reloading import reload
 
 

@@ -13,8 +13,8 @@ from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import NULL
 
 from .amqp_1_0_peer import ACCEPTED, REJECTED, RELEASED, Peer, condition, data, opened, peer, target, text
+from .client_accounts import HASH, SECRET
 from .conversation import serving
-from .test_clients import HASH, SECRET
 
 
 def to(address: types.Value, body: bytes = b"x") -> bytes:

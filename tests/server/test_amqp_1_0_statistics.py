@@ -11,7 +11,7 @@ from omq.terminals.connection.statistics import Kind, LinkStatistics
 
 from .amqp_1_0_peer import REJECTED, opened, text
 from .conversation import Host, serving
-from .test_metrics import metrics
+from .metrics_samples import metrics
 
 
 def links(host: Host) -> dict[str, LinkStatistics]:

@@ -9,10 +9,10 @@ from trio.testing import MockClock
 
 from omq.protocol.omq.types import BlockList, TopicList
 
+from .client_accounts import client as configured
+from .client_accounts import enter, passing
 from .conversation import Conversation, InProcess, eventually, serving
 from .counted_turns import counted_turns
-from .test_clients import client as configured
-from .test_clients import enter, passing
 
 
 async def asked(host: InProcess, count: int) -> list[Conversation]:

@@ -19,9 +19,9 @@ from omq.server import Server
 from omq.terminals.connection.statistics import Kind
 
 from .amqp_1_0_peer import condition, data, peer, source, target
-from .conversation import PATIENCE, VERSION_ONE, eventually
+from .client_accounts import SECRET, client, enter
+from .conversation import PATIENCE, VERSION_ONE, eventually, serving
 from .dmp_conversation import lease, response, show
-from .test_clients import SECRET, client, enter, serving
 from .test_long_answers import declare
 from .test_watching import PERIOD, begin, round_of, topics, watched
 

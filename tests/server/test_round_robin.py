@@ -3,49 +3,27 @@
 See docs/PROTOCOL.md, "Round-robin".
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
-from quietness import pass_time
-from trio.testing import MockClock
 
 from omq.model import Topic
-from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Subscribed, Unsubscribed
+from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Unsubscribed
 
 from .conversation import (
     EVERY,
-    STORED,
     Conversation,
-    Host,
     declared,
     eventually,
     numbered,
     publish,
     serving,
-    serving_process,
-    tidied,
 )
 from .dmp_conversation import envelopes, sink, stored
+from .round_robin_workers import received, worker
 
 MIB = 1 << 20
-
-
-async def worker(host: Host, credit: int | None = None, receive_octets: int | None = None) -> Conversation:
-    """Return a subscriber, with credit if any."""
-    client = await host.connect(receive_octets)
-    if credit is not None:
-        await client.say(b"(Request t %d)" % credit)
-    answer = await client.ask(b"(Subscribe t From_current)")
-    assert isinstance(answer, Subscribed), answer
-    return client
-
-
-async def received(client: Conversation, ids: Sequence[int]) -> None:
-    """Confirm messages, and wait until the server knows."""
-    await client.say(*(b"(Received t %d)" % id for id in ids))
-    await client.settle()
 
 
 @EVERY
@@ -437,116 +415,6 @@ async def test_credit_given_before_subscribing_ends_with_its_topic_too(store: Pa
         await client.ask(b"(Subscribe t From_current)")
         await publisher.send(publish(b"t", numbered(1, 3)))
         assert await client.ids(3) == [1, 2, 3]
-
-
-@STORED
-async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock: MockClock) -> None:
-    async with serving(store, missed_pings=0) as host:
-        publisher = await declared(host, b"Round_robin " + persistence)
-        client = await worker(host, credit=1000)
-        for first in (1, 101, 201):
-            await publisher.send(publish(b"t", numbered(first, first + 99)))
-            await publisher.confirm()
-        assert await client.ids(300) == list(range(1, 301))
-        await received(client, range(1, 300))
-        info = await tidied(publisher, clock, b"t", lambda info: info.messages <= 100)
-        assert info.messages >= 1  # message 300 is not done
-        await received(client, [300])
-        info = await tidied(publisher, clock, b"t", lambda info: info.messages == 0)
-        assert (info.bytes, info.first, info.last) == (0, 301, 300)
-
-
-async def test_done_messages_of_a_transient_topic_are_forgotten(store: Path) -> None:
-    async with serving(store) as host:
-        publisher = await declared(host, b"Round_robin Transient")
-        client = await worker(host, credit=1000)
-        await publisher.send(publish(b"t", numbered(1, 300)))
-        assert await client.ids(300) == list(range(1, 301))
-        assert (await publisher.topics())[b"t"].messages == 300
-        # In another order than they came.
-        await received(client, range(300, 0, -1))
-        assert (await publisher.topics())[b"t"].messages == 0
-        assert host.memory_used == 0
-
-
-@STORED
-async def test_retention_never_deletes_undone_messages(
-    store: Path, persistence: bytes, clock: MockClock
-) -> None:
-    async with serving(store, retention_bytes=1, retention_seconds=0.001) as host:
-        publisher = await declared(host, b"Round_robin " + persistence)
-        for first in (1, 101, 201):
-            await publisher.send(publish(b"t", numbered(first, first + 99)))
-            await publisher.confirm()
-        await pass_time(clock, 10, step=2)
-        client = await worker(host)
-        assert await client.ids(300) == list(range(1, 301))
-
-
-@STORED
-async def test_confirmed_work_is_not_repeated_after_a_clean_restart(store: Path, persistence: bytes) -> None:
-    async with serving(store) as host:
-        publisher = await declared(host, b"Round_robin " + persistence)
-        client = await worker(host, credit=20)
-        await publisher.send(publish(b"t", numbered(1, 50)))
-        assert await client.ids(20) == list(range(1, 21))
-        await received(client, [1, 2, 3, 5, 8, 13])
-        done = {1, 2, 3, 5, 8, 13}
-        more = await client.ids(6)
-        assert more == list(range(21, 27))
-        await received(client, [22])
-        done.add(22)
-        assert await client.ids(1) == [27]
-    async with serving(store) as host:
-        client = await worker(host, credit=1000)
-        left = await client.messages(50 - len(done))
-        assert sorted(message.id for message in left) == sorted(set(range(1, 51)) - done)
-        assert all(message.body == b"%d" % message.id for message in left)
-        await client.confirm()
-        publisher = await host.connect()
-        await publisher.say(b"(Publish t next)")
-        assert await client.ids(1) == [51]
-
-
-async def test_a_clean_restart_repeats_no_message_of_a_plain_subscriber(
-    store: Path,
-) -> None:
-    async with serving(store) as host:
-        publisher = await declared(host, b"Round_robin (Persistent Strong)")
-        client = await worker(host)
-        await publisher.send(publish(b"t", numbered(1, 50)))
-        assert await client.ids(50) == list(range(1, 51))
-    async with serving(store) as host:
-        client = await worker(host)
-        publisher = await host.connect()
-        await publisher.say(b"(Publish t next)")
-        assert await client.ids(1) == [51]
-
-
-@STORED
-async def test_unconfirmed_messages_survive_the_end_of_the_process(store: Path, persistence: bytes) -> None:
-    async with serving_process(store) as host:
-        publisher = await declared(host, b"Round_robin " + persistence)
-        client = await worker(host, credit=20)
-        await publisher.send(publish(b"t", numbered(1, 100)))
-        await publisher.confirm()
-        assert await client.ids(20) == list(range(1, 21))
-        await received(client, [1, 2, 3, 10])
-        await host.kill()
-    async with serving_process(store) as host:
-        client = await worker(host, credit=1000)
-        publisher = await host.connect()
-        await publisher.say(b"(Publish t last)")
-        bodies: list[bytes] = []
-        while not bodies or bodies[-1] != b"last":
-            message = await client.message()
-            assert message.body in (b"%d" % message.id, b"last")
-            bodies.append(message.body)
-        # Confirmed work may come again, nothing else may be missing.
-        missing = set(numbered(1, 100)) - set(bodies)
-        assert missing <= {b"1", b"2", b"3", b"10"}
-        assert len(set(bodies)) == len(bodies)
-        assert await host.stop() == 0
 
 
 async def test_a_worker_that_half_closes_gets_its_dealt_messages(store: Path) -> None:

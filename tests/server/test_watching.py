@@ -15,10 +15,10 @@ from omq.protocol.omq.types import ConnectionList, Done, Error, Message, Subscri
 from omq.server import open_server
 
 from . import dmp_conversation as dmp
+from .client_accounts import client as configured
+from .client_accounts import enter
 from .conversation import Conversation, InProcess, eventually, publish, serving, tidied
 from .counted_turns import counted_turns
-from .test_clients import client as configured
-from .test_clients import enter
 from .test_long_answers import declare
 
 PERIOD = 100

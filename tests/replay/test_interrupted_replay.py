@@ -1,0 +1,219 @@
+"""Replays that are interrupted, and servers that stop in the middle."""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from replay_helpers import Counting, bodies, replay, request
+from replayed_topics import way
+from serving_stores import Serving, serving
+
+from omq.bulk.errors import Unreachable
+from omq.bulk.remote import RetryPolicy
+from omq.replay import copying
+from omq.replay.copying import copy
+from omq.replay.plan import make_plan
+from omq.replay.read_ahead import ReadAhead
+from omq.replay.request import ToServer
+from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
+
+
+class Interrupting(Counting):
+    """Presses Ctrl-C when the first portion is confirmed."""
+
+    def add(self, topic: str, messages: int, octets: int) -> None:
+        super().add(topic, messages, octets)
+        if len(self.messages) == 1 and self.messages[topic] == messages:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class Restarting(Counting):
+    """Kills the server when the first portion is confirmed, and starts it again, or not."""
+
+    def __init__(self, server: Serving, again: bool) -> None:
+        super().__init__()
+        self.server: Serving | None = server
+        self.again = again
+        self.next: Iterator[Serving] | None = None
+
+    def add(self, topic: str, messages: int, octets: int) -> None:
+        super().add(topic, messages, octets)
+        if self.server is not None:
+            server, self.server = self.server, None
+            server.kill()
+            if self.again:
+                self.next = _started(server)
+                next(self.next)
+
+
+def _started(before: Serving) -> Iterator[Serving]:
+    with serving(before.store, port=before.running.port) as server:
+        yield server
+
+
+QUICK = RetryPolicy(2, 0.001)
+
+
+def run_copy(words: tuple[str, ...], meter: Counting, retry_policy: RetryPolicy | None = None) -> bool:
+    """Return whether it was interrupted."""
+    wanted = request(*words)
+    destination = wanted.destination
+    assert isinstance(destination, ToServer)
+    if retry_policy is not None:
+        destination = replace(destination, place=replace(destination.place, retry_policy=retry_policy))
+    with wanted.source.open() as access:
+        plan = make_plan(access, wanted)
+    with stop_on_interrupt() as stop:
+        copy(plan, destination, meter, stop)
+        return stop.is_set()
+
+
+def test_interrupted_it_says_where_to_go_on(
+    source: Serving, target: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "PORTION_OCTETS", 1)
+    meter = Interrupting()
+    words = (*way(source, "servers"), "plain", "--to", f"omq://{target.address}/cut")
+    assert run_copy(words, meter)
+    (line,) = meter.said
+    assert line == "plain: messages up to 1 are published; --first 2 continues there"
+    assert bodies(target.address, "cut") == [b"1"]
+    assert replay(*words, "--first", "2") == 0
+    assert bodies(target.address, "cut") == bodies(source.address, "plain")
+
+
+def test_cancelled_work_raises_keyboardinterrupt_or_completes() -> None:
+    def work(fails: bool) -> None:
+        cancelled = threading.Event()
+        with cancel_on_interrupt(cancelled.set) as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert cancelled.wait(60)
+            assert interrupted.is_set()
+            if fails:
+                raise RuntimeError("cancelled")
+
+    work(fails=False)
+    with pytest.raises(KeyboardInterrupt):
+        work(fails=True)
+
+
+def test_work_that_fails_by_itself_is_not_interrupted() -> None:
+    cancelled = threading.Event()
+    with pytest.raises(RuntimeError), cancel_on_interrupt(cancelled.set):
+        raise RuntimeError("by itself")
+    assert not cancelled.is_set()
+
+
+def test_a_server_that_comes_back_gets_everything_once_from_a_producer(
+    source: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "PORTION_OCTETS", 1)
+    with serving(tmp_path / "store") as server:
+        meter = Restarting(server, again=True)
+        words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", "--producer", "p")
+        assert not run_copy(words, meter)
+        assert bodies(server.address, "plain") == bodies(source.address, "plain")
+        assert meter.counts == {"plain": 2500}
+        assert meter.next is not None
+        next(meter.next, None)
+
+
+class Killing(Counting):
+    """Kills the server in the middle of its first portion, when some of it is stored."""
+
+    def __init__(self, server: Serving, again: bool) -> None:
+        super().__init__()
+        self.server: Serving | None = server
+        self.again = again
+        self.next: Iterator[Serving] | None = None
+        self.stored = 0
+
+    def show(self, messages: int) -> None:
+        if self.server is None or messages < 1001:  # the first two blocks of `plain`
+            return
+        server, self.server = self.server, None
+        server.wait_for("plain", lambda stored: stored >= 1)
+        self.stored = server.messages("plain")
+        server.kill()
+        if self.again:
+            self.next = _started(server)
+            next(self.next)
+
+
+def test_a_server_that_dies_in_the_middle_of_a_portion_has_every_message_once(
+    source: Serving, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "store") as server:
+        meter = Killing(server, again=True)
+        words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", "--producer", "p")
+        assert not run_copy(words, meter)
+        assert meter.stored > 0
+        assert any(line.endswith("; continuing at message 1") for line in meter.said)
+        assert bodies(server.address, "plain") == bodies(source.address, "plain")
+        assert meter.counts == {"plain": 2500}
+        assert meter.next is not None
+        next(meter.next, None)
+
+
+@pytest.mark.parametrize("producer", [[], ["--producer", "p"]])
+def test_attempts_that_send_nothing_settle_no_doubt(
+    source: Serving, tmp_path: Path, producer: list[str]
+) -> None:
+    """Attempts that send nothing any more do not make it certain that nothing of it is stored."""
+    with serving(tmp_path / "store") as server:
+        words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", *producer)
+        with pytest.raises(Unreachable) as caught:
+            run_copy(words, Killing(server, again=False), QUICK)
+    attempts = r" \(3 attempts\)" if producer else ""
+    assert re.search(
+        rf"{attempts}\. Of 'plain', nothing is published for certain, and "
+        r"some of 1 to (1001|2500) may be",
+        str(caught.value),
+    )
+
+
+def test_a_server_that_does_not_come_back(
+    source: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "PORTION_OCTETS", 1)
+    with serving(tmp_path / "store") as server:
+        words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}")
+        with pytest.raises(Unreachable, match=r"Of 'plain', messages up to 1 are published\.$"):
+            run_copy(words, Restarting(server, again=False), QUICK)
+
+
+def test_a_server_that_is_not_there(source: Serving) -> None:
+    meter = Counting()
+    with pytest.raises(Unreachable, match=r"\(3 attempts\)\. Of 'plain', nothing is published\.$"):
+        run_copy((*way(source, "servers"), "plain", "--to", "omq://127.0.0.1:9"), meter, QUICK)
+    assert [line.rpartition("; ")[2] for line in meter.said] == ["trying again"] * 2
+
+
+def test_reading_ahead_passes_errors_on_and_ends() -> None:
+    def items() -> Generator[int, None, None]:
+        yield 1
+        raise ValueError("no more")
+
+    with ReadAhead(items()) as ahead:
+        iterator = iter(ahead)
+        assert next(iterator) == 1
+        with pytest.raises(ValueError, match="no more"):
+            next(iterator)
+
+    closed = []
+
+    def zeros() -> Generator[int, None, None]:
+        try:
+            while True:
+                yield 0
+        finally:
+            closed.append(True)
+
+    with ReadAhead(zeros()) as endless:
+        assert next(iter(endless)) == 0
+    assert closed, "the thread has ended, and it closed the generator"

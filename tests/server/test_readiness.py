@@ -1,0 +1,86 @@
+"""The answer to /readyz, and the metrics of a server that cannot store."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from omq_storage.errors import StoreFailed
+from omq_storage.levels import Level
+
+from .conversation import eventually, serving
+from .http_conversation import ask, request
+from .metrics_samples import metrics
+
+
+async def test_a_server_is_ready(store: Path) -> None:
+    async with serving(store) as host:
+        answered = await ask(host, request("/readyz"))
+        assert (answered.status, answered.body) == (200, b"ready\n")
+
+
+async def test_a_server_without_room_on_its_disk_is_not_ready(store: Path) -> None:
+    async with serving(store, disk_reserve_bytes=1 << 60) as host:
+        answered = await ask(host, request("/readyz"))
+        assert answered.status == 503
+        assert b"strong: the disk has less free than" in answered.body
+        assert (await metrics(host))['omq_writer_refusing{level="weak"}'] == 1
+        assert (await ask(host, request("/healthz"))).status == 200
+
+
+@pytest.mark.parametrize("level", [b"Strong", b"Weak", b"Async"])
+async def test_a_server_that_cannot_store_is_not_ready(
+    store: Path, level: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare prices Broadcast (Persistent %s))" % level)
+        environment = host.server.catalogue.writers[Level(level.decode().lower())].environment
+
+        def fail(*_: object) -> NoReturn:
+            raise StoreFailed("the disk does not answer")
+
+        with monkeypatch.context() as patch:
+            for name in ("append", "append_commit"):
+                patch.setattr(environment, name, fail)
+            await client.say(b"(Publish prices x)", b"(Confirm 1)")
+            for _ in range(2):
+                await client.error()
+            answered = await ask(host, request("/readyz"))
+            assert answered.status == 503
+            assert answered.body.startswith(level.lower() + b": ")
+        await client.say(b"(Publish prices x)")
+        await client.confirm(2)
+        assert (await ask(host, request("/readyz"))).status == 200
+
+
+async def test_a_commit_that_does_not_end_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.metrics.readiness.SLOW_SECONDS", 0.05)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare prices Broadcast (Persistent Strong))")
+        environment = host.server.catalogue.writers[Level.STRONG].environment
+        may_go_on = threading.Event()
+
+        def waiting(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wait(*arguments: Any) -> Any:
+                may_go_on.wait(60)
+                return call(*arguments)
+
+            return wait
+
+        for name in ("append", "append_commit"):
+            monkeypatch.setattr(environment, name, waiting(getattr(environment, name)))
+        await client.say(b"(Publish prices x)")
+        writer = host.server.catalogue.writers[Level.STRONG]
+        try:
+            await eventually(lambda: writer.statistics().committing_seconds > 0.05)
+            answered = await ask(host, request("/readyz"))
+            assert answered.status == 503
+            assert answered.body == b"strong: a commit has taken 0 s\n"
+        finally:
+            may_go_on.set()
+        await client.confirm()
+        assert (await ask(host, request("/readyz"))).status == 200
