@@ -163,7 +163,7 @@ class Spool:
         if self._file is None:
             from tempfile import TemporaryFile  # few servers need it
 
-            self._file = TemporaryFile(dir=self._folder, prefix="spool-", buffering=0)  # noqa: SIM115
+            self._file = TemporaryFile(dir=self._folder, prefix="spool-", buffering=0)  # noqa: SIM115 - it stays open as long as the spool
         file = self._file.fileno()
         status = os.fstatvfs(file)
         if status.f_bavail * status.f_frsize - needed < self._reserve:

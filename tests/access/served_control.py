@@ -68,7 +68,7 @@ async def control(
     path: Path, administered: AdministeredServer | None = None, **settings: object
 ) -> AsyncIterator[AccessControl]:
     """Yield the access to a server, by default to one without configured clients."""
-    config = Config(store=str(path), **settings)  # type: ignore[arg-type]
+    config = Config(store=str(path), **settings)  # type: ignore[arg-type]  # the names decide the types
     with Store.open(path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:
             memory = Memory(1 << 26)

@@ -23,7 +23,7 @@ def test_a_client_has_its_share_and_at_least_one() -> None:
 
 @pytest.mark.parametrize("key", OWN)
 def test_a_key_of_a_client_replaces_one_quota(key: str) -> None:
-    replaced = SHARES.replaced_by(ClientConfig(name="a", secret="", **{key: OWN[key]}))  # type: ignore[arg-type]
+    replaced = SHARES.replaced_by(ClientConfig(name="a", secret="", **{key: OWN[key]}))  # type: ignore[arg-type]  # the names decide the types
     for name, quota in asdict(replaced).items():
         assert quota == (OWN[key] if f"max_{name}" == key else getattr(SHARES, name))
 

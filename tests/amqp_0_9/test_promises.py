@@ -117,7 +117,7 @@ async def test_a_declaration_agrees_about_durability_and_type(
             await other.declare(name, delivery, persistence)
     declarations: list[dict[str, object]] = [{}, {"durable": 1}, {"durable": 1, "x_queue_type": "stream"}]
     for arguments in declarations:
-        found = broker.channel().call(declare_queue(1, name, **arguments))  # type: ignore[arg-type]
+        found = broker.channel().call(declare_queue(1, name, **arguments))  # type: ignore[arg-type]  # the names decide the types
         expected = "queue.declare-ok" if arguments == agreeing else "channel.close 406 PRECONDITION_FAILED"
         assert found.told().startswith(expected), arguments
     assert broker.channel().call(declare_queue(1, name, passive=1)).name == "queue.declare-ok"

@@ -251,7 +251,7 @@ def test_unreadable_topics_and_wrong_arguments_are_refused(source: str, tmp_path
         ({"until": 5}, "until must be"),
     ):
         with pytest.raises(BadOptions, match=why):
-            read_table(source, "small", **wrong)  # type: ignore[arg-type]
+            read_table(source, "small", **wrong)  # type: ignore[arg-type]  # the names decide the types
     with pytest.raises(BadOptions, match="HOST:PORT"):
         read_table("http://localhost", "small")
     with pytest.raises(BadOptions, match="omqs://"):

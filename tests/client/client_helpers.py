@@ -19,7 +19,7 @@ def url_of(server: Server) -> str:
 
 
 def connect_to(server: Server, **settings: object) -> Connecting:
-    return connect(url_of(server), **settings)  # type: ignore[arg-type]
+    return connect(url_of(server), **settings)  # type: ignore[arg-type]  # the names decide the types
 
 
 class Running:

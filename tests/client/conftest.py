@@ -46,7 +46,7 @@ def open_omq(tmp_path: Path) -> OpenServer:
             store=str(tmp_path / "store"),
             map_bytes=1 << 28,
             disk_reserve_bytes=0,
-            **settings,  # type: ignore[arg-type]
+            **settings,  # type: ignore[arg-type]  # the names decide the types
         )
         return open_server(config)
 

@@ -133,7 +133,7 @@ async def opened(
 @asynccontextmanager
 async def serving(store: Store, *, memory: int = 64 * MIB, **config: object) -> AsyncIterator[Drivers]:
     """Yield the drivers of an open store. What was posted is settled at the end."""
-    settings = Config(store=str(store.path), **config)  # type: ignore[arg-type]
+    settings = Config(store=str(store.path), **config)  # type: ignore[arg-type]  # the names decide the types
     async with trio.open_nursery() as nursery:
         shares = Memory(memory)
         catalogue = Catalogue(settings, store, shares, nursery)
@@ -149,7 +149,7 @@ async def serving(store: Store, *, memory: int = 64 * MIB, **config: object) -> 
 @asynccontextmanager
 async def emptied(store: Store, **config: object) -> AsyncIterator[Drivers]:
     """Yield the drivers of an open store, without topics, for one test, which must give back all memory."""
-    async with serving(store, **config) as drivers:  # type: ignore[arg-type]
+    async with serving(store, **config) as drivers:  # type: ignore[arg-type]  # the names decide the types
         for driver in list(drivers.catalogue):
             await drivers.catalogue.delete(driver.topic.topic)
         yield drivers

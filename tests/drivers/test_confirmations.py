@@ -41,7 +41,7 @@ def test_a_confirmation_is_settled_once() -> None:
 def test_an_immediate_success_tells_every_listener_at_once() -> None:
     calls: list[int] = []
     for number in range(3):
-        CONFIRMED.listen(lambda number=number: calls.append(number))  # type: ignore[misc]
+        CONFIRMED.listen(lambda number=number: calls.append(number))  # type: ignore[misc]  # a lambda with a default has no type
     assert calls == [0, 1, 2]
     assert (CONFIRMED.settled, CONFIRMED.failure) == (True, None)
     assert CONFIRMED.outcomes(7) == ((7, None),)

@@ -87,7 +87,7 @@ def test_scanning_envelopes(octets: bytes, longest: int, filled: bool) -> None:
     for scan in (dmp_reader.scan, dmp_reader.scan_plain):
         start = ([b"a"], [NAMED_OCTETS], [2]) if filled else ([], [], [])
         run: tuple[list[bytes], list[bytes], list[int]] = tuple(map(list, start))  # type: ignore[assignment]
-        found.append((outcome(lambda scan=scan, run=run: scan(octets, longest, *run)), run))  # type: ignore[misc]
+        found.append((outcome(lambda scan=scan, run=run: scan(octets, longest, *run)), run))  # type: ignore[misc]  # a lambda with a default has no type
     assert found[0] == found[1]
 
 
@@ -225,8 +225,8 @@ def test_writing_envelopes(sent: list[tuple[bytes, bytes]], views: bool, plain: 
     bodies = [memoryview(body) if views else body for body, _ in sent]
     heads = () if plain else [head for _, head in sent]
     for write, smallest in ((dmp_writer.for_feed, dmp_writer.SMALLEST_ON_FEEDS), (dmp_writer.for_sink, 0)):
-        expected = outcome(lambda s=smallest: dmp_writer.run_plain(bodies, heads, (), s)) if sent else b""  # type: ignore[misc]
-        assert outcome(lambda write=write: write(bodies, heads)) == expected  # type: ignore[misc]
+        expected = outcome(lambda s=smallest: dmp_writer.run_plain(bodies, heads, (), s)) if sent else b""  # type: ignore[misc]  # a lambda with a default has no type
+        assert outcome(lambda write=write: write(bodies, heads)) == expected  # type: ignore[misc]  # a lambda with a default has no type
 
 
 @given(

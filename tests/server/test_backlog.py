@@ -130,7 +130,7 @@ async def test_positions_are_saved_while_a_level_is_tidied(
                 await client.settle()
                 await wait_all_tasks_blocked()
                 clock.jump(0.2)
-                await eventually(lambda: environment.positions().get(0, Position(0)).lowest == id + 1)  # noqa: B023
+                await eventually(lambda: environment.positions().get(0, Position(0)).lowest == id + 1)  # noqa: B023 - it is called before the next round of the loop
             await client.send(publish(b"t", numbered(11, 20)))
             await client.confirm(2)
         finally:

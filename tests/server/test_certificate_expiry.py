@@ -56,7 +56,7 @@ async def test_one_that_ends_soon_is_told_at_the_start_and_each_day(
         await eventually(lambda: told(caplog) == [line])
         for day in range(2, 4):
             clock.jump(DAY)
-            await eventually(lambda: told(caplog) == [line] * day)  # noqa: B023
+            await eventually(lambda: told(caplog) == [line] * day)  # noqa: B023 - it is called before the next round of the loop
     assert {record.levelname for record in caplog.records if "certificate" in record.getMessage()} == {
         "WARNING"
     }

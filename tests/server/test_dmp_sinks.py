@@ -159,7 +159,7 @@ async def test_a_malformed_envelope_ends_the_connection(store: Path, octets: byt
         connection = await sink(host, client)
         await connection.send(envelopes(numbered(1, 100)) + (octets if together else b""))
         if not together:
-            await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]
+            await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]  # there is such a topic
             await connection.send(octets)
         (answer,) = await said(connection)
         assert answer.startswith(b"502 SYNTAX-ERROR 100 messages stored; envelope 101: "), answer
@@ -251,7 +251,7 @@ async def test_sinks_that_do_not_go_on_give_way(
         octets, unfinished = found.octets, found.unfinished
         for holders, connection in enumerate((slow, other), 1):
             await connection.send(octets[:100_000])
-            await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]
+            await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]  # a lambda with a default has no type
             clock.jump(20)  # nobody else needs its memory
         await waiting.send(octets[:100_000])
         # The slowest gives way at once, and only that one.
@@ -294,7 +294,7 @@ async def test_a_slow_sink_gives_way_however_much_it_sends(store: Path, clock: M
         octets, unfinished = found.octets, found.unfinished
         for connection, holders in ((first, 1), (second, 2)):
             await connection.send(octets[:100_000])
-            await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]
+            await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]  # a lambda with a default has no type
         await waiting.send(octets[:100_000])
         await eventually(lambda: unfinished.waiting == 1)
         sent = 100_000
@@ -317,9 +317,9 @@ async def test_an_end_without_half_close_confirms_nothing_and_keeps_messages(sto
         closed, reset = await sink(host, client), await sink(host, client)
         await closed.send(envelopes(numbered(1, 50)))
         closed.close()
-        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 51)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 51)  # type: ignore[union-attr]  # there is such a topic
         await reset.send(envelopes(numbered(51, 100)))
-        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]  # there is such a topic
         reset.reset()
         await eventually(lambda: host.connections == 1)
         assert await kept(host, 100) == numbered(1, 100)
@@ -330,7 +330,7 @@ async def test_the_topic_is_deleted_while_a_sink_is_open(store: Path) -> None:
         client = await host.connect()
         connection = await sink(host, client)
         await connection.send(envelopes([b"1"]))
-        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 2)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 2)  # type: ignore[union-attr]  # there is such a topic
         await client.ask(b"(Delete t)")
         await client.ask(b"(Declare t Broadcast Transient)")
         await connection.send(envelopes([b"2"]))
@@ -482,7 +482,7 @@ async def test_a_stopping_server_stores_and_reports_its_messages(store: Path, pe
         await client.ask(b"(Declare t Broadcast %s)" % persistence)
         connection = await sink(host, client)
         await connection.send(envelopes(numbered(1, 1000)))
-        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 1001)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 1001)  # type: ignore[union-attr]  # there is such a topic
         host.leave_open(connection)
     (answer,) = await said(connection)
     assert answer == b"530 NOT-ALLOWED 1000 messages stored; the server is stopping"

@@ -142,7 +142,7 @@ def test_every_command_has_an_example() -> None:
 def client(name: str, *rights: Right) -> ClientConfig:
     """Return a client with these rights to all topics, and no others."""
     patterns = {right.name.lower(): ["*"] for right in rights}
-    return ClientConfig(name=name, secret=str(SECRET), **patterns)  # type: ignore[arg-type]
+    return ClientConfig(name=name, secret=str(SECRET), **patterns)  # type: ignore[arg-type]  # the names decide the types
 
 
 async def enter(host: Host, name: str) -> Conversation:

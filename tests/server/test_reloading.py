@@ -81,7 +81,7 @@ async def test_a_watch_begins_again_with_other_rights(store: Path) -> None:
         assert set(topics(await begin(alice))) == {b"sport"}
         for right in (["*"], ["news"]):
             clients = [client("bob"), client("alice", watch=right)]
-            await reload(host.server, lambda _, clients=clients: {"clients": clients})  # type: ignore[misc]
+            await reload(host.server, lambda _, clients=clients: {"clients": clients})  # type: ignore[misc]  # a lambda with a default has no type
             parts: list[w.Statistics] = []
             while w.Began(PERIOD) not in parts:
                 parts = await round_of(alice)

@@ -140,7 +140,7 @@ async def test_memory_is_looked_at_without_a_descriptor(
         with no_descriptors():
             for round in range(1, 4):
                 clock.jump(LOOK_SECONDS)
-                await eventually(lambda: looked >= before + round)  # noqa: B023
+                await eventually(lambda: looked >= before + round)  # noqa: B023 - it is called before the next round of the loop
                 await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert caplog.messages == []
@@ -191,7 +191,7 @@ async def test_the_log_reports_every_five_seconds_that_nothing_can_be_opened(
             before = looked
             for round in range(1, 11):
                 clock.jump(TIDY_SECONDS)
-                await eventually(lambda: looked >= before + round)  # noqa: B023
+                await eventually(lambda: looked >= before + round)  # noqa: B023 - it is called before the next round of the loop
                 await wait_all_tasks_blocked()
     told = [line for line in caplog.messages if line.startswith("the free disk space cannot be determined: ")]
     assert "Errno 24" in told[0]

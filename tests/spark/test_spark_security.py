@@ -252,11 +252,11 @@ def test_unsuitable_servers_are_refused_with_a_reason(
     ]
     rows = spark.range(1).selectExpr("'a' as value")
     for given, wanted in cases:
-        read = failure(lambda: load(spark, "prices", place.known("reader", **given)).count())  # noqa: B023
+        read = failure(lambda: load(spark, "prices", place.known("reader", **given)).count())  # noqa: B023 - it is called before the next round of the loop
         assert wanted in sentence(read), read
     # Writing tells the same; what is particular about it is only where it is found.
     for given, wanted in (cases[0], cases[7]):
-        written = failure(lambda: write(rows, "out.t", place.known("feeder", **given)))  # noqa: B023
+        written = failure(lambda: write(rows, "out.t", place.known("feeder", **given)))  # noqa: B023 - it is called before the next round of the loop
         assert wanted in sentence(written), written
 
 
@@ -280,7 +280,7 @@ def test_topics_without_right(spark: SparkSession, place: SecuredServer) -> None
     )
     rows = spark.range(1).selectExpr("'a' as value")
     for topic, client in (("payments", "feeder"), ("prices", "reader")):
-        said = sentence(failure(lambda: write(rows, topic, place.known(client))))  # noqa: B023
+        said = sentence(failure(lambda: write(rows, topic, place.known(client))))  # noqa: B023 - it is called before the next round of the loop
         assert said == f"The server {address} said: Put {topic}: this client may not publish to it"
 
 
@@ -360,7 +360,7 @@ def test_secrets_show_nowhere(
         shown += str(query.lastProgress.json)
         for name, secret in (("reader", "simsim"), ("nobody", "sesame")):
             wrong = place.known("reader", omq_id_file=place.id_file(name, secret))
-            shown += failure(lambda: load(spark, "prices", wrong).count())  # noqa: B023
+            shown += failure(lambda: load(spark, "prices", wrong).count())  # noqa: B023 - it is called before the next round of the loop
     finally:
         spark.sparkContext.setLogLevel("ERROR")
     shown += capfd.readouterr().out + log.text()

@@ -112,7 +112,7 @@ class Panicking:
     def begin(self, *arguments: object, **options: object) -> object:
         if self.has_panicked:
             raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
-        return self.real.begin(*arguments, **options)  # type: ignore[attr-defined]
+        return self.real.begin(*arguments, **options)  # type: ignore[attr-defined]  # lmdb has no types
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.real, name)
@@ -124,7 +124,7 @@ def panicking(monkeypatch: pytest.MonkeyPatch) -> list[Panicking]:
     opened: list[Panicking] = []
 
     def open_so(*arguments: object, **options: object) -> Panicking:
-        opened.append(Panicking(opening(*arguments, **options)))  # type: ignore[arg-type]
+        opened.append(Panicking(opening(*arguments, **options)))  # type: ignore[arg-type]  # lmdb checks its arguments itself
         return opened[-1]
 
     monkeypatch.setattr(lmdb, "open", open_so)

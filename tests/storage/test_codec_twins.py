@@ -123,8 +123,8 @@ offsets = st.one_of(
 @given(st.binary(max_size=120), offsets.map(numbers.pack), st.integers(0, 9))
 def test_slices_of_anything(frames: bytes, bounds: bytes, index: int) -> None:
     for held in (frames, memoryview(frames)):
-        expected = outcome(lambda held=held: plain.slices(held, bounds, index))  # type: ignore[misc]
-        assert outcome(lambda held=held: codec.slices(held, bounds, index)) == expected  # type: ignore[misc]
+        expected = outcome(lambda held=held: plain.slices(held, bounds, index))  # type: ignore[misc]  # a lambda with a default has no type
+        assert outcome(lambda held=held: codec.slices(held, bounds, index)) == expected  # type: ignore[misc]  # a lambda with a default has no type
 
 
 @needs_codec
@@ -209,8 +209,8 @@ def test_rising_offsets_are_recognised_alike(
     array = numbers.pack(bounds) + behind
     count, size = len(bounds) - 1 + more, max(0, bounds[-1] + longer)
     for held in (array, memoryview(array)):
-        expected = outcome(lambda held=held: numbers.rises(held, count, size, least))  # type: ignore[misc]
-        assert outcome(lambda held=held: codec.rises(held, count, size, least)) == expected  # type: ignore[misc]
+        expected = outcome(lambda held=held: numbers.rises(held, count, size, least))  # type: ignore[misc]  # a lambda with a default has no type
+        assert outcome(lambda held=held: codec.rises(held, count, size, least)) == expected  # type: ignore[misc]  # a lambda with a default has no type
 
 
 @needs_codec
@@ -281,8 +281,8 @@ def test_a_batch_of_frames_is_a_batch_of_bodies(topic: int, first: int, bodies: 
     assert (framed.count, framed.octets, framed.longest) == (listed.count, listed.octets, listed.longest)
     for begin in range(-1, len(bodies) + 2):
         for end in range(-1, len(bodies) + 2):
-            assert outcome(lambda b=begin, e=end: framed.part(b, e)) == outcome(  # type: ignore[misc]
-                lambda b=begin, e=end: listed.part(b, e)  # type: ignore[misc]
+            assert outcome(lambda b=begin, e=end: framed.part(b, e)) == outcome(  # type: ignore[misc]  # a lambda with a default has no type
+                lambda b=begin, e=end: listed.part(b, e)  # type: ignore[misc]  # a lambda with a default has no type
             )
     expected = outcome(lambda: listed.encode(topic, first, 9))
     assert outcome(lambda: framed.encode(topic, first, 9)) == expected

@@ -120,7 +120,7 @@ def check_replay(system: System, settings: Settings, kind: Kind) -> str:
                 system.stop()
                 system.start(directory, kind)
             parts: list[bytes] = []
-            system.replay(TOPIC, count, chunk.last, lambda part, parts=parts: parts.append(part.tobytes()))  # type: ignore[misc]
+            system.replay(TOPIC, count, chunk.last, lambda part, parts=parts: parts.append(part.tobytes()))  # type: ignore[misc]  # a lambda with a default has no type
             data = b"".join(parts)
             bodies, used = system.decode(kind, data)
             if bodies != expected or used != len(data):

@@ -96,13 +96,13 @@ class Figure:
 def figures() -> Iterator[Figure]:
     """Yield each kind of input, with the codec that is in use."""
     for kind, line in LINES.items():
-        yield _measured(kind, len(line) + 1, lambda line=line: _read_lines(line + b"\n"))  # type: ignore[misc]
+        yield _measured(kind, len(line) + 1, lambda line=line: _read_lines(line + b"\n"))  # type: ignore[misc]  # a lambda with a default has no type
     for kind, line in MANY_LINES.items():
         octets = line * (READ_OCTETS // len(line))
-        yield _measured(kind, len(octets), lambda octets=octets: _read_lines(octets))  # type: ignore[misc]
+        yield _measured(kind, len(octets), lambda octets=octets: _read_lines(octets))  # type: ignore[misc]  # a lambda with a default has no type
     for kind, envelope in ENVELOPES.items():
         octets = envelope * (READ_OCTETS // len(envelope))
-        yield _measured(kind, len(octets), lambda octets=octets: _read_envelopes(octets))  # type: ignore[misc]
+        yield _measured(kind, len(octets), lambda octets=octets: _read_envelopes(octets))  # type: ignore[misc]  # a lambda with a default has no type
 
 
 def _read_lines(octets: bytes) -> Iterator[Any]:
