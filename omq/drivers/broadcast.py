@@ -142,7 +142,7 @@ class BroadcastDriver(SpoolingDriver):
         self._wake_all(first)
 
     def _wake_all(self, first: int) -> None:
-        channels = self._active()
+        channels = self._active() if self._absent else self._channels
         for channel in channels:
             if channel.follows:
                 channel.stop_following(first)
@@ -176,7 +176,7 @@ class BroadcastDriver(SpoolingDriver):
             return False
         if batch.octets > LITTLE_OCTETS or not batch.count:
             return False
-        channels = self._active()
+        channels = self._active() if self._absent else self._channels
         if len(channels) > MOST_FOLLOWERS:
             return False
         if channels:
@@ -211,7 +211,7 @@ class BroadcastDriver(SpoolingDriver):
         """Open the route, for the compiled codec and for `try_push`: to the subscribers of a transient topic
         when all of them have everything, and always to the store of a persistent one.
         """
-        channels = self._active()
+        channels = self._active() if self._absent else self._channels
         if self.writer is not None:
             self.route.is_watched = bool(channels)
             lane = self.writer.routed.lane
@@ -253,7 +253,8 @@ class BroadcastDriver(SpoolingDriver):
             self._forget_written()
 
     def _forget_written(self) -> None:
-        self.tail.forget_below(min((channel.unwritten for channel in self._active()), default=self.next_id))
+        channels = self._active() if self._absent else self._channels
+        self.tail.forget_below(min((channel.unwritten for channel in channels), default=self.next_id))
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 

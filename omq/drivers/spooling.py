@@ -58,9 +58,7 @@ class SpoolingDriver(CursorDriver):
 
     def _active(self) -> Collection[BroadcastChannel]:
         """Return the channels that were not left behind."""
-        if self._absent:
-            return [channel for channel in self._channels if not channel.is_left]
-        return self._channels
+        return [channel for channel in self._channels if not channel.is_left]
 
     # -- for the spooler -----------------------------------------------------------------------------------
 
