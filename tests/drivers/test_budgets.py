@@ -46,6 +46,22 @@ async def _cancelled_before_another(budget: Budget) -> None:
                 scope.cancel()
 
 
+def test_one_hears_each_time_that_half_is_free_again() -> None:
+    budget = Budget(10)
+    heard: list[int] = []
+    budget.eased = lambda: heard.append(budget.used)
+    assert budget.try_take(9)
+    for octets, expected in ((3, []), (1, [5]), (2, [5]), (1, [5])):
+        budget.give(octets)
+        assert heard == expected
+    assert budget.try_take(3)
+    budget.give(1)  # half was used, and no more
+    assert heard == [5]
+    assert budget.try_take(4)
+    budget.give(8)
+    assert heard == [5, 0]
+
+
 def test_shares_are_granted_in_order_to_those_that_fit() -> None:
     budget = Budget(10)
     granted: list[str] = []

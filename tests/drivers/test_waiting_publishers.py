@@ -204,6 +204,23 @@ async def test_publishers_that_wait_hear_that_the_topic_was_deleted(tmp_path: Pa
         assert memory.waiting.used == 0
 
 
+async def test_a_publisher_goes_on_when_a_worker_has_got_all_other_messages(tmp_path: Path) -> None:
+    """Also while none of them is done."""
+    async with (
+        drivers(tmp_path / "store", b"t", delivery=Delivery.ROUND_ROBIN) as (_, (driver,)),
+        trio.open_nursery() as nursery,
+    ):
+        for _ in range(40):
+            nursery.start_soon(driver.post, Bodies([b"x" * 100 * KIB]))
+        await wait_all_tasks_blocked()
+        before = driver.next_id
+        assert before < 40
+        driver.open(Listener(), FromCurrent()).grant(100, CreditKind.WINDOW)
+        await wait_all_tasks_blocked()
+        assert driver.next_id > before
+        nursery.cancel_scope.cancel()
+
+
 async def test_one_worker_that_can_make_room_is_enough_to_wait_for(tmp_path: Path) -> None:
     async with drivers(tmp_path / "store", b"t", delivery=Delivery.ROUND_ROBIN) as (memory, (driver,)):
         workers = [Listener() for _ in range(3)]
