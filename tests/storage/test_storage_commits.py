@@ -327,3 +327,9 @@ def test_topics_whose_ids_are_not_reserved_are_told() -> None:
     assert commit.without_ids(0, 1) == []
     routes[b"topic-2"].owner = None
     assert commit.without_ids(0, 2) == []
+
+
+def test_a_lane_refuses_more_octets_than_a_part_can_have() -> None:
+    assert store_lane(1 << 30).octets_left == 1 << 30
+    with pytest.raises(ValueError, match=r"^1073741825 octets are more than 1073741824\.$"):
+        store_lane((1 << 30) + 1)
