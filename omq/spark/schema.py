@@ -37,7 +37,7 @@ def usual_schema(options: ReadOptions) -> StructType:
 
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Raise BadOptions unless each column is an available one, with its type, and may be null if it can be."""
+    """Raise BadOptions unless each column is an available one, with its type, and nullable where it is."""
     known = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
     if len(set(schema.names)) < len(schema.names):
         raise BadOptions("A column can be there only once; copy it later.")
