@@ -58,7 +58,8 @@ def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
             assert said in done.stderr
         port = address.rpartition(":")[2]
         done = omq(f"omqs://localhost:{port}", "--ca", str(authority.file), "ping")
-        assert done.stderr.endswith(b"'; connect to a name or an address for which the certificate is valid\n")
+        hint = b"'; connect to a name or an address for which the certificate is valid\n"
+        assert done.stderr.endswith(hint)
         assert b"nothing.pem: No such file" in omq(f"omqs://{address}", "--ca", "nothing.pem", "ping").stderr
         status, output, log = server.stop()
     assert (status, output) == (0, "")
