@@ -593,7 +593,7 @@ async def test_a_full_spool_keeps_no_rests_for_whom_it_left_behind(
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", write)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.send, publish(b"t", bodies))
+                nursery.start_soon(client.stream.send_all, publish(b"t", bodies))
                 nursery.start_soon(pass_until, lambda: bool(received), clock, 1)
                 received += await quick.bodies(len(bodies))
         assert received == bodies
