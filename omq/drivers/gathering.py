@@ -6,6 +6,7 @@ flushes of the disk where one is enough.
 """
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -49,12 +50,28 @@ class Gathering:
 
     def lacks(self, posts: WaitingPosts) -> bool:
         """Return whether more messages are expected, and can be in the next commit."""
-        return posts.messages < self._expected and not posts.is_full and time.perf_counter() < self._until
+        return self._may_wait(posts, time.perf_counter())
 
     async def gather(self, posts: WaitingPosts) -> None:
         """Wait while more messages come than these, and more are expected."""
-        known, moved = posts.messages, time.perf_counter()
-        while self.lacks(posts) and time.perf_counter() - moved < QUIET_SECONDS:
-            await trio.lowlevel.checkpoint()
-            if posts.messages > known:
-                known, moved = posts.messages, time.perf_counter()
+        await while_more_come(lambda: posts.messages, QUIET_SECONDS, lambda now: self._may_wait(posts, now))
+
+    def _may_wait(self, posts: WaitingPosts, now: float) -> bool:
+        return posts.messages < self._expected and not posts.is_full and now < self._until
+
+
+async def while_more_come(
+    count: Callable[[], int], quiet_seconds: float, may_wait: Callable[[float], bool]
+) -> None:
+    """Give the other tasks turns while N (`count`) grows at least once in each `quiet_seconds`, as long as
+    `may_wait` allows it at a time of `time.perf_counter`.
+
+    A timer of Trio is no alternative: it would not fire before the milliseconds in which `epoll_wait` counts.
+    """
+    known, moved = count(), time.perf_counter()
+    now = moved
+    while may_wait(now) and now - moved < quiet_seconds:
+        await trio.lowlevel.checkpoint()
+        now = time.perf_counter()
+        if count() > known:
+            known, moved = count(), now

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.gathering import while_more_come
 from omq.drivers.posts import Post, StoredDriver
 from omq.drivers.reasons import DELETED, Failure
 from omq.drivers.reservations import Reservations
@@ -119,14 +120,12 @@ class RoutedQueue:
         costs less than two for the same topics.
         """
         assert self.lane is not None
-        now = moved = time.perf_counter()  # real time, as that of a commit
-        until = now + self.seconds if self.seconds > LONG_COMMIT_SECONDS else now
-        known = len(self.posts)
-        while now < until and now - moved < QUIET_SECONDS and not self.lane.is_full:
-            await trio.lowlevel.checkpoint()
-            now = time.perf_counter()
-            if len(self.posts) > known:
-                known, moved = len(self.posts), now
+        if self.seconds <= LONG_COMMIT_SECONDS:
+            return
+        lane, until = self.lane, time.perf_counter() + self.seconds  # real time, as that of a commit
+        await while_more_come(
+            lambda: len(self.posts), QUIET_SECONDS, lambda now: now < until and not lane.is_full
+        )
 
     def take(self) -> list[RoutedPost]:
         """Return everything that waits, for a commit that begins. The lane has room for the next one now."""

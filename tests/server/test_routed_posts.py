@@ -332,7 +332,7 @@ async def test_after_a_long_commit_the_next_one_waits_for_more_messages(
     store: Path, monkeypatch: pytest.MonkeyPatch, passing: float
 ) -> None:
     watch, seconds, found = Watch(), 1.0, []
-    for module in ("routed", "writer"):
+    for module in ("gathering", "routed", "writer"):
         monkeypatch.setattr(f"omq.drivers.{module}.time", watch)
     append = Environment.append_commit
 
