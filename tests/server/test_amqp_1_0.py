@@ -220,7 +220,7 @@ async def test_a_stored_topic_is_replayed(store: Path, name: str, value: Value, 
         origin = performatives.read_all(attach.source)
         assert isinstance(origin, performatives.Source)
         assert origin.filter == from_filter(name, value)
-        assert (await client.message()).octets == data(first)
+        assert (await client.message()).octets.endswith(data(first))
 
 
 async def test_other_protocols_see_the_body(store: Path) -> None:

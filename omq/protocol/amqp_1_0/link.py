@@ -212,8 +212,10 @@ class SendingLink(Link):
         """How many more messages the client takes."""
         return max(self._credit, 0)
 
-    def accept(self, source: bytes, *, settles: bool) -> None:
-        """Accept the attach with this source, which may differ from what the client asked for."""
+    def accept(self, source: bytes, *, settles: bool, offered: tuple[str, ...] = ()) -> None:
+        """Accept the attach with this source, which may differ from what the client asked for, and with the
+        capabilities `offered`.
+        """
         self.settles = settles
         mode = 1 if settles else self.attach.snd_settle_mode if self.attach.snd_settle_mode != 1 else 0
         self._answer(
@@ -221,6 +223,7 @@ class SendingLink(Link):
             snd_settle_mode=mode,
             rcv_settle_mode=0,
             initial_delivery_count=0,
+            offered_capabilities=offered,
         )
 
     def flowed(self, flow: Flow) -> None:

@@ -24,10 +24,14 @@ from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import sections, types
 from omq.protocol.amqp_1_0.sections import Place, Section
-from omq.protocol.amqp_1_0.types import DecodeError, Map, Value
+from omq.protocol.amqp_1_0.types import DecodeError, Symbol, Value
 
 MOST_AROUND = 60_000
 """The octets around a body that a stored head can hold. A message with more is stored as a whole."""
+
+
+MOST_ANNOTATIONS = 128
+"""The annotations among which `annotated` looks for names: each takes some microseconds."""
 
 
 class BodyKind(IntEnum):
@@ -217,15 +221,17 @@ def frame_of(around: BodyFraming, size: int) -> tuple[bytes, bytes]:
     return b"%s\x00\x53%c%c%s" % (around.before, code, constructor + 0x10, _U32.pack(size)), around.after
 
 
-def annotated(around: BodyFraming, annotations: Sequence[tuple[Value, Value]]) -> BodyFraming:
-    """Return it with these message-annotations, which replace those of the same names.
+def annotated(around: BodyFraming, annotations: Sequence[tuple[Symbol, Value]]) -> BodyFraming:
+    """Return it with these message-annotations, which replace those of the same names. The other octets of
+    the section stay as they are.
 
-    As in `redelivered`, a whole message and sections that make no sense stay as they are.
+    As in `redelivered`, a whole message and sections that make no sense stay as they are. So does a message
+    with one of these names among more than MOST_ANNOTATIONS.
     """
     if around.form & ~WIDE == BodyKind.MESSAGE:
         return around
-    before = around.before
-    known: tuple[tuple[Value, Value], ...] = ()
+    before, names = around.before, [name for name, _ in annotations]
+    count, known = 0, b""
     begin = end = 0
     try:
         for place in sections.find(before):
@@ -234,16 +240,35 @@ def annotated(around: BodyFraming, annotations: Sequence[tuple[Value, Value]]) -
                     begin = end = place.end
                 case Section.MESSAGE_ANNOTATIONS:
                     begin, end = place.begin, place.end
-                    read = types.read_all(before[place.value : place.end])
-                    known = read.entries if isinstance(read, Map) else ()
+                    count, known = _without(names, before, place)
                 case _:
                     pass
     except DecodeError:
         return around
-    names = {name for name, _ in annotations}
-    entries = (*(entry for entry in known if entry[0] not in names), *annotations)
-    section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, types.write(Map(entries)))
+    added = b"".join([types.write(name) + types.write(value) for name, value in annotations])
+    entries = types.write_entries(count + 2 * len(annotations), known + added)
+    section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, entries)
     return BodyFraming(around.form, before[:begin] + section + before[end:], around.after)
+
+
+def _without(names: Sequence[Symbol], octets: bytes, place: Place) -> tuple[int, bytes]:
+    """Return the number and the octets of the keys and values of a section, without entries of these names.
+    Raises `DecodeError`, also if looking for them would take too long.
+    """
+    count, at = types.entries(octets, place.value, place.end)
+    contents = octets[at : place.end]
+    if not any(name.name.encode() in contents for name in names):
+        return count, contents  # the usual case takes no step for each entry
+    if count > 2 * MOST_ANNOTATIONS:
+        raise DecodeError("there are too many annotations")
+    kept: list[bytes] = []
+    for _ in range(count // 2):
+        value = types.skip(octets, at, place.end)
+        end = types.skip(octets, value, place.end)
+        if types.read_all(octets[at:value]) not in names:
+            kept.append(octets[at:end])
+        at = end
+    return 2 * len(kept), b"".join(kept)
 
 
 def redelivered(around: BodyFraming, deliveries: int) -> BodyFraming:

@@ -20,6 +20,7 @@ x-exchange, and x-opt-headers with the headers of its deaths.
 More values are not translated because other connections would wait for that.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from omq.protocol.amqp import fields, head
@@ -69,7 +70,7 @@ def _from_head(octets: bytes) -> BodyFraming:
         None if properties.priority is None else Number(NumberType.UBYTE, properties.priority),
         None if ttl is None else Number(NumberType.UINT, min(ttl, 2**32 - 1)),
     ]
-    annotations: list[tuple[Value, Value]] = [
+    annotations: list[tuple[Symbol, Value]] = [
         (Symbol(name), _text(value))
         for name, value in (
             ("x-exchange", decoded.exchange or None),
@@ -139,7 +140,7 @@ def _fields(section: Section, values: list[Value]) -> bytes:
     return b"\x00\x53%c%s" % (section, types.write_fields([types.write(value) for value in values]))
 
 
-def _map(section: Section, entries: list[tuple[Value, Value]]) -> bytes:
+def _map(section: Section, entries: Sequence[tuple[Value, Value]]) -> bytes:
     return b"\x00\x53%c%s" % (section, types.write(Map(tuple(entries)))) if entries else b""
 
 

@@ -325,6 +325,13 @@ class _Reader:
         return tuple(values)
 
 
+def entries(octets: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return how many keys and values the map at `octets[at]` says that it has, and where the first one
+    begins. Raises `DecodeError`.
+    """
+    return _count(octets, octets[at], at + 1, end)
+
+
 def _count(octets: bytes, constructor: int, at: int, end: int) -> tuple[int, int]:
     """Return how many values a compound says that it has, and where they begin. `at` is behind its
     constructor.
@@ -444,7 +451,12 @@ def write_fields(values: Sequence[bytes]) -> bytes:
 def write_map(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode a map of encoded keys and values."""
     pairs = [key + value for key, value in entries]
-    return _compound(0xC1, b"".join(pairs), 2 * len(pairs))
+    return write_entries(2 * len(pairs), b"".join(pairs))
+
+
+def write_entries(count: int, contents: bytes) -> bytes:
+    """Encode a map of this many encoded keys and values, which are `contents`."""
+    return _compound(0xC1, contents, count)
 
 
 def _compound(constructor: int, contents: bytes, count: int) -> bytes:

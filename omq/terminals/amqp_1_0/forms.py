@@ -12,7 +12,7 @@ import msgspec
 
 from omq.drivers.seam import Cut, Octets
 from omq.protocol.amqp.portions import Portion
-from omq.protocol.amqp_1_0 import serials, stored
+from omq.protocol.amqp_1_0 import annotations, serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq.protocol.amqp_1_0.transfers import Framing, head_around
@@ -44,13 +44,17 @@ class _Framed(msgspec.Struct, frozen=True):
 
     delivery: int
     is_settled: bool
+    time: int | None = None
+    """In microseconds since the epoch; None for one that is read from the store in pieces."""
 
 
 class Transfers:
     """The form of one link."""
 
-    def __init__(self, link: SendingLink) -> None:
+    def __init__(self, link: SendingLink, *, annotates: bool = False) -> None:
+        """Create the form of a link. `annotates`: its messages have their ids and times."""
         self.link = link
+        self._annotates = annotates
         self._session = link.session
         most = min(link.session.frame_room(), MOST_FRAME)
         self.framing = Framing(link.session.channel, link.handle, most)
@@ -111,8 +115,8 @@ class Transfers:
         are, too.
         """
         window = self._session.window
-        if cut.deliveries or not self._session.may_transfer:
-            return b"", 0  # a message that was delivered before says so in its header
+        if cut.deliveries or self._annotates or not self._session.may_transfer:
+            return b"", 0  # each message has sections of its own
         octets, count = self.framing.run(cut.block, ids[:window], delivery, portion, settled=settled)
         if count:
             self._session.transferred(count)
@@ -122,9 +126,9 @@ class Transfers:
     def _one(self, cut: Cut, message: int, delivery: int, portion: Portion, *, settled: bool) -> bytes | None:
         """Frame one message; return what may leave now, or None if the message may not begin."""
         body = cut.block.frame(message)[FRAME_HEADER:]
-        before, after = stored.frame_of(
-            around_of(cut.block.head(message), cut.deliveries, portion), len(body)
-        )
+        time = cut.block.message_time(message)
+        around = self.around(cut.block.head(message), cut.deliveries, portion, message, time)
+        before, after = stored.frame_of(around, len(body))
         if not self.may_begin(len(before) + len(body) + len(after)):
             return None
         payload = b"".join((before, body, after))
@@ -153,8 +157,9 @@ class Transfers:
                     assert_never(each)
         self._left[self._left_before :] = [cut.ids for cut in _first(cuts, count) if self._is_settled(cut)]
         if left and octets:
-            settled = self._is_settled(cut_at(cuts, count)[0])
-            self._begun = _Framed(serials.add(self._first, count), settled)
+            cut, message = cut_at(cuts, count)
+            time = cut.block.message_time(message)
+            self._begun = _Framed(serials.add(self._first, count), self._is_settled(cut), time)
             left -= 1
         self._session.take_back(self.link, left)
         self._framed.clear()
@@ -162,12 +167,23 @@ class Transfers:
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
         framed, self._begun = self._begun, None
-        return Begun(self, message, around_of(head, deliveries, Portion()), size, framed)
+        time = None if framed is None else framed.time
+        return Begun(self, message, self.around(head, deliveries, Portion(), message, time), size, framed)
 
     def take_sent(self) -> list[range]:
         """Return the messages that have left since the last call, for a link that settles them itself."""
         left, self._left = self._left, []
         return left
+
+    def around(
+        self, head: bytes, deliveries: int, portion: Portion, message: int, time: int | None
+    ) -> BodyFraming:
+        """Return what stands around the body of a message. The work counts in `portion`."""
+        around = around_of(head, deliveries, portion)
+        if not self._annotates:
+            return around
+        portion.spend(head)
+        return annotations.with_id(around, message, time)
 
     # -- what a message in pieces needs, too ---------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from omq.drivers.reasons import Failure, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0.annotations import IDS
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Outcome, Part, StoredRun
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -22,7 +23,7 @@ from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.incoming import Incoming
-from omq.terminals.amqp_1_0.offsets import replay_of
+from omq.terminals.amqp_1_0.offsets import read_filters
 from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
@@ -269,7 +270,9 @@ class Links:
         source = link.source
         if not isinstance(source, Source):
             raise LinkProblem(Condition.NOT_FOUND, "the link has no source")
-        replay, applied = replay_of(source.filter)
+        filters = read_filters(source.filter)
+        replay = filters.replay
+        offered = (IDS,) if IDS in link.attach.desired_capabilities else ()
         address = await self._finder.find(Right.SUBSCRIBE, source)
         if isinstance(address, DirectAddress):
             self._attach_direct(link, source, address)
@@ -281,19 +284,20 @@ class Links:
             raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
 
         def make(topic: Topic, place: Release) -> Outgoing[Channel]:
-            return Outgoing(link, topic, self._sender, place, self._failed, self.opened)
+            annotates = filters.has_ids or bool(offered)
+            return Outgoing(link, topic, self._sender, place, self._failed, self.opened, annotates=annotates)
 
         outgoing, channel = await self._session.open(address.name, replay or FromCurrent(), make)
         outgoing.is_replay = replay is not None
         answered = performatives.Source(
             source.address,
             distribution_mode="move" if is_queue else "copy",
-            filter=applied,
+            filter=filters.applied,
             capabilities=source.capabilities,
         )
         # Consumers of a topic have nothing to settle, unless they insist.
         settles = link.attach.snd_settle_mode == 1 or (not is_queue and link.attach.snd_settle_mode != 0)
-        link.accept(performatives.write(answered), settles=settles)
+        link.accept(performatives.write(answered), settles=settles, offered=offered)
         self._outgoing[link] = outgoing
         outgoing.open(channel)
 

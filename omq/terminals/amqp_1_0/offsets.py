@@ -3,6 +3,8 @@
 `omq:from` is our own; `rabbitmq:stream-offset-spec` is what clients of RabbitMQ's streams send.
 """
 
+import msgspec
+
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq.protocol.amqp_1_0 import types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -19,13 +21,21 @@ _WORDS: dict[str, Replay] = {
 }
 
 
-def replay_of(encoded: bytes) -> tuple[Replay | None, bytes]:
-    """Return what a filter set says about the beginning, and the filters of it that the server applies.
+class Filters(msgspec.Struct, frozen=True):
+    """The filters of a source that the server applies."""
 
-    None where it says nothing. Raises LinkProblem.
-    """
+    replay: Replay | None = None
+    """None if they do not say where the consumer begins."""
+    has_ids: bool = False
+    """Whether the client knows ids of messages: it said `omq:from`."""
+    applied: bytes = NULL
+    """The filters, for the answer."""
+
+
+def read_filters(encoded: bytes) -> Filters:
+    """Return what a filter set says. Raises LinkProblem."""
     if encoded == NULL:
-        return None, NULL
+        return Filters()
     try:
         filters = types.read_all(encoded)
     except DecodeError as problem:
@@ -33,6 +43,7 @@ def replay_of(encoded: bytes) -> tuple[Replay | None, bytes]:
     if not isinstance(filters, Map):
         raise LinkProblem(Condition.INVALID_FIELD, "a filter is a map")
     replay: Replay | None = None
+    has_ids = False
     applied: list[tuple[Value, Value]] = []
     for key, value in filters.entries:
         if not isinstance(value, Described):
@@ -40,10 +51,11 @@ def replay_of(encoded: bytes) -> tuple[Replay | None, bytes]:
         match value.descriptor:
             case Symbol(name) if name in (FROM, OFFSET):
                 replay = _beginning(name, value.value)
+                has_ids = has_ids or name == FROM
                 applied.append((key, value))
             case _:
                 pass  # the client sees that it is not applied: it is not in the answer
-    return replay, types.write(Map(tuple(applied))) if applied else NULL
+    return Filters(replay, has_ids, types.write(Map(tuple(applied)))) if applied else Filters()
 
 
 def _beginning(name: str, value: Value) -> Replay:

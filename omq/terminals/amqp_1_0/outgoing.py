@@ -43,17 +43,19 @@ class Outgoing(Generic[C]):
         place: Callable[[], None],
         failed: Failed,
         opened: Callable[[Sequence[SendingLink]], None],
+        *,
+        annotates: bool = False,
     ) -> None:
         """Create a consumer without a channel. `place` is called when it does not count as a subscription any
         more, perhaps several times; `failed` when it must be detached, with the reason; `opened` with links
-        that may send now, and could not.
+        that may send now, and could not. `annotates`: its messages have their ids and times.
         """
         self.link = link
         self.topic = topic
         self.channel: C | None = None
         self.is_replay = False
         """Whether a gap in the messages must be told: the client asked for them by their ids."""
-        self._form = Transfers(link)
+        self._form = Transfers(link, annotates=annotates)
         self._sender = sender
         self._place = place
         self._failed = failed
