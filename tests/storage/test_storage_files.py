@@ -17,12 +17,12 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from omq_storage.files import has_room
-from omq_storage.reserved_space import SpareRoom
+from omq_storage.reserved_space import ReservedSpace
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
 folder = Path(sys.argv[1])
-room = SpareRoom(folder)
+room = ReservedSpace(folder)
 print((folder / "spare").stat().st_size)
 with room.released():
     print((folder / "spare").stat().st_size)
