@@ -7,7 +7,6 @@ from functools import partial
 import msgspec
 
 from omq.access.session import Session
-from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Refused
 from omq.protocol.amqp_1_0 import stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -17,7 +16,7 @@ from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import rejection
-from omq.terminals.connection.liveness import LivenessPause
+from omq.terminals.connection.held import HeldPublishes
 from omq_storage.batches import Batch, Bodies, joined
 
 
@@ -50,16 +49,15 @@ class Incoming(Producing):
         name: bytes,
         credit: int,
         wake: Callable[["Incoming"], None],
-        excused: LivenessPause,
+        held: HeldPublishes,
     ) -> None:
         """Create a producer that has sent nothing. `wake` is called when there may be outcomes to tell.
-        Within `excused` the silence of the client does not count.
+        Messages without room may be `held`.
         """
         super().__init__(link, session.max_message_bytes, credit)
-        self._session = session
         self._name = name
         self._wake = wake
-        self._excused = excused
+        self._held = held
         self._bodies: list[bytes] = []
         self._heads: list[bytes] = []
         self._deliveries: list[PostedDeliveries] = []
@@ -106,19 +104,18 @@ class Incoming(Producing):
             self._bodies, self._heads, self._deliveries = [], [], []
 
     async def flush(self) -> None:
-        """Post what was taken, and wait while there is no room for it. Raises LinkProblem."""
+        """Post what was taken. Wait while there is no room for it, or hold it if the client consumes from
+        queues. Raises LinkProblem.
+        """
         self._end_bodies()
         if not self._runs:
             return
         runs, self._runs = self._runs, []
         batch, heads = _joined(runs)
         try:
-            offered = self._session.offer(self._name, batch, heads)
+            offered = await self._held.post(self._name, batch, heads)
             if offered is None:
                 raise LinkProblem(Condition.RESOURCE_DELETED, "the topic was deleted")
-            if not isinstance(offered, Confirmation):
-                with self._excused:
-                    offered = await offered.taken()
         except Refused as refused:
             offered = failed(refused.failure)
         deliveries = [each for run in runs for each in run.deliveries]

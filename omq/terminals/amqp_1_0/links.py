@@ -28,12 +28,31 @@ from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.amqp_1_0.relay import Relay
+from omq.terminals.connection.held import ENDING, HeldPublishes
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
-from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 
 Link = SendingLink | ReceivingLink
+
+
+class QueueConsumers:
+    """The consumers of one connection (`omq.terminals.connection.held.WorkerList`)."""
+
+    def __init__(self) -> None:
+        self.links: dict[SendingLink, Outgoing[Channel] | DirectOutgoing] = {}
+
+    def workers(self) -> list[Outgoing[Channel]]:
+        """Return those of round-robin topics."""
+        return [
+            each
+            for each in self.links.values()
+            if not isinstance(each, DirectOutgoing) and each.channel is not None and each.channel.competes
+        ]
+
+    def unstarted(self) -> tuple[()]:
+        """Return nothing: a consumer gets messages as soon as it is attached."""
+        return ()
 
 
 class Links:
@@ -46,10 +65,11 @@ class Links:
         config: Config,
         sender: Sender,
         wake: Callable[[], None],
-        excused: LivenessPause,
+        consumers: QueueConsumers,
+        held: HeldPublishes,
     ) -> None:
         """Create the links of a connection. `wake` is called when there is something to `tell`, or there are
-        messages of nodes to send. Within `excused` the silence of the client does not count.
+        messages of nodes to send. `consumers` are to be its own, and `held` is for messages without room.
         """
         self._session = session
         self._direct = direct
@@ -57,8 +77,8 @@ class Links:
         self._finder = AddressResolver(session, config)
         self._sender = sender
         self._wake = wake
-        self._excused = excused
-        self._outgoing: dict[SendingLink, Outgoing[Channel] | DirectOutgoing] = {}
+        self._held = held
+        self._outgoing = consumers.links
         self._incoming: dict[ReceivingLink, Producing] = {}
         self._unflushed: dict[Producing, None] = {}
         """Producers whose messages of this read are not posted yet."""
@@ -73,8 +93,10 @@ class Links:
 
     def close(self) -> None:
         """Close all links: the connection is over."""
-        outgoing, self._outgoing = self._outgoing, {}
-        for consumer in outgoing.values():
+        self._held.refuse(ENDING)
+        outgoing = list(self._outgoing.values())
+        self._outgoing.clear()
+        for consumer in outgoing:
             consumer.close()
         incoming, self._incoming = self._incoming, {}
         for producer in incoming.values():
@@ -84,6 +106,19 @@ class Links:
         self._woken.clear()
         self._begun.clear()
         self._wake = _ignore  # messages without an outcome keep these links, but not their connection
+
+    @property
+    def held_publishes(self) -> int:
+        """The octets of messages without room that are held while the connection is read."""
+        return self._held.octets
+
+    def look_held(self) -> None:
+        """Check again whether there can be room for the messages that are held. Called about every second."""
+        self._held.look()
+
+    async def post_held(self) -> None:
+        """Wait until no messages are held."""
+        await self._held.wait_for_all()
 
     @property
     def unconfirmed(self) -> int:
@@ -164,6 +199,7 @@ class Links:
             except LinkProblem as problem:
                 self._detach(incoming.link, problem)
             self._look_stalled(incoming)
+        await self._held.wait_for_room()
 
     def _look_stalled(self, incoming: Producing) -> None:
         if incoming.has_stalled() and not incoming.counts_stall():
@@ -333,7 +369,7 @@ class Links:
             self._attach_direct_producer(link, target, address)
             return
         incoming = Incoming(
-            link, self._session, address.name, self._config.amqp1_credit, self._has_news, self._excused
+            link, self._session, address.name, self._config.amqp1_credit, self._has_news, self._held
         )
         answered = performatives.Target(target.address, capabilities=target.capabilities)
         incoming.accept(performatives.write(answered))
@@ -348,7 +384,7 @@ class Links:
             self._finder,
             self._config.amqp1_credit,
             self._has_news,
-            self._excused,
+            self._held,
         )
         incoming.accept(performatives.write(Target(NULL, capabilities=target.capabilities)))
         self._incoming[link] = incoming

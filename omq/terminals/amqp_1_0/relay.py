@@ -13,7 +13,6 @@ import trio
 from omq.access.direct import Direct
 from omq.access.rights import Right
 from omq.access.session import Session
-from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.seam import Accepted, Outcome
 from omq.protocol.amqp_1_0 import sections, serials, stored
@@ -28,7 +27,7 @@ from omq.terminals.amqp_1_0.direct import state_for
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
-from omq.terminals.connection.liveness import LivenessPause
+from omq.terminals.connection.held import HeldPublishes
 from omq_storage.batches import Bodies
 
 ADDRESSES_IN_TURN = 16
@@ -59,17 +58,16 @@ class Relay(Producing):
         finder: AddressResolver,
         credit: int,
         wake: Callable[["Relay"], None],
-        excused: LivenessPause,
+        held: HeldPublishes,
     ) -> None:
-        """Create a relay that has received nothing. `wake` is called when there are outcomes to send. Within
-        `excused` the silence of the client does not count.
+        """Create a relay that has received nothing. `wake` is called when there are outcomes to send.
+        Messages without room may be `held`.
         """
         super().__init__(link, session.max_message_bytes, credit)
-        self._session = session
         self._direct = direct
         self._finder = finder
         self._wake = wake
-        self._excused = excused
+        self._held = held
         self._runs: dict[bytes, _Run] = {}
         """The keys are encoded addresses."""
         self._told: list[Told] = []
@@ -144,12 +142,9 @@ class Relay(Producing):
             self._relay(found.name, run)
             return
         heads = run.heads if any(run.heads) else ()
-        offered = self._session.offer(found.name, Bodies(run.bodies), heads)
+        offered = await self._held.post(found.name, Bodies(run.bodies), heads)
         if offered is None:
             offered = failed(DELETED)
-        elif not isinstance(offered, Confirmation):
-            with self._excused:
-                offered = await offered.taken()
         deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
         offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
 

@@ -38,11 +38,12 @@ from omq.protocol.amqp_1_0.events import (
     StoredRun,
     WindowOpened,
 )
-from omq.terminals.amqp_1_0.links import Links
+from omq.terminals.amqp_1_0.links import Links, QueueConsumers
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
+from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.login import BadLogin, read_plain
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -133,6 +134,7 @@ class Amqp1Terminal:
             waiting_answers=len(self._waiting),
             subscriptions=len(self.open_channels()),
             answers=self._waiting_octets,
+            publishes=0 if self._admitted is None else self._admitted.links.held_publishes,
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
@@ -159,6 +161,8 @@ class Amqp1Terminal:
     def sweep(self, now: float) -> None:
         """Check whether the client is gone. Called about every second."""
         self._sender.forwarder.look(now)
+        if self._admitted is not None:
+            self._admitted.links.look_held()
         match self._state:
             case Greeting(by):
                 if now > by:
@@ -362,6 +366,8 @@ class Amqp1Terminal:
                 await trio.lowlevel.checkpoint()
             case Closed(error, problem):
                 await self._flush()
+                if self._admitted is not None:
+                    await self._admitted.links.post_held()
                 self._log_close(error, problem)
             case Part():
                 await self._links.take(event)
@@ -390,7 +396,11 @@ class Amqp1Terminal:
             return False
         self._duplex.admit(session)
         direct = self._context.access.direct(session)
-        links = Links(session, direct, self._config, self._sender, self._wake, self._duplex.excused)
+        duplex = self._duplex
+        assert duplex.nursery is not None, "the connection is served"
+        consumers = QueueConsumers()
+        held = HeldPublishes(self._context.memory, session, consumers, duplex.nursery, duplex.excused)
+        links = Links(session, direct, self._config, self._sender, self._wake, consumers, held)
         self._admitted = Admitted(session, links)
         await self._duplex.limit_reading(session)
         return True

@@ -35,7 +35,8 @@ class Duplex:
     """
 
     __slots__ = (
-        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused", "scope", "sender"
+        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused", "nursery",
+        "scope", "sender",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, context: Context, received: bytes) -> None:
@@ -50,6 +51,8 @@ class Duplex:
         """Cancel it to cut the connection off."""
         self.excused = LivenessPause()
         """Within it the client does not count as silent, because the server does not read the connection."""
+        self.nursery: trio.Nursery | None = None
+        """Of the tasks of the connection, while it is served."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused)
         self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
 
@@ -57,8 +60,8 @@ class Duplex:
         """Read and send until the client is done, or something ends the connection. Always call `close`
         then.
         """
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, endpoint)
+        async with trio.open_nursery() as self.nursery:
+            self.nursery.start_soon(self._write, endpoint)
             try:
                 with self._reading:
                     received, self._received = self._received, b""
@@ -71,6 +74,7 @@ class Duplex:
                 self.scope.cancel()
             self.admission.close()
             endpoint.stop_reading(gave_way=self.admission.gave_way)
+        self.nursery = None
         await self._transport.finish()
 
     async def _write(self, endpoint: Endpoint) -> None:
@@ -103,8 +107,11 @@ class Duplex:
         waiting_answers: int,
         subscriptions: int,
         answers: int,
+        publishes: int = 0,
     ) -> ConnectionStatistics:
-        """Return the statistics of the connection. `answers` is how many octets of answers wait."""
+        """Return the statistics of the connection. `answers` is how many octets of answers wait, `publishes`
+        how many of messages without room.
+        """
         forwarder = self.sender.forwarder
         return ConnectionStatistics.of(
             self._transport,
@@ -121,6 +128,7 @@ class Duplex:
                 reading=self.admission.reading,
                 unfinished=self.admission.unfinished,
                 answers=answers,
+                publishes=publishes,
             ),
         )
 

@@ -19,9 +19,9 @@ from omq.model import Delivery, Persistence
 from omq.protocol.omq import types
 from omq.protocol.omq.lines import Event, Parsed
 from omq.protocol.omq.sentences import sentence
+from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.omq.fetches import Fetches
-from omq.terminals.omq.held import HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.replies import Replies
 from omq.terminals.omq.subscriptions import Subscriptions

@@ -26,6 +26,7 @@ from omq.protocol.omq.sentences import UNKNOWN_CLIENT, sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.held import ENDING, HeldPublishes
 from omq.terminals.connection.liveness import Liveness, LivenessCheck
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.states import Greeting, InputEnded
@@ -37,7 +38,6 @@ from omq.terminals.connection.statistics import (
 )
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
-from omq.terminals.omq.held import ENDING, HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.replies import Make, Replies
 from omq.terminals.omq.subscriptions import Subscriptions, Unreadable

@@ -1,22 +1,23 @@
 """Publishes without room, on a connection that is itself a worker of round-robin topics.
 
 The server does not read a connection that only publishes while there is no room for its messages: that is
-backpressure, and loses nothing. A connection that is also a worker needs more: room may depend on its own
-Received commands, which follow those Publishes on the same connection. So the server holds its Publishes, in
-their order within each topic, and continues to read. It executes the other commands at once, because none of
-them depends on the order of messages in a transient round-robin topic. Their answers still follow the answers
-of earlier commands.
+backpressure, and loses nothing. A connection that is also a worker needs more: room may depend on what it
+says of the messages that it has, which follows those Publishes on the same connection. So the server holds
+its Publishes, in their order within each topic, and continues to read. It executes the rest at once, because
+nothing of that depends on the order of messages in a transient round-robin topic. Answers of omq still follow
+the answers of earlier commands.
 
 The memory for held messages is bounded. At the bound the server stops reading this connection too, because
 workers on other connections make room. If there are none that could, because all workers wait for room
 themselves, this connection among them, the wait would never end. Then the server refuses the held messages
-with an Error. To accept them beyond the share of the topic would only delay this: a client that adds messages
+with an error. To accept them beyond the share of the topic would only delay this: a client that adds messages
 faster than it confirms them uses up any memory. The client can publish refused messages again.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -25,11 +26,12 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.memory import Memory
 from omq.drivers.offer import NoRoom, Offered
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
+from omq.drivers.seam import Subscriber
 from omq.drivers.signal import Signal
 from omq.drivers.waits import Room
 from omq.terminals.connection.liveness import LivenessPause
-from omq.terminals.omq.subscriptions import Subscriptions
 from omq_storage.batches import Batch
+from omq_storage.heads import octets_of
 
 FREE_OCTETS = 16 << 10
 """The octets that each connection may hold without a share of the memory: about one read."""
@@ -42,13 +44,25 @@ CIRCULAR = Failure(Reason.TOPIC_FULL, "the topic is full, and its workers wait f
 ENDING = Failure(Reason.TOPIC_FULL, "the topic is full, and the connection ends")
 
 
+class WorkerList(Protocol):
+    """The subscriptions of one connection."""
+
+    def workers(self) -> Collection[Subscriber]:
+        """Return those to round-robin topics."""
+
+    def unstarted(self) -> Collection[Subscriber]:
+        """Return those that get no messages yet, because an answer to them waits."""
+
+
 class HeldMessages:
     """Messages of one topic from one read."""
 
-    __slots__ = ("batch", "confirmation")
+    __slots__ = ("batch", "confirmation", "heads", "octets")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, heads: Sequence[bytes]) -> None:
         self.batch = batch
+        self.heads = heads
+        self.octets = batch.octets + octets_of(heads)
         self.confirmation = Confirmation()
 
 
@@ -86,7 +100,7 @@ class HeldPublishes:
         self,
         memory: Memory,
         session: Session,
-        subscriptions: Subscriptions,
+        subscriptions: WorkerList,
         nursery: trio.Nursery,
         excused: LivenessPause,
     ) -> None:
@@ -115,7 +129,25 @@ class HeldPublishes:
         """Return whether to hold the messages with this queue place, and not to wait for it."""
         return place.room is not None and bool(self._subscriptions.workers())
 
-    def hold(self, topic: bytes, batch: Batch, place: NoRoom | None = None) -> Confirmation:
+    async def post(self, topic: bytes, batch: Batch, heads: Sequence[bytes]) -> Confirmation | None:
+        """Post messages to a topic, or hold them, or wait for room. Return None when there is no such topic.
+
+        Raises Refused.
+        """
+        if topic in self.lines:
+            self._session.check_offer(topic, batch)
+            return self.hold(topic, batch, heads=heads)
+        offered = self._session.offer(topic, batch, heads)
+        if not isinstance(offered, NoRoom):
+            return offered
+        if self.may_hold(offered):
+            return self.hold(topic, batch, offered, heads)
+        with self._excused:
+            return await offered.taken()
+
+    def hold(
+        self, topic: bytes, batch: Batch, place: NoRoom | None = None, heads: Sequence[bytes] = ()
+    ) -> Confirmation:
         """Hold messages. They have this place in the queue of their topic, or follow held ones."""
         if self._signal is None:
             self._signal = Signal()
@@ -125,9 +157,9 @@ class HeldPublishes:
             assert place is not None, "the first messages that are held have a place"
             line = self.lines[topic] = HeldPosts(place)
             self._wait_at(topic, place)
-        held = HeldMessages(batch)
+        held = HeldMessages(batch, heads)
         line.posts.append(held)
-        self.octets += batch.octets
+        self.octets += held.octets
         lacking = self.octets - FREE_OCTETS - self._counted
         if lacking > 0 and self.octets <= self._most and self._share.try_take(lacking):
             self._counted += lacking
@@ -174,9 +206,9 @@ class HeldPublishes:
                 else:
                     held.confirmation.settle_as(offered)
             line.posts.popleft()
-            self._count_out(held.batch.octets)
+            self._count_out(held.octets)
             if line.posts:
-                offer = partial(self._session.offer, topic, line.posts[0].batch)
+                offer = partial(self._session.offer, topic, line.posts[0].batch, line.posts[0].heads)
         else:
             del self.lines[topic]
         _set(self._moved)
@@ -236,7 +268,7 @@ class HeldPublishes:
             line.place.leave()
         for line in lines.values():
             for held in line.posts:
-                self._count_out(held.batch.octets)
+                self._count_out(held.octets)
                 held.confirmation.settle(failure)
         _set(self._signal)
         _set(self._moved)
