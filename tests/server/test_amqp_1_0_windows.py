@@ -189,11 +189,16 @@ async def test_frames_keep_their_share_until_they_have_left(store: Path) -> None
     async with serving(store) as host, opened(host.port) as other:
         client = Peer((await host.open(receive_octets=4096)).stream)
         await client.open(window=1)
-        await other.sender("long", 1)
-        await other.accepted(await other.publish_long(data(bytes(size)), 1))
         await other.sender("short", 2)
         await other.accepted(await other.publish(data(b"y"), 2))
+        await (await host.connect()).ask(
+            b"(Declare long Broadcast Transient)"
+        )  # the topic cannot give it again
+        await other.sender("long", 1)
         await attach(client, "long")
+        await client.settle()
+        await client.say(Flow(0, 1, 0, 100))
+        await other.accepted(await other.publish_long(data(bytes(size)), 1))
         assert (await transfer(client)).more
         await attach(client, "short", "r2", handle=1)
         stalled = host.server.memory.stalled

@@ -43,6 +43,9 @@ class DirectOutgoing(Outgoing[DirectChannel]):
         channel = self.channel
         if channel is None or not self._may_send():
             return ()
+        if self._begun is not None:
+            self.send_soon()
+            return ()
         parts: Sequence[Octets] = ()
         if cuts := channel.take_at_once(octets):
             parts = self._form.whole(cuts)

@@ -1,8 +1,9 @@
 """Messages as transfers of one link, in one frame or several.
 
 A message for which the window of the client's session is closed stays with its channel. When the window
-closes in the middle of a message, the rest of that message waits in the session and counts as sent. The
-session sends it when the window opens, and until then none of its links begins another message.
+closes in the middle of a message, or of a piece of a long one, the rest of that waits in the session and
+counts as sent. The session sends it when the window opens, and until then none of its links begins another
+message or piece.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,8 @@ from typing import assert_never
 
 import msgspec
 
-from omq.drivers.seam import Cut, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
+from omq.drivers.stored_reads import READ_OCTETS
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import annotations, serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
@@ -58,6 +60,8 @@ class Transfers:
         self._session = link.session
         most = min(link.session.frame_room(), MOST_FRAME)
         self.framing = Framing(link.session.channel, link.handle, most)
+        self.piece = self.framing.room * max(1, LITTLE_OCTETS // self.framing.room)
+        """The octets of a piece of a long message: one frame, or several short ones."""
         self._framed: list[_Run | SentFrames] = []
         """What `whole` framed last: one for each part that it returned."""
         self._first = 0
@@ -199,6 +203,10 @@ class Transfers:
     def may_begin(self, size: int) -> bool:
         """Return whether a message with a payload of this size may begin."""
         return self._session.may_begin(-(-size // self.framing.room))
+
+    def may_go_on(self) -> bool:
+        """Return whether the next piece of a message may follow; what exceeds the window waits."""
+        return self.may_begin(READ_OCTETS)
 
     def take_back(self) -> None:
         """Take back the message that began last: it has not left."""

@@ -1,4 +1,9 @@
-"""A link on which the server sends: the terminal's side of a channel of the seam, and its turns to send."""
+"""A link on which the server sends: the terminal's side of a channel of the seam, and its turns to send.
+
+A long message is sent a piece at a time, and other links have their turns between two pieces. While the
+window of the session is closed, the rest of the message stays where its channel has it. A detach ends the
+delivery that is begun, and its message goes back to the topic.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar, assert_never
@@ -22,6 +27,7 @@ from omq.logs import quoted
 from omq.protocol.amqp_1_0 import events, performatives
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.terminals.amqp_1_0.forms import Transfers
+from omq.terminals.connection.forwarding import Unfinished
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 
@@ -64,6 +70,8 @@ class Outgoing(Generic[C]):
         self._is_closed = False
         self._flowed = False
         """Whether the client stated its credit during a send."""
+        self._begun: tuple[C, Unfinished] | None = None
+        """The rest of the message that is begun, and its channel."""
 
     @property
     def flow(self) -> Flow | None:
@@ -76,8 +84,8 @@ class Outgoing(Generic[C]):
         self._sender.forwarder.opened(channel)
 
     def credited(self) -> None:
-        """Grant the credit that the client stated, after the current send if there is one."""
-        if self._is_sending:
+        """Grant the credit that the client stated, after the current message if one is being sent."""
+        if self._is_sending or self._begun is not None:
             self._flowed = True  # what is taken and not written would count twice
         elif self.channel is not None:
             self._grant(self.channel)
@@ -99,14 +107,17 @@ class Outgoing(Generic[C]):
             self.channel.settle(ids, outcome_of(told.state))
 
     def close(self) -> None:
-        """End it: what is not settled returns to the topic, after the send that is under way."""
+        """End it: what is not settled returns to the topic, after the piece that is being sent."""
         self._place()
         self._is_closed = True
         if not self._is_sending:
             self._close_channel()
 
     def _close_channel(self) -> None:
+        begun, self._begun = self._begun, None
         channel, self.channel = self.channel, None
+        if begun is not None:
+            self._sender.forwarder.drop(begun[1])
         if channel is not None:
             channel.close()
 
@@ -119,29 +130,48 @@ class Outgoing(Generic[C]):
     def _may_send(self) -> bool:
         return not self._is_closed and self.link.is_attached and self.link.session.may_transfer
 
+    def _has_more(self, channel: C) -> bool:
+        if self._begun is None:
+            return channel.ready()
+        return self._form.may_go_on()
+
     async def take_turn(self) -> bool:
-        channel = self.channel
-        if channel is None or not self._may_send() or not channel.ready():
+        channel, rest = (self.channel, None) if self._begun is None else self._begun
+        if channel is None or not self._may_send() or not self._has_more(channel):
             return False
         self._is_sending = True
         self.link.session.begin_send()
-        gone: Unavailable | None = None
+        self._begun = None
+        sent: Unavailable | Unfinished | None = None
         try:
-            gone = await self._sender.forwarder.forward(
-                self.topic.topic, channel, self._form, lambda: not self._is_closed
-            )
+            sent = await self._send(channel, rest)
         except StoreError as problem:
             failure = for_clients(problem)
             self._failed(self.link, Failure(failure.reason, f"{quoted(self.topic.topic)}: {failure.text}"))
             return False
         finally:
             self._is_sending = False
+            if isinstance(sent, Unfinished):
+                self._begun = channel, sent
             self._opened(self.link.session.end_send())
             self._sent(channel)
-        if gone is not None and self.is_replay:
-            text = f"the messages {gone.first} to {gone.last} are not available: {gone.reason}"
+        if isinstance(sent, Unavailable) and self.is_replay:
+            text = f"the messages {sent.first} to {sent.last} are not available: {sent.reason}"
             self._failed(self.link, Failure(Reason.NO_REPLAY, text))
-        return self._may_send() and channel.ready()
+        if self._may_send() and self._has_more(channel):
+            return True
+        if self._begun is not None:
+            self._sender.forwarder.leave(self._begun[1])
+        return False
+
+    async def _send(self, channel: C, rest: Unfinished | None) -> Unavailable | Unfinished | None:
+        """Send what the channel has at once, or the next piece of the message that is begun."""
+        forwarder = self._sender.forwarder
+        if rest is not None:
+            return await forwarder.go_on(self.topic.topic, channel, rest)
+        return await forwarder.forward_piece(
+            self.topic.topic, channel, self._form, lambda: not self._is_closed, self._form.piece
+        )
 
     def _sent(self, channel: C) -> None:
         """Do what waited for the end of a send, which is over with or without success."""
@@ -149,9 +179,9 @@ class Outgoing(Generic[C]):
             channel.settle(ids, ACCEPTED)
         if self._is_closed:
             self._close_channel()
-        elif self._flowed:
+        elif self._flowed and self._begun is None and self.channel is not None:
             self._flowed = False
-            self._grant(channel)
+            self._grant(self.channel)
 
     # -- the driver's side ---------------------------------------------------------------------------------
 

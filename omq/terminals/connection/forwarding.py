@@ -12,6 +12,9 @@ The rest of the message that is begun must follow, because a frame cannot be wit
   worth reading them again. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
   counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
   of the memory for stalled clients (`omq.drivers.stalled`).
+
+A terminal may let others have their turns between the pieces of a message. If the message is in memory
+(`_InMemory`), the channel learns that it is begun when the client stalls, or the rest must wait for long.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +43,9 @@ from omq.terminals.connection.transport import Transport, behind
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
 
+LONG_OCTETS = 256 << 10
+"""A message that takes more memory is sent in pieces, where others have their turns between them."""
+
 
 class _Given(Struct, frozen=True):
     """The channel gives the rest."""
@@ -58,19 +64,38 @@ class _Remainder(Struct, frozen=True):
     """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
 
 
-_Left = _Given | _Remainder
+class _InMemory(Struct, frozen=True):
+    """The rest of a message that is in memory, and whose channel does not know yet that it is begun."""
+
+    begun: Begun
+    block: Block
+    body: Octets
+    """The whole body."""
+    piece: int
+    """The octets of a piece."""
+
+    def behind(self) -> Octets:
+        """Return what has not left of the body."""
+        return self.body[self.begun.body :]
 
 
-class Unfinished(Struct, frozen=True):
+_Left = _Given | _Remainder | _InMemory
+
+
+class Unfinished:
     """A message of which some pieces have left, each as a whole."""
 
-    left: _Left
+    __slots__ = ("left",)
+
+    def __init__(self, left: _Left) -> None:
+        self.left = left
 
 
 class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
     __slots__ = (
+        "_held",
         "_scope",
         "_stalled",
         "_stalled_at",
@@ -90,6 +115,8 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
+        self._held: dict[Unfinished, Channel] = {}
+        """Unfinished messages in memory, until their next pieces."""
         self.channels: Callable[[], Iterable[Channel]] = tuple
         """Returns the open channels of the connection."""
         self.is_stalled = False
@@ -133,10 +160,16 @@ class Forwarder:
         return sent
 
     async def forward_piece(
-        self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
+        self,
+        topic: bytes,
+        channel: Channel,
+        form: Form,
+        is_wanted: Callable[[], bool],
+        piece: int | None = None,
     ) -> Unavailable | Unfinished | None:
         """Do as `forward`, but return in the middle of a message that is sent in pieces, after a piece that
-        the client has taken: `go_on` sends the next one, after those of others.
+        the client has taken: `go_on` sends the next one, after those of others. With the octets of a `piece`,
+        long messages in memory are sent in pieces, too, except for those that only the sender would hold.
 
         Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
         """
@@ -151,7 +184,7 @@ class Forwarder:
         before = self._transport.sent
         try:
             if isinstance(taken, Messages):
-                left = await self._send_messages(channel, form, taken, is_wanted)
+                left = await self._send_taken(channel, form, taken, is_wanted, piece)
             else:
                 begun = form.begin(taken.topic, taken.message, taken.head, taken.size, taken.deliveries)
                 left = await self._send_piece(channel, begun, taken)
@@ -159,27 +192,44 @@ class Forwarder:
             left = await self._unless_stalled(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
-        return self._paused(left)
+        return self._paused(channel, left)
 
     async def go_on(self, topic: bytes, channel: Channel, unfinished: Unfinished) -> Unfinished | None:
         """Send the next piece of a message. Raises trio.BrokenResourceError."""
+        self._held.pop(unfinished, None)
         before = self._transport.sent
         try:
             left = await self._go_on(topic, channel, unfinished.left)
             left = await self._unless_stalled(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
-        return self._paused(left)
+        return self._paused(channel, left)
+
+    def leave(self, unfinished: Unfinished) -> None:
+        """Hold nothing of a message that its channel gives again: its next piece may come late, or never."""
+        channel = self._held.get(unfinished)
+        if channel is not None and channel.rest is RemainderHolder.GIVEN_AGAIN:
+            self.drop(unfinished)
+
+    def drop(self, unfinished: Unfinished) -> None:
+        """Hold nothing of a message that does not go on, or that its channel gives again."""
+        channel, left = self._held.pop(unfinished, None), unfinished.left
+        if channel is not None and isinstance(left, _InMemory):
+            channel.written(0, left.begun.body)
+            unfinished.left = _Given(left.begun)
 
     async def _unless_stalled(self, topic: bytes, channel: Channel, left: _Left | None) -> _Left | None:
         """Go on at once with what cannot wait: a client that is stalled takes nothing of others, either."""
-        while left is not None and (self.is_stalled or not isinstance(left, _Given) or left.begun is None):
+        while left is not None and (self.is_stalled or not _may_pause(left)):
             left = await self._go_on(topic, channel, left)
         return left
 
-    def _paused(self, left: _Left | None) -> Unfinished | None:
+    def _paused(self, channel: Channel, left: _Left | None) -> Unfinished | None:
         if left is not None:
-            return Unfinished(left)
+            unfinished = Unfinished(left)
+            if isinstance(left, _InMemory):
+                self._held[unfinished] = channel
+            return unfinished
         if self.is_stalled:
             self._recover()
         return None
@@ -207,6 +257,8 @@ class Forwarder:
             self._stalled_at = trio.current_time()
             for channel in self.channels():
                 channel.hold()
+            for unfinished in list(self._held):
+                self.leave(unfinished)
 
     def _recover(self) -> None:
         self.is_stalled = False
@@ -235,6 +287,22 @@ class Forwarder:
         rest = self._offer(parts)
         if rest is not None:
             await self._send_rest(rest, patient=True)
+
+    async def _send_taken(
+        self,
+        channel: Channel,
+        form: Form,
+        messages: Messages,
+        is_wanted: Callable[[], bool],
+        piece: int | None,
+    ) -> _Left | None:
+        """Send the messages before the first long one, or the first piece of that."""
+        if piece is not None and channel.rest is not RemainderHolder.HELD:
+            cuts = _before_long(messages.cuts)
+            if not cuts:
+                return await self._send_part(channel, _begin_long(form, messages.cuts[0], piece))
+            messages = Messages(cuts)
+        return await self._send_messages(channel, form, messages, is_wanted)
 
     async def _send_messages(
         self, channel: Channel, form: Form, messages: Messages, is_wanted: Callable[[], bool]
@@ -280,17 +348,34 @@ class Forwarder:
             return _Given(None)
         block, begun, body = begin_behind(form, cuts, count, octets)
         channel.written(earlier + count, begun.body)
-        if len(body) <= LITTLE_OCTETS:
-            return _Remainder(begun, bytes(body), None)
-        match channel.rest:
-            case RemainderHolder.GIVEN_AGAIN:
-                return _Given(begun)
-            case RemainderHolder.COUNTED:
-                return _Remainder(begun, body, None)
-            case RemainderHolder.HELD:
-                return _Remainder(begun, body, block)
-            case other:
-                assert_never(other)
+        return _left_of(channel, begun, block, body)
+
+    async def _send_part(self, channel: Channel, part: _InMemory) -> _Left | None:
+        """Send the next piece of a message that is in memory."""
+        begun, octets = part.begun, part.behind()[: part.piece]
+        parts = begun.framed(octets)
+        before = self._transport.sent
+        try:
+            rest = self._offer(parts)
+            is_sent = rest is None or await self._send_rest(rest, patient=False)
+        except BaseException:
+            begun.sent(self._transport.sent - before)
+            channel.written(0, begun.body if begun.is_begun else None)
+            raise
+        begun.sent(self._transport.sent - before)
+        if begun.is_done:
+            self.delivered += 1
+            channel.written(1)
+            return None
+        if is_sent and begun.is_begun:
+            return part
+        if not is_sent:
+            self._stall()
+        if not begun.is_begun:
+            channel.written(0)
+            return None if is_sent else _Given(None)
+        channel.written(0, begun.body)
+        return _left_of(channel, begun, part.block, part.behind())
 
     async def _send_piece(self, channel: Channel, begun: Begun, piece: Piece) -> _Left | None:
         parts = begun.framed(piece.octets)
@@ -328,6 +413,8 @@ class Forwarder:
                 self.delivered += 1
                 channel.written(1)
                 return None
+            case _InMemory():
+                return await self._send_part(channel, left)
             case _:
                 assert_never(left)
 
@@ -378,3 +465,49 @@ def begin_behind(form: Form, cuts: Sequence[Cut], count: int, octets: int) -> tu
     begun.framed(body)
     begun.sent(octets)
     return cut.block, begun, body[begun.body :]
+
+
+def _left_of(channel: Channel, begun: Begun, block: Block, body: Octets) -> _Left:
+    """Return who has the rest of a message in whose middle the client stalled. `body` is that of its body."""
+    if len(body) <= LITTLE_OCTETS:
+        return _Remainder(begun, bytes(body), None)
+    match channel.rest:
+        case RemainderHolder.GIVEN_AGAIN:
+            return _Given(begun)
+        case RemainderHolder.COUNTED:
+            return _Remainder(begun, body, None)
+        case RemainderHolder.HELD:
+            return _Remainder(begun, body, block)
+        case other:
+            assert_never(other)
+
+
+def _may_pause(left: _Left) -> bool:
+    """Return whether others may have their turns before this."""
+    match left:
+        case _Given(begun):
+            return begun is not None
+        case _Remainder():
+            return False
+        case _InMemory():
+            return True
+        case _:
+            assert_never(left)
+
+
+def _before_long(cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """Return those before the first long message, which is the first one of its cut. One that is sent as
+    settled does not count: its form sends it as a whole.
+    """
+    for index, cut in enumerate(cuts):
+        is_long = cut.block.held > LONG_OCTETS and len(cut.block.frame(cut.ids[0])) > LONG_OCTETS
+        if is_long and not cut.is_settled:
+            return cuts[:index]
+    return cuts
+
+
+def _begin_long(form: Form, cut: Cut, piece: int) -> _InMemory:
+    block, message = cut.block, cut.ids[0]
+    body = memoryview(block.frame(message))[FRAME_HEADER:]
+    begun = form.begin(block.topic, message, block.head(message), len(body), cut.deliveries)
+    return _InMemory(begun, block, body, piece)

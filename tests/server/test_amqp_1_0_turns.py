@@ -1,0 +1,147 @@
+"""AMQP 1.0: links take turns while a long message is sent."""
+
+from pathlib import Path
+
+import pytest
+from quietness import quiet
+
+from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
+from omq.terminals.connection import forwarding, transport
+
+from .amqp_1_0_peer import Peer, data, opened
+from .conversation import Host, eventually, serving
+
+SIZE = 16 << 20
+"""More than the sockets take."""
+
+BODY = data(bytes(SIZE))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no client count as stalled while it does not read."""
+    monkeypatch.setattr(forwarding, "SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(transport, "SLOW_SECONDS", 60.0)
+
+
+async def attach_both(host: Host, client: Peer, other: Peer, persistence: bytes) -> None:
+    """Publish a long message to a queue, and attach links to that queue and to another one."""
+    await (await host.connect()).ask(b"(Declare long Round_robin %s)" % persistence)
+    await client.receiver("long", snd=0)
+    await client.receiver("short", handle=1, credit=10)
+    await other.sender("long", 1)
+    await other.sender("short", 2)
+    await other.accepted(await other.publish_long(BODY, 1))
+
+
+async def begin(client: Peer) -> bytes:
+    """Give credit for the long message, and return the beginning of it."""
+    await client.credit(1)
+    said, payload = await client.next()
+    assert isinstance(said, Transfer)
+    assert (said.handle, said.delivery_id, said.more) == (0, 0, True)
+    return payload
+
+
+@pytest.mark.parametrize(
+    ("persistence", "memory"),
+    [(b"(Persistent Weak)", 1 << 30), (b"(Persistent Weak)", 64 << 20), (b"Transient", 1 << 30)],
+    ids=["in memory", "stored", "transient"],
+)
+async def test_other_links_of_a_session_send_within_a_long_message(
+    store: Path, persistence: bytes, memory: int
+) -> None:
+    """The client stops reading in its middle, so that the small messages are there by then."""
+    async with (
+        serving(store, memory_bytes=memory) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        await attach_both(host, client, other, persistence)
+        long = bytearray(await begin(client))
+        for number in range(3):
+            await other.accepted(await other.publish(data(b"%d" % number), 2))
+        short: list[bytes] = []
+        ids: list[int | None] = []
+        more = True
+        while more:
+            said, payload = await client.next()
+            assert isinstance(said, Transfer)
+            if said.handle == 0:
+                long += payload
+                more = said.more
+                assert said.delivery_id is None
+            else:
+                short.append(payload)
+                ids.append(said.delivery_id)
+        assert long.endswith(BODY)
+        assert short == [data(b"%d" % number) for number in range(3)]
+        assert ids == [1, 2, 3]
+        # The long message counts once in the credit, and its frames in the window.
+        await client.credit(2, count=1)
+        for _ in range(3):
+            await other.publish(data(b"next"), 1)
+        assert [(await client.message()).octets for _ in range(2)] == [data(b"next")] * 2
+        await client.say(Flow(0, 1 << 20, 0, 1 << 20, echo=True))
+        told = await client.heard(Flow)
+        assert told.next_outgoing_id is not None
+        assert told.next_outgoing_id > len(BODY) // 65536 + 5
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 64 << 20], ids=["in memory", "stored"])
+async def test_a_detached_link_ends_its_long_message(store: Path, memory: int) -> None:
+    """Its message goes to another consumer, and the other links of the session go on."""
+    async with (
+        serving(store, memory_bytes=memory) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        await attach_both(host, client, other, b"(Persistent Weak)")
+        begun = await begin(client)
+        await client.say(Detach(0, closed=True))
+        octets = len(begun)
+        while True:
+            said, payload = await client.next()
+            if isinstance(said, Detach):
+                break
+            octets += len(payload)
+        assert octets < SIZE
+        await other.accepted(await other.publish(data(b"after"), 2))
+        said, payload = await client.next()
+        assert isinstance(said, Transfer)
+        assert (said.handle, said.delivery_id, payload) == (1, 1, data(b"after"))
+        await client.receiver("long", handle=2, credit=1, snd=0)
+        assert (await client.message()).octets.endswith(BODY)
+
+
+async def test_a_long_message_waits_for_the_window_in_the_store(store: Path) -> None:
+    """Almost nothing of it is held. Each of its frames uses up the window, and other links wait, too."""
+    async with (
+        serving(store) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        await attach_both(host, client, other, b"(Persistent Weak)")
+        await client.say(Flow(0, 3, 0, 1 << 20, 0, 0, 1))
+        long = bytearray()
+        for _ in range(3):
+            said, payload = await client.next()
+            assert isinstance(said, Transfer)
+            long += payload
+        await other.accepted(await other.publish(data(b"short"), 2))
+        await quiet()
+        assert host.server.memory.stalled.used < 2 << 20
+        await client.say(Flow(3, 1 << 20, 0, 1 << 20))
+        is_short_within = False
+        more = True
+        while more:
+            said, payload = await client.next()
+            assert isinstance(said, Transfer)
+            if said.handle:
+                is_short_within = True
+            else:
+                long += payload
+                more = said.more
+        assert is_short_within
+        assert long.endswith(BODY)
+        await eventually(lambda: not host.server.memory.stalled.used)
