@@ -3,19 +3,23 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress
 
 import msgspec
 
 from omq.access.session import Session
-from omq.drivers.reasons import Refused
-from omq.protocol.amqp_1_0 import stored
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import Failure, Refused
+from omq.drivers.sequences import Origin
+from omq.protocol.amqp_1_0 import annotations, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
+from omq.terminals.amqp_1_0.idempotent import read_origins
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, failed
 from omq.terminals.amqp_1_0.producing import Producing
-from omq.terminals.amqp_1_0.refusals import rejection
+from omq.terminals.amqp_1_0.refusals import problem_of, rejection
 from omq.terminals.connection.held import HeldPublishes
 from omq_storage.batches import Batch, Bodies, joined
 
@@ -28,15 +32,16 @@ class _Run(msgspec.Struct, frozen=True):
     deliveries: list[PostedDeliveries]
 
 
-def _joined(runs: Sequence[_Run]) -> tuple[Batch, Sequence[bytes]]:
-    """Return the messages of all runs, and their heads."""
+def _joined(runs: Sequence[_Run]) -> _Run:
+    """Return the messages of all runs as one run."""
     if len(runs) == 1:
-        return runs[0].batch, runs[0].heads
+        return runs[0]
     heads: list[bytes] = []
     if any(run.heads for run in runs):
         for run in runs:
             heads += run.heads or [b""] * run.batch.count
-    return joined([run.batch for run in runs]), heads
+    deliveries = [each for run in runs for each in run.deliveries]
+    return _Run(joined([run.batch for run in runs]), heads, deliveries)
 
 
 class Incoming(Producing):
@@ -65,6 +70,8 @@ class Incoming(Producing):
         self._runs: list[_Run] = []
         """What came before `_bodies` in this read."""
         self._posted: deque[Posted] = deque()
+        self._failure: Failure | None = None
+        """Why a post of idempotent producers failed."""
 
     @property
     def address(self) -> bytes:
@@ -110,26 +117,63 @@ class Incoming(Producing):
         self._end_bodies()
         if not self._runs:
             return
-        runs, self._runs = self._runs, []
-        batch, heads = _joined(runs)
+        run = _joined(self._runs)
+        origins: Sequence[Origin | None] = ()
+        if run.heads and annotations.may_have_origins(run.heads):
+            run, origins = await self._read_origins(run)
+        self._runs = []
+        self._look_failed()
+        batch, heads = run.batch, run.heads
+        if not batch.count:
+            return
         try:
-            offered = await self._held.post(self._name, batch, heads)
+            offered = await self._held.post(self._name, batch, heads, origins)
             if offered is None:
                 raise LinkProblem(Condition.RESOURCE_DELETED, "the topic was deleted")
         except Refused as refused:
             offered = failed(refused.failure)
-        deliveries = [each for run in runs for each in run.deliveries]
-        self._posted.append(Posted(deliveries, batch.count, offered))
+        self._posted.append(Posted(run.deliveries, batch.count, offered))
         self.unconfirmed += batch.count
+        if origins:
+            offered.listen(partial(self._note_failure, offered))
         if offered.settled:
             self.tell()
         else:
             offered.listen(partial(self._wake, self))
 
+    async def _read_origins(self, run: _Run) -> tuple[_Run, Sequence[Origin | None]]:
+        """Reject the messages whose annotations of a producer make no sense. Return the others, and their
+        origins.
+        """
+        origins, problems = await read_origins(run.heads)
+        if problems:
+            deliveries = [one for each in run.deliveries for one in each.singly()]
+            if self.link.is_attached:
+                for index, text in problems.items():
+                    self.undelivered += 1
+                    if (delivery := deliveries[index].first) is not None:
+                        self._reject(delivery, Condition.INVALID_FIELD, text)
+            good = [index not in problems for index in range(run.batch.count)]
+            bodies = list(compress(run.batch.bodies(), good))
+            heads = list(compress(run.heads, good))
+            run = _Run(Bodies(bodies), heads, list(compress(deliveries, good)))
+            origins = list(compress(origins, good))
+        return run, origins if any(origins) else ()
+
+    def _note_failure(self, confirmation: Confirmation) -> None:
+        self._failure = self._failure or confirmation.failure
+
+    def _look_failed(self) -> None:
+        """Raise LinkProblem if a post of idempotent producers has failed. If later messages were stored, the
+        failed ones would be taken for repeated when the client sends them again.
+        """
+        if self._failure is not None:
+            raise problem_of(self._failure)
+
     # -- outcomes ------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Tell the client the outcomes that are known, and renew its credit."""
+        """Tell the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
         if not self.link.is_attached:
             self._posted.clear()
             self.unconfirmed = 0
@@ -140,6 +184,7 @@ class Incoming(Producing):
             self.unconfirmed -= posted.count
             self.undelivered += posted.failures()
             self._settle(posted.told())
+        self._look_failed()
         self.renew()
 
     def _reject(self, delivery: int, condition: Condition, text: str) -> None:

@@ -209,7 +209,10 @@ class Links:
         """Tell producers the outcomes that are known, and renew their credit."""
         news, self._news = self._news, {}
         for incoming in news:
-            incoming.tell()
+            try:
+                incoming.tell()
+            except LinkProblem as problem:
+                self._detach(incoming.link, problem)
             self._look_stalled(incoming)
 
     def _has_news(self, incoming: Producing) -> None:

@@ -20,6 +20,11 @@ class PostedDeliveries(msgspec.Struct, frozen=True):
     """The delivery-id of the first one; None if they came settled."""
     count: int
 
+    def singly(self) -> Iterator["PostedDeliveries"]:
+        """Yield the messages one by one."""
+        for number in range(self.count):
+            yield PostedDeliveries(None if self.first is None else serials.add(self.first, number), 1)
+
 
 Told = tuple[int, int, bytes]
 """The first and the last delivery-id of messages, and their outcome."""

@@ -94,7 +94,7 @@ class Producing(ABC):
 
     @abstractmethod
     def tell(self) -> None:
-        """Tell the client the outcomes that are known, and renew its credit."""
+        """Tell the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
 
     @abstractmethod
     def close(self) -> None:

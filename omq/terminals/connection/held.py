@@ -27,6 +27,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.offer import NoRoom, Offered
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.seam import Subscriber
+from omq.drivers.sequences import Origins
 from omq.drivers.signal import Signal
 from omq.drivers.waits import Room
 from omq.terminals.connection.liveness import LivenessPause
@@ -57,11 +58,12 @@ class WorkerList(Protocol):
 class HeldMessages:
     """Messages of one topic from one read."""
 
-    __slots__ = ("batch", "confirmation", "heads", "octets")
+    __slots__ = ("batch", "confirmation", "heads", "octets", "origins")
 
-    def __init__(self, batch: Batch, heads: Sequence[bytes]) -> None:
+    def __init__(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:
         self.batch = batch
         self.heads = heads
+        self.origins = origins
         self.octets = batch.octets + octets_of(heads)
         self.confirmation = Confirmation()
 
@@ -69,11 +71,13 @@ class HeldMessages:
 class HeldPosts:
     """The held posts of one topic. The first one has a place in the queue of the topic."""
 
-    __slots__ = ("place", "posts")
+    __slots__ = ("failure", "place", "posts")
 
     def __init__(self, place: NoRoom) -> None:
         self.place = place
         self.posts: deque[HeldMessages] = deque()
+        self.failure: Failure | None = None
+        """Why messages of idempotent producers failed: later ones fail, too, as `Driver.offer` requires."""
 
 
 class HeldPublishes:
@@ -129,24 +133,31 @@ class HeldPublishes:
         """Return whether to hold the messages with this queue place, and not to wait for it."""
         return place.room is not None and bool(self._subscriptions.workers())
 
-    async def post(self, topic: bytes, batch: Batch, heads: Sequence[bytes]) -> Confirmation | None:
+    async def post(
+        self, topic: bytes, batch: Batch, heads: Sequence[bytes], origins: Origins = ()
+    ) -> Confirmation | None:
         """Post messages to a topic, or hold them, or wait for room. Return None when there is no such topic.
 
         Raises Refused.
         """
         if topic in self.lines:
             self._session.check_offer(topic, batch)
-            return self.hold(topic, batch, heads=heads)
-        offered = self._session.offer(topic, batch, heads)
+            return self.hold(topic, batch, heads=heads, origins=origins)
+        offered = self._session.offer(topic, batch, heads, origins)
         if not isinstance(offered, NoRoom):
             return offered
         if self.may_hold(offered):
-            return self.hold(topic, batch, offered, heads)
+            return self.hold(topic, batch, offered, heads, origins)
         with self._excused:
             return await offered.taken()
 
     def hold(
-        self, topic: bytes, batch: Batch, place: NoRoom | None = None, heads: Sequence[bytes] = ()
+        self,
+        topic: bytes,
+        batch: Batch,
+        place: NoRoom | None = None,
+        heads: Sequence[bytes] = (),
+        origins: Origins = (),
     ) -> Confirmation:
         """Hold messages. They have this place in the queue of their topic, or follow held ones."""
         if self._signal is None:
@@ -157,7 +168,7 @@ class HeldPublishes:
             assert place is not None, "the first messages that are held have a place"
             line = self.lines[topic] = HeldPosts(place)
             self._wait_at(topic, place)
-        held = HeldMessages(batch, heads)
+        held = HeldMessages(batch, heads, origins)
         line.posts.append(held)
         self.octets += held.octets
         lacking = self.octets - FREE_OCTETS - self._counted
@@ -193,6 +204,8 @@ class HeldPublishes:
         while line.posts:
             held = line.posts[0]
             try:
+                if held.origins and line.failure is not None:
+                    raise Refused.of(line.failure)
                 offered = offer()
             except Refused as refused:
                 held.confirmation.settle(refused.failure)
@@ -207,8 +220,13 @@ class HeldPublishes:
                     held.confirmation.settle_as(offered)
             line.posts.popleft()
             self._count_out(held.octets)
+            if held.origins:
+                line.failure = line.failure or held.confirmation.failure
             if line.posts:
-                offer = partial(self._session.offer, topic, line.posts[0].batch, line.posts[0].heads)
+                following = line.posts[0]
+                offer = partial(
+                    self._session.offer, topic, following.batch, following.heads, following.origins
+                )
         else:
             del self.lines[topic]
         _set(self._moved)

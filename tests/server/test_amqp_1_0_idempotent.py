@@ -1,0 +1,145 @@
+"""Idempotent producers of AMQP 1.0 on a real socket: annotations with a producer and a sequence number."""
+
+from pathlib import Path
+
+import pytest
+
+from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.types import Binary, Map, Number, NumberType, Symbol, Value
+
+from .amqp_1_0_peer import ACCEPTED, Peer, condition, data, opened
+from .conversation import serving
+
+
+def numbered(producer: Value, sequence: Value, body: bytes, more: int = 0) -> bytes:
+    """Return a message with these annotations and some `more`."""
+    entries = (
+        *((Symbol(f"x{number}"), None) for number in range(more)),
+        (Symbol("x-opt-omq-producer"), producer),
+        (Symbol("x-opt-omq-sequence"), sequence),
+    )
+    section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, types.write(Map(entries)))
+    return section + data(body)
+
+
+def ulong(number: int) -> Number:
+    """Return an unsigned number of 64 bits."""
+    return Number(NumberType.ULONG, number)
+
+
+async def outcomes(client: Peer, count: int) -> dict[int, bytes]:
+    """Return the states of the first messages that a client has sent."""
+    found: dict[int, bytes] = {}
+    while len(found) < count:
+        said = await client.until(Disposition)
+        found |= dict.fromkeys(
+            range(said.first, (said.first if said.last is None else said.last) + 1), said.state
+        )
+    return found
+
+
+@pytest.mark.parametrize("kind", [b"Broadcast (Persistent Strong)", b"Round_robin Transient"])
+async def test_a_repeated_message_is_accepted_and_not_stored(store: Path, kind: bytes) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
+        omq = await host.connect()
+        await omq.ask(b"(Declare t %s)" % kind)
+        await omq.ask(b"(Subscribe t From_current)")
+        for each in (client, other):
+            await each.sender("t")
+        sent = [
+            numbered("p", ulong(1), b"p1"),
+            numbered("p", ulong(1), b"p1 again"),
+            numbered("p", ulong(7), b"p7"),
+            numbered("q", ulong(0), b"q0"),
+            numbered("p", ulong(5), b"p5 too late"),
+            data(b"plain"),
+        ]
+        for message in sent:
+            await client.publish(message)
+        assert set((await outcomes(client, len(sent))).values()) == {ACCEPTED}
+        await other.publish(numbered("p", ulong(7), b"p7 again"))
+        await other.publish(numbered("p", ulong(8), b"p8"))
+        assert set((await outcomes(other, 2)).values()) == {ACCEPTED}
+        bodies = [(await omq.message()).body for _ in range(5)]
+        assert bodies == [b"p1", b"p7", b"q0", b"plain", b"p8"]
+
+
+async def test_the_numbers_of_a_stored_topic_outlive_the_server(store: Path) -> None:
+    for number in range(2):
+        async with serving(store) as host, opened(host.port) as client:
+            omq = await host.connect()
+            await omq.ask(b"(Declare t Broadcast (Persistent Strong))")
+            await client.sender("t")
+            await client.publish(numbered("p", ulong(1), b"first"))
+            await client.publish(numbered("p", ulong(2 + number), b"next"))
+            assert set((await outcomes(client, 2)).values()) == {ACCEPTED}
+            await omq.ask(b"(Subscribe t From_beginning)")
+            found = [(await omq.message()).body for _ in range(2 + number)]
+            assert found == [b"first", b"next", b"next"][: 2 + number]
+
+
+async def test_values_of_other_types_are_rejected_and_the_link_goes_on(store: Path) -> None:
+    bad = [
+        numbered(Symbol("p"), ulong(1), b"x"),
+        numbered("", ulong(1), b"x"),
+        numbered("p" * 256, ulong(1), b"x"),
+        numbered(Binary(b"p"), ulong(1), b"x"),
+        numbered("p", Number(NumberType.UINT, 1), b"x"),
+        numbered("p", "1", b"x"),
+        numbered("p", ulong(1), b"x", more=200),
+    ]
+    async with serving(store) as host, opened(host.port) as client:
+        await client.receiver("q", credit=10)
+        await client.sender("q")
+        for message in bad:
+            await client.publish(message)
+        await client.publish(data(b"good"))
+        await client.publish(bad[0], settled=True)
+        told = await outcomes(client, len(bad) + 1)
+        assert told.pop(len(bad)) == ACCEPTED
+        for state in told.values():
+            rejected = performatives.read_all(state)
+            assert isinstance(rejected, Rejected)
+            error = performatives.read_all(rejected.error)
+            assert isinstance(error, performatives.Error)
+            assert error.condition == "amqp:invalid-field"
+        await client.publish(numbered("p", ulong(1), b"last"))
+        assert (await client.message()).octets == data(b"good")
+        assert (await client.message()).octets == numbered("p", ulong(1), b"last")
+
+
+async def test_one_annotation_alone_and_a_group_have_no_effect(store: Path) -> None:
+    alone = types.write(Map(((Symbol("x-opt-omq-sequence"), ulong(1)),)))
+    group = types.write(types.List(("1", *([None] * 9), "group", Number(NumberType.UINT, 1))))
+    messages = [b"\x00\x53\x72" + alone + data(b"a"), b"\x00\x53\x73" + group + data(b"b")]
+    async with serving(store) as host, opened(host.port) as client:
+        await client.receiver("q", credit=10)
+        await client.sender("q")
+        for message in messages * 2:
+            await client.publish(message)
+        assert [(await client.message()).octets for _ in range(4)] == messages * 2
+
+
+async def test_a_message_that_cannot_be_stored_ends_its_link(store: Path) -> None:
+    """If the link went on, the next number would be stored, and the failed message taken for repeated."""
+    async with serving(store) as host, opened(host.port) as client:
+        options = QueueOptions(durable=True, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+        await host.server.catalogue.declare_queue(b"q", options)
+        await client.sender("q")
+        await client.publish(numbered("p", ulong(1), b"1"))
+        assert set((await outcomes(client, 1)).values()) == {ACCEPTED}
+        await client.publish(numbered("p", ulong(2), b"2"))
+        said = await client.heard(Disposition)
+        assert said.state != ACCEPTED
+        assert condition(await client.until(Detach)) == "amqp:resource-limit-exceeded"
+        await client.say(Detach(1, closed=True))
+        await client.receiver("q", credit=2)
+        first = await client.message()
+        await client.told(first.delivery, first.delivery)
+        await client.settle()
+        await client.sender("q", handle=2)
+        await client.publish(numbered("p", ulong(2), b"2"), handle=2)
+        assert (await client.message()).octets == numbered("p", ulong(2), b"2")
