@@ -27,6 +27,7 @@ from omq.access.leases import LeasedExchange, Principal, Returned
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
@@ -175,15 +176,19 @@ class Topology:
         """
         if batch.longest > self._session.max_message_bytes:
             raise TooLarge(self._session.max_message_bytes, batch.longest)
-        offered = driver.offer(batch, heads)
-        if (
-            isinstance(offered, NoRoom)
-            and isinstance(driver, QueueDriver)
-            and offered.room is driver
-            and driver.has_ids(batch.count)
-        ):
-            offered.leave()
-            return driver.spill(batch, heads)
+        return _spilled(driver, batch, heads, driver.offer(batch, heads))
+
+    async def taken(
+        self, driver: Driver, batch: Batch, heads: Sequence[bytes], place: NoRoom
+    ) -> Confirmation:
+        """Wait until a topic accepts messages that have this place since `offer`. Raises Refused.
+
+        A topic may need ids first, and have no room when it gets them.
+        """
+        offered: Offered = place
+        while isinstance(offered, NoRoom):
+            await offered.free()
+            offered = _spilled(driver, batch, heads, offered.again())
         return offered
 
     @property
@@ -475,3 +480,16 @@ class IsStream(Exception):
 def _state(driver: Driver) -> QueueState:
     messages = driver.ready if isinstance(driver, QueueDriver) else driver.info().messages
     return QueueState(driver.topic.topic, messages, driver.subscriber_count())
+
+
+def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], offered: Offered) -> Offered:
+    """Return the answer to an offer; where it is to wait for the workers of a topic, spill the messages."""
+    if (
+        isinstance(offered, NoRoom)
+        and isinstance(driver, QueueDriver)
+        and offered.room is driver
+        and driver.has_ids(batch.count)
+    ):
+        offered.leave()
+        return driver.spill(batch, heads)
+    return offered

@@ -61,13 +61,17 @@ class NoRoom(ABC):
 
     async def taken(self) -> Confirmation:
         """Wait until the messages are accepted. Raises Refused."""
+        while True:
+            await self.free()
+            if isinstance(offered := self.again(), Confirmation):
+                return offered
+
+    async def free(self) -> None:
+        """Wait until `again` can make progress; give up the place if that is cancelled."""
+        free = trio.Event()
+        self.call_when_free(free.set)
         try:
-            while True:
-                free = trio.Event()
-                self.call_when_free(free.set)
-                await free.wait()
-                if isinstance(offered := self.again(), Confirmation):
-                    return offered
+            await free.wait()
         except trio.Cancelled:
             self.leave()
             raise

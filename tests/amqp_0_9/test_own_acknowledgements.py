@@ -14,6 +14,7 @@ from .wire import Client, ack, consume, declare_queue, publish, qos, select_conf
 
 MESSAGES = 600
 BODY = b"x" * 50_000  # together 30 MB, far more than the memory has for them
+FILLED = [f"filled-{number}" for number in range(8)]
 
 
 @pytest.fixture
@@ -59,3 +60,39 @@ def test_many_messages_are_published_before_one_is_acknowledged(server: RunningS
             else:
                 raise AssertionError(reply.name)
         assert (confirmed, got) == (MESSAGES, MESSAGES)
+
+
+def test_a_topic_without_ids_takes_a_message_while_the_memory_is_full(tmp_path: Path) -> None:
+    """Only acknowledgements behind that message on its connection would make room."""
+
+    async def declare(port: int) -> None:
+        async with connect(f"omq://127.0.0.1:{port}") as client:
+            for topic in (*FILLED, "late"):
+                await client.declare(topic, Delivery.ROUND_ROBIN, Transient())
+
+    (tmp_path / "omq.toml").write_text("memory_bytes = 8_000_000\n")
+    settings = ("--config", tmp_path / "omq.toml", "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*settings) as server:
+        trio.run(declare, server.port)
+    # A topic gets new ids with the first message after a start.
+    with running_server(*settings) as server, Client(("127.0.0.1", server.port)) as client:
+        client.shake_hands("guest", "guest")
+        client.open()
+        client.call(select_confirms(1))
+        client.call(qos(1, 1))
+        for topic in FILLED:
+            client.call(consume(1, topic))
+        count = 0
+        for _ in range(30):
+            for topic in FILLED:
+                client.send(publish(1, "", topic, BODY))
+                count += 1
+        client.send(publish(1, "", "late", BODY))
+        count += 1
+        confirmed, deadline = 0, time.monotonic() + 60
+        while confirmed < count and time.monotonic() < deadline:
+            reply = client.wait()
+            assert reply.name in ("ack", "deliver")
+            if reply.name == "ack":
+                confirmed = reply.tag
+        assert confirmed == count

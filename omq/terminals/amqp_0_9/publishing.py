@@ -151,12 +151,13 @@ class Publishing:
         publishers, self._publishers = self._publishers, {}
         for target, group in groups.items():
             try:
+                batch = joined(group.batches)
                 with self._at_once:
-                    offered = self._topology.offer(target, joined(group.batches), group.heads)
+                    offered = self._topology.offer(target, batch, group.heads)
                 if not isinstance(offered, Confirmation):
                     self._at_once.send()
                     with self._excused:
-                        offered = await offered.taken()
+                        offered = await self._topology.taken(target, batch, group.heads, offered)
             except Refused as refused:
                 group.failure = refused.failure
             else:

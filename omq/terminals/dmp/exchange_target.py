@@ -92,8 +92,11 @@ class ExchangeTarget:
 
     async def _offer(self, driver: Driver, group: _Group) -> Confirmation:
         """Post the messages of a group, waiting for room if there is none. Raise Refused."""
-        offered = self._topology.offer(driver, joined(group.batches), group.heads)
-        return offered if isinstance(offered, Confirmation) else await offered.taken()
+        batch = joined(group.batches)
+        offered = self._topology.offer(driver, batch, group.heads)
+        if isinstance(offered, Confirmation):
+            return offered
+        return await self._topology.taken(driver, batch, group.heads, offered)
 
 
 async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
