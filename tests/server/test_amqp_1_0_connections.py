@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import trio
 from quietness import pass_time
 from trio.testing import MockClock
 
@@ -12,6 +13,7 @@ from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.performatives import (
     Close,
     Detach,
+    Open,
 )
 from omq.protocol.amqp_1_0.types import NULL
 
@@ -114,3 +116,31 @@ async def test_clients_authenticate(store: Path) -> None:
             await client.heard(performatives.SaslMechanisms)
             with pytest.raises(EOFError):
                 await client.next()
+
+
+@pytest.mark.parametrize(
+    ("hostname", "end"),
+    [
+        ("omq.example.com", ": to the host 'omq.example.com'"),
+        ("a'\n\x1b[2Jb", ": to the host 'a\\'\\n\\x1b[2Jb'"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+@pytest.mark.parametrize("has_sasl", [True, False])
+async def test_the_host_name_is_logged(
+    store: Path, caplog: pytest.LogCaptureFixture, hostname: str | None, end: str, *, has_sasl: bool
+) -> None:
+    caplog.set_level("INFO", "omq.connections")
+    async with serving(store) as host, peer(host.port) as client:
+        if has_sasl:
+            assert (await client.authenticate("PLAIN", b"\0somebody\0secret")).code == 0
+        await client.send(HEADER)
+        assert await client.header() == HEADER
+        await client.say(Open("test", hostname))
+        await client.heard(Open)
+        assert isinstance(client.stream, trio.SocketStream)
+        name = "{}:{}".format(*client.stream.socket.getsockname())
+        lines = [line for line in caplog.messages if "' connected" in line]
+        who = "somebody" if has_sasl else ""
+        assert lines == [f"{name}: '{who}' connected{end}"]

@@ -438,6 +438,7 @@ class AmqpTerminal:
             self._refuse(refused, event.client_properties)
             return
         self._duplex.admit(session)
+        self._duplex.tell_connected(session)
         self._transport.keep_alive()  # a client may want no heartbeats
         self._session = session
         self._topology = self._context.access.topology(session)

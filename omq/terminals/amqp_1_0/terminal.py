@@ -355,13 +355,13 @@ class Amqp1Terminal:
         match event:
             case Authenticating(mechanism, response):
                 self._protocol.authenticated(accepted=await self._connect(mechanism, response))
-            case Opening():
+            case Opening(said):
                 if self._admitted is None and not await self._connect("ANONYMOUS", b""):
                     text = "no client has this name and secret"
                     self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, text))
                     return
                 self._protocol.open()
-                self._open()
+                self._open(said.hostname)
             case Pause():
                 await trio.lowlevel.checkpoint()
             case Closed(error, problem):
@@ -418,7 +418,11 @@ class Amqp1Terminal:
             case _:
                 raise BadLogin("there is no such mechanism")
 
-    def _open(self) -> None:
+    def _open(self, hostname: str | None) -> None:
+        """Begin to serve. The host name that the client says has no effect but this line of the log."""
+        assert self._admitted is not None, "the client is known when the connection is open"
+        what = f": to the host {quoted(hostname.encode())}" if hostname else ""
+        self._duplex.tell_connected(self._admitted.session, what)
         if isinstance(self._state, Greeting):
             self._state = Serving()
         self._heard, self._heard_octets = trio.current_time(), self._transport.received

@@ -89,7 +89,10 @@ class Duplex:
         """
         self._known()
         self.sender.limit(session.rates.answered, session.rates.sent)
-        self._context.tell_connected(self._transport.peer(), session.name)
+
+    def tell_connected(self, session: Session, what: str = "") -> None:
+        """Log that a client has connected, as `Context.tell_connected` does."""
+        self._context.tell_connected(self._transport.peer(), session.name, what)
 
     async def limit_reading(self, session: Session) -> None:
         """Keep to the client's rate limit for what is read. What was read before counts, and is waited
