@@ -289,3 +289,14 @@ async def test_the_window_of_the_client_is_kept(store: Path) -> None:
             octets, more = octets + payload, said.more
         assert octets == data(b"x" * 5000)
         assert (await client.message()).octets == data(b"y")
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [({}, "move"), ({"amqp1_default": "queue"}, "move"), ({"amqp1_default": "multicast"}, "copy")],
+)
+async def test_what_an_address_is_by_default(store: Path, settings: dict[str, str], mode: str) -> None:
+    async with serving(store, **settings) as host, opened(host.port) as client:
+        answer = performatives.read_all((await client.receiver("anything")).source)
+        assert isinstance(answer, performatives.Source)
+        assert answer.distribution_mode == mode
