@@ -1,8 +1,8 @@
 """The frames that wait for the windows of a client's sessions, in the memory for stalled clients.
 
 A message, or a piece of a long one, that is longer than the window waits in memory from its first frame on,
-until all of it has left. A connection has one of them at a time. When all connections together have too many, those whose clients
-have taken nothing for the longest time are closed (`omq.drivers.stalled`).
+until all of it has left. A connection has one of them at a time. When all connections together have too many,
+those whose clients have taken nothing for the longest time are closed (`omq.drivers.stalled`).
 """
 
 from contextlib import ExitStack
