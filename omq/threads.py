@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 _tell_at: "trio.lowlevel.RunVar[float]" = trio.lowlevel.RunVar("_tell_at", -math.inf)
 
+_active_calls: "trio.lowlevel.RunVar[int]" = trio.lowlevel.RunVar("_active_calls", 0)
+
 
 async def in_thread(
     function: Callable[[], T],
@@ -71,8 +73,17 @@ async def in_thread_at_once(function: Callable[[], T]) -> T:
                 await trio.sleep(RETRY_SECONDS)
         else:
             break
-    done: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    _active_calls.set(_active_calls.get() + 1)
+    try:
+        done: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    finally:
+        _active_calls.set(_active_calls.get() - 1)
     return done
+
+
+def active_calls() -> int:
+    """Return how many calls of `in_thread_at_once` are in threads. Trio does not count these threads."""
+    return _active_calls.get()
 
 
 def _tell(problem: RuntimeError) -> None:

@@ -6,14 +6,18 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from omq.threads import active_calls
+
 
 async def quiet() -> None:
     """Wait until every task waits and no thread works: nothing more happens by itself, but for time."""
     while True:
         await trio.testing.wait_all_tasks_blocked()
-        if not trio.testing.active_thread_count():
+        if not trio.testing.active_thread_count() and not active_calls():
             return
         await trio.testing.wait_all_threads_completed()
+        while active_calls():
+            await trio.lowlevel.checkpoint()
 
 
 async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
