@@ -16,6 +16,13 @@ SIZE = 16 << 20
 
 BODY = data(bytes(SIZE))
 
+EVERY = pytest.mark.parametrize(
+    ("persistence", "memory"),
+    [(b"(Persistent Weak)", 1 << 30), (b"(Persistent Weak)", 64 << 20), (b"Transient", 1 << 30)],
+    ids=["in memory", "stored", "transient"],
+)
+"""Where the long message is: with little memory it is read from the store."""
+
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +50,7 @@ async def begin(client: Peer) -> bytes:
     return payload
 
 
-@pytest.mark.parametrize(
-    ("persistence", "memory"),
-    [(b"(Persistent Weak)", 1 << 30), (b"(Persistent Weak)", 64 << 20), (b"Transient", 1 << 30)],
-    ids=["in memory", "stored", "transient"],
-)
+@EVERY
 async def test_other_links_of_a_session_send_within_a_long_message(
     store: Path, persistence: bytes, memory: int
 ) -> None:
@@ -88,15 +91,15 @@ async def test_other_links_of_a_session_send_within_a_long_message(
         assert told.next_outgoing_id > len(BODY) // 65536 + 5
 
 
-@pytest.mark.parametrize("memory", [1 << 30, 64 << 20], ids=["in memory", "stored"])
-async def test_a_detached_link_ends_its_long_message(store: Path, memory: int) -> None:
+@EVERY
+async def test_a_detached_link_ends_its_long_message(store: Path, persistence: bytes, memory: int) -> None:
     """Its message goes to another consumer, and the other links of the session go on."""
     async with (
         serving(store, memory_bytes=memory) as host,
         opened(host.port) as client,
         opened(host.port) as other,
     ):
-        await attach_both(host, client, other, b"(Persistent Weak)")
+        await attach_both(host, client, other, persistence)
         begun = await begin(client)
         await client.say(Detach(0, closed=True))
         octets = len(begun)
@@ -145,3 +148,35 @@ async def test_a_long_message_waits_for_the_window_in_the_store(store: Path) -> 
         assert is_short_within
         assert long.endswith(BODY)
         await eventually(lambda: not host.server.memory.stalled.used)
+
+
+async def test_other_links_send_within_a_long_message_of_a_node(store: Path) -> None:
+    """The node's link sends nothing else before its end."""
+    async with (
+        serving(store, memory_bytes=1 << 30) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        address = await client.made()
+        await client.receiver("short", handle=1, credit=10)
+        await client.credit(10)
+        await client.settle()
+        await other.sender(address, 1)
+        await other.sender("short", 2)
+        await other.publish_long(BODY, 1)
+        said, payload = await client.next()
+        assert isinstance(said, Transfer)
+        assert (said.handle, said.more) == (0, True)
+        long = bytearray(payload)
+        await other.publish(data(b"behind"), 1)
+        await other.accepted(await other.publish(data(b"short"), 2))
+        handles: list[int] = []
+        while said.more or said.handle != 0:
+            said, payload = await client.next()
+            assert isinstance(said, Transfer)
+            handles.append(said.handle)
+            if not said.handle:
+                long += payload
+        assert 1 in handles
+        assert long == BODY
+        assert (await client.message()).octets == data(b"behind")
