@@ -190,3 +190,18 @@ async def test_a_node_has_no_ids(store: Path) -> None:
         await client.sender("exclusive.node")
         await client.publish(data(b"x"))
         assert (await client.message()).octets == data(b"x")
+
+
+async def test_a_message_that_is_read_in_pieces_has_no_time(store: Path) -> None:
+    body = bytes(20_000_000)
+    async with serving(store) as host, opened(host.port) as client:
+        omq = await host.connect()
+        await omq.say(b"(Declare t Broadcast (Persistent Weak))")
+        await omq.settle()
+        await client.sender("t")
+        await client.publish_long(data(body))
+        await client.accepted(0)
+        await attach(client, "t", filter=BEGINNING)
+        message = await client.message()
+        assert annotations_of(message.octets) == {Symbol("x-opt-omq-id"): ulong(1)}
+        assert without_annotations(message.octets) == data(body)
