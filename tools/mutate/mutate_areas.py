@@ -174,7 +174,7 @@ DRIVERS = Area(
         "spooled.py": _server("spool"),
         "spooler.py": _server("spool"),
         "spooling.py": _server("spool"),
-        "times.py": _drivers("times", "contract_of_broadcast"),
+        "times.py": _drivers("message_times", "contract_of_broadcast"),
         "topic_commit.py": (
             *_drivers("sequences", "idempotent_posts", "turns_in_commits"),
             *_server("persistence", "full_disk", "store_trouble"),
