@@ -7,12 +7,12 @@ import trio
 
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.driver import Driver
-from omq.drivers.offer import NoRoom
 from omq.drivers.problems import for_clients
 from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Messages, Piece
+from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.exchanges.types import argument
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Table
@@ -57,8 +57,9 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
             target = target_of(found.died_in)
             if target is None:
                 continue
-            offered = target.offer(Bodies([found.body]), [found.head])
-            confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+            batch, its_heads = Bodies([found.body]), [found.head]
+            offered = offer_or_spill(target, batch, its_heads)
+            confirmation = await taken_or_spilled(target, batch, its_heads, offered)
             _drop_last(kept)
             waiting.append((confirmation, range(found.id, found.id + 1)))
             if len(waiting) >= MOVED_AT_ONCE:

@@ -37,6 +37,7 @@ from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, CreditKind, Subscriber
+from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
@@ -176,20 +177,13 @@ class Topology:
         """
         if batch.longest > self._session.max_message_bytes:
             raise TooLarge(self._session.max_message_bytes, batch.longest)
-        return _spilled(driver, batch, heads, driver.offer(batch, heads))
+        return offer_or_spill(driver, batch, heads)
 
     async def taken(
         self, driver: Driver, batch: Batch, heads: Sequence[bytes], place: NoRoom
     ) -> Confirmation:
-        """Wait until a topic accepts messages that have this place since `offer`. Raises Refused.
-
-        A topic may need ids first, and have no room when it gets them.
-        """
-        offered: Offered = place
-        while isinstance(offered, NoRoom):
-            await offered.free()
-            offered = _spilled(driver, batch, heads, offered.again())
-        return offered
+        """Wait until a topic accepts messages that have this place since `offer`. Raises Refused."""
+        return await taken_or_spilled(driver, batch, heads, place)
 
     @property
     def max_message_bytes(self) -> int:
@@ -480,16 +474,3 @@ class IsStream(Exception):
 def _state(driver: Driver) -> QueueState:
     messages = driver.ready if isinstance(driver, QueueDriver) else driver.info().messages
     return QueueState(driver.topic.topic, messages, driver.subscriber_count())
-
-
-def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], offered: Offered) -> Offered:
-    """Return the answer to an offer; where it is to wait for the workers of a topic, spill the messages."""
-    if (
-        isinstance(offered, NoRoom)
-        and isinstance(driver, QueueDriver)
-        and offered.room is driver
-        and driver.has_ids(batch.count)
-    ):
-        offered.leave()
-        return driver.spill(batch, heads)
-    return offered

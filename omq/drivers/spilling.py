@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.driver import InitialState
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver, InitialState
 from omq.drivers.lifetime import Ephemeral
-from omq.drivers.offer import Offered
+from omq.drivers.offer import NoRoom, Offered
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.spill import Spill
@@ -103,3 +104,39 @@ class SpillingDriver(RoundRobinDriver):
         """Return an id below which no message is needed from the disk."""
         first = self._holdings.first_on_disk()
         return self.next_id if first is None else first
+
+
+def offer_or_spill(driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offered:
+    """Offer messages to a topic, as `Driver.offer` does, and spill them where they would have to wait for
+    its workers. For those who cannot wait: the workers may wait for them. Raises Refused.
+
+    They still wait for memory on the way to a store, for ids, and for the fastest subscriber of a transient
+    broadcast topic.
+    """
+    return _spilled(driver, batch, heads, driver.offer(batch, heads))
+
+
+async def taken_or_spilled(
+    driver: Driver, batch: Batch, heads: Sequence[bytes], offered: Offered
+) -> Confirmation:
+    """Wait until a topic accepts messages, for which `offer_or_spill` has returned this. Raises Refused.
+
+    A topic may need ids first, and have no room when it gets them.
+    """
+    while isinstance(offered, NoRoom):
+        await offered.free()
+        offered = _spilled(driver, batch, heads, offered.again())
+    return offered
+
+
+def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], offered: Offered) -> Offered:
+    """Return the answer to an offer; where it is to wait for the workers of a topic, spill the messages."""
+    if (
+        isinstance(offered, NoRoom)
+        and isinstance(driver, SpillingDriver)
+        and offered.room is driver
+        and driver.has_ids(batch.count)
+    ):
+        offered.leave()
+        return driver.spill(batch, heads)
+    return offered

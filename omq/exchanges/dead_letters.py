@@ -15,9 +15,9 @@ import trio
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
-from omq.drivers.offer import NoRoom
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
+from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.exchanges.deaths import DeadMessage, Record, add_death
 from omq.exchanges.routes import Route, TopicIsReplaced
 from omq.logs import LogThrottle, quoted
@@ -85,8 +85,8 @@ class DeadLetterExchange:
                 batch, their_heads = Bodies([each.letter.body for each in some]), [each.head for each in some]
                 for driver in route:
                     try:
-                        offered = driver.offer(batch, their_heads)
-                        confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+                        offered = offer_or_spill(driver, batch, their_heads)
+                        confirmation = await taken_or_spilled(driver, batch, their_heads, offered)
                     except Refused as refused:  # a deleted queue is not routed to the next time
                         confirmation = Confirmation()
                         confirmation.settle(refused.failure)
