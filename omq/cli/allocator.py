@@ -133,6 +133,8 @@ class Returns:
         """The number of checks since memory was returned."""
         self._uncounted = 0
         """The number of checks since glibc counted no more than a little."""
+        self._until_count = FIRST_LOOKS
+        """The number of such checks after which it counts again: more each time, up to MOST_LOOKS."""
 
     def look(self) -> int:
         """Return kept memory to the kernel if it is large. Return by how many octets the process shrank."""
@@ -151,9 +153,10 @@ class Returns:
         resident = self._library.resident()
         self._least, self._lowest = min(self._least, resident), min(self._lowest, resident)
         # To count it takes long: glibc goes through every free piece. So do not count where it cannot be more
-        # than a little, and seldom where it is more only if what was in use at the last return is free now.
+        # than a little, and seldom where it is more only if what was in use at the last return is free now:
+        # most often right after it, since the clients of a large load leave one after another.
         self._uncounted += 1
-        is_near = resident - self._lowest <= LITTLE_OCTETS and self._uncounted <= MOST_LOOKS
+        is_near = resident - self._lowest <= LITTLE_OCTETS and self._uncounted <= self._until_count
         if is_near or resident - self._least <= LITTLE_OCTETS:
             return 0
         besides = resident - self._library.in_use()
@@ -161,6 +164,7 @@ class Returns:
         kept = besides - self._besides
         if kept <= LITTLE_OCTETS:
             self._uncounted = 0
+            self._until_count = min(2 * self._until_count, MOST_LOOKS)
         return kept
 
     def _trim(self) -> int:
@@ -168,7 +172,7 @@ class Returns:
         drop_spare_objects()
         self._library.trim()
         self._lowest = self._library.resident()
-        self._uncounted = 0
+        self._uncounted, self._until_count = 0, FIRST_LOOKS
         self._besides = self._lowest - self._library.in_use()
         return before - self._lowest
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from server_command import RunningServer, running_server
 
-from omq.cli.allocator import LITTLE_OCTETS, MOST_LOOKS, MUCH_OCTETS, Returns
+from omq.cli.allocator import FIRST_LOOKS, LITTLE_OCTETS, MOST_LOOKS, MUCH_OCTETS, Returns
 
 PROGRAM = """
 import resource, sys
@@ -193,12 +193,9 @@ def test_memory_in_use_at_a_return_is_returned_later() -> None:
     library.free = MUCH_OCTETS
     assert returns.look() == MUCH_OCTETS
     counts = library.counts
-    for _ in range(MOST_LOOKS):
+    for _ in range(3 * MOST_LOOKS):
         assert returns.look() == 0
-    assert library.counts == counts
-    for _ in range(MOST_LOOKS + 1):
-        returns.look()
-    assert library.counts == counts + 1  # to count takes long, and there is nothing to return
+    assert counts < library.counts <= counts + 7  # to count takes long, and there is nothing to return
     library.used -= load
     library.free = load
     assert sum(returns.look() for _ in range(2 * MOST_LOOKS)) == load
@@ -218,4 +215,5 @@ def test_less_than_much_is_returned_too_when_a_load_is_gone() -> None:
     assert returns.look() == MUCH_OCTETS
     library.used -= load
     library.free = load
-    assert sum(returns.look() for _ in range(3 * MOST_LOOKS)) == load
+    # Soon, since the clients of a load leave one after another: so it may be returned in the middle.
+    assert sum(returns.look() for _ in range(4 * FIRST_LOOKS)) == load
