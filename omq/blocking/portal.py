@@ -271,6 +271,7 @@ class _Loop:
         try:
             self._token.run_sync_soon(function, *arguments)
         except trio.RunFinishedError:
+            _end_with_program()
             raise _closed() from None
 
     def result_of(self, task: "_Task[Any]", outcome: TaskResult[T]) -> T:
@@ -281,7 +282,11 @@ class _Loop:
             self.soon(task.scope.cancel)
             task.result.wait()
             raise
-        return outcome.get()
+        try:
+            return outcome.get()
+        except ConnectionLost:
+            _end_with_program()
+            raise
 
     def stop(self) -> None:
         """Cancel all tasks, and wait for the end of the thread."""
@@ -313,6 +318,17 @@ async def _within(seconds: float, function: Callable[[], Awaitable[T]]) -> T:
     with trio.move_on_after(seconds):
         return await function()
     raise TimeoutError(f"not done within {seconds:g} s")
+
+
+def _end_with_program() -> None:
+    """Block a daemon thread for ever if the program ends. Does nothing otherwise.
+
+    Python ends the clients before it ends the daemon threads. A thread that reported in between that its
+    client was closed would print a traceback, or not, as time has it.
+    """
+    # Python has waited then for all threads but these, and says that its main thread has ended.
+    if threading.current_thread().daemon and not threading.main_thread().is_alive():
+        SimpleQueue[None]().get()
 
 
 def _closed() -> ConnectionLost:

@@ -15,7 +15,9 @@ from omq.client import FromBeginning
 SECONDS = 60.0
 
 BEGINNING = """
-import os, signal, sys, threading
+import atexit, os, signal, sys, threading
+at_last = []  # what the program does after its clients have ended
+atexit.register(lambda: [call() for call in at_last])
 from omq.blocking import connect
 from omq.client import FromBeginning
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
@@ -78,6 +80,37 @@ sink = client.sink({topic!r})
     with Program(url, text) as program:
         assert program.end() == (0, "")
     assert bodies(client, topic, 1) == [b"x"]
+
+
+def test_daemon_threads_that_use_a_client_end_silently(url: str, client: Client, topic: str) -> None:
+    text = f"""
+def ping():
+    while True:
+        client.ping()
+threads = [
+    threading.Thread(target=client.subscribe({topic!r}).receive, daemon=True),
+    threading.Thread(target=ping, daemon=True),
+]
+for thread in threads:
+    thread.start()
+    at_last.append(lambda thread=thread: thread.join(1))
+"""
+    with Program(url, text) as program:
+        assert program.end() == (0, "")
+
+
+def test_what_a_program_does_at_its_end_is_told_that_its_client_was_closed(url: str, topic: str) -> None:
+    text = f"""
+sink = client.sink({topic!r})
+def report(call):
+    try:
+        call()
+    except Exception as error:
+        print(error, flush=True)
+at_last += [lambda: report(client.ping), lambda: report(sink.close)]
+"""
+    with Program(url, text) as program:
+        assert program.end() == (0, "the client was closed\nthe client was closed\n")
 
 
 def test_a_program_ends_by_an_exception(url: str, client: Client, topic: str) -> None:
