@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -16,7 +17,9 @@ import pytest
 from server_command import COMMAND, run_server, running_server
 
 from omq.config import LOG_AREAS
+from omq_storage import codec
 
+PACKAGE = Path(__file__).parents[1] / "storage" / "omq_storage"
 HANDSHAKE = bytes(7) + b"\1"
 
 
@@ -147,6 +150,30 @@ def test_a_missing_compiled_codec_is_a_warning_that_says_how_to_get_it(tmp_path:
     for word in ("install a C compiler", "gcc and python3-dev", "install omq-server again"):
         assert word in line
     assert first_line(OMQ_PLAIN="1").endswith(" INFO    omq.server: plain Python codec")
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="the codec is not compiled")
+@pytest.mark.parametrize("changed", [None, "native/lines.pxi", "_codec.pyx"])
+def test_a_compiled_codec_that_is_older_than_its_source_is_a_warning(
+    tmp_path: Path, changed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy" / "omq_storage"
+    shutil.copytree(PACKAGE, copy)
+    built = Path(codec.native.__file__ or "").name
+    os.utime(copy / built)
+    for each in ("_codec.pyx", *(f"native/{file.name}" for file in (copy / "native").iterdir())):
+        os.utime(copy / each, (1, 1))
+    if changed is not None:
+        os.utime(copy / changed, (1 << 33, 1 << 33))
+    monkeypatch.setenv("PYTHONPATH", str(copy.parent))
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        line = server.stop()[2].splitlines()[0]
+    if changed is None:
+        assert line.endswith(" INFO    omq.server: compiled codec")
+    else:
+        assert (
+            f" WARNING omq.server: the compiled codec is older than its source ({Path(changed).name})" in line
+        )
 
 
 def test_a_server_that_stops_logs_how_many_lines_it_suppressed(tmp_path: Path) -> None:

@@ -330,6 +330,12 @@ async def _reload_configuration(server: Server, started: Config, read: Callable[
 
 
 def _tell_codec() -> None:
+    if newer := codec.newer_sources():
+        log.warning(
+            "the compiled codec is older than its source (%s): compile it again with pip install -e .",
+            ", ".join(newer),
+        )
+        return
     if codec.missing is None:
         log.info("%s", codec.describe())
         return

@@ -7,6 +7,7 @@ give the same values and errors.
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from omq_storage import numbers, plain
 from omq_storage.numbers import Octets
@@ -33,6 +34,7 @@ __all__ = [
     "missing",
     "multiples",
     "native",
+    "newer_sources",
     "property_flags",
     "rises",
     "slices",
@@ -42,6 +44,21 @@ __all__ = [
 def describe() -> str:
     """Return the name of the codec of this process, for a log line."""
     return "compiled codec" if COMPILED else "plain Python codec"
+
+
+def newer_sources() -> list[str]:
+    """Return the sources of the compiled codec that changed after it was built.
+
+    Only a checkout has sources. A codec that is older than the Python files beside it may lack functions that
+    they call, or take other arguments.
+    """
+    if not COMPILED:
+        return []
+    assert native.__file__ is not None
+    built = Path(native.__file__)
+    sources = [built.with_name("_codec.pyx"), *sorted(built.with_name("native").glob("*.pxi"))]
+    at = built.stat().st_mtime
+    return [each.name for each in sources if each.exists() and each.stat().st_mtime > at]
 
 
 def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes]:
