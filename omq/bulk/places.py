@@ -68,6 +68,11 @@ class ServerPlace:
         """Make a client that connects at its first use."""
         return RemoteServer(self.addresses, self.retry_policy, self.credentials)
 
+    def check_files(self) -> None:
+        """Raise BadOptions if TLS needs files that cannot be used here."""
+        if any(address.tls for address in self.addresses):
+            self.credentials.context()
+
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:

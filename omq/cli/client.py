@@ -94,7 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             say(f"{problem.filename}: {problem.strerror}")
             sys.exit(1)
     try:
-        trio.run(_run, options)
+        connection = _connection(options)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        trio.run(_run, options, connection)
     except* BrokenPipeError:
         pass  # the reader of our output has closed it
     except* KeyboardInterrupt:
@@ -122,31 +126,28 @@ class InputError(OmqError):
     """An input of the command is unusable."""
 
 
-async def _run(options: argparse.Namespace) -> None:
+async def _run(options: argparse.Namespace, connection: Connecting) -> None:
+    async with connection as client:
+        await options.action(client, options)
+
+
+def _connection(options: argparse.Namespace) -> Connecting:
+    """Prepare the connection. Raises ValueError for options that cannot be used, such as a missing file."""
     if options.id_file is not None:
         id = options.id_file.id
     else:
         id = os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
-    async with _connecting(options, id) as client:
-        await options.action(client, options)
-
-
-def _connecting(options: argparse.Namespace, id: bytes) -> Connecting:
-    """Prepare the connection. Raises InputError for an unusable certificate file."""
     ca = options.ca
     if ca is None and parse_url(options.server).tls:
         ca = os.environ.get("OMQ_CA") or None
-    try:
-        return connect(
-            options.server,
-            id=id,
-            ca=ca,
-            certificate=options.cert,
-            key=options.key,
-            reconnect=options.action is sub and options.reconnect,
-        )
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    return connect(
+        options.server,
+        id=id,
+        ca=ca,
+        certificate=options.cert,
+        key=options.key,
+        reconnect=options.action is sub and options.reconnect,
+    )
 
 
 def _sentences(group: BaseExceptionGroup[OmqError | OSError], lines: LogLines) -> Iterator[str]:

@@ -48,6 +48,9 @@ def request_of(options: argparse.Namespace) -> ReplayRequest:
         options.skip_lost,
     )
     _check(request, options)
+    for place in (request.source, getattr(request.destination, "place", None)):
+        if isinstance(place, ServerPlace):
+            place.check_files()
     return request
 
 

@@ -1,5 +1,6 @@
 """TLS with the commands as users run them."""
 
+import os
 import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -60,10 +61,28 @@ def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
         done = omq(f"omqs://localhost:{port}", "--ca", str(authority.file), "ping")
         hint = b"'; connect to a name or an address for which the certificate is valid\n"
         assert done.stderr.endswith(hint)
-        assert b"nothing.pem: No such file" in omq(f"omqs://{address}", "--ca", "nothing.pem", "ping").stderr
         status, output, log = server.stop()
     assert (status, output) == (0, "")
     assert "Traceback" not in log
+
+
+def test_an_unusable_file_of_a_connection_option_is_a_usage_error(tmp_path: Path) -> None:
+    url = "omqs://127.0.0.1:1"  # nothing connects
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    missing = str(tmp_path / "nothing.pem")
+    replay = ("replay", "t", "--to", "omqs://127.0.0.1:2/u")
+    for arguments, problem in (
+        (("--ca", missing, "ping"), f"{missing}: No such file or directory"),
+        (("--cert", str(wrong), "ping"), f"{wrong}: no certificate in PEM"),
+        (("--id-file", missing, "ping"), f"{missing}: No such file or directory"),
+        (("--ca", missing, *replay), f"{missing}: No such file or directory"),
+        ((*replay, "--to-ca", missing), f"{missing}: No such file or directory"),
+    ):
+        done = omq(url, *arguments)
+        assert (done.returncode, done.stdout) == (2, b""), arguments
+        assert done.stderr.startswith(b"usage: omq"), done.stderr
+        assert problem.encode() in done.stderr
 
 
 def test_sighup_reads_the_certificates_again(authority: Authority, tmp_path: Path) -> None:
