@@ -196,7 +196,7 @@ def load(path: Path | None) -> Config:
     if path is None:
         return Config()
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode().removeprefix("\ufeff")  # some editors write a byte order mark
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:

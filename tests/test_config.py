@@ -314,6 +314,15 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
     assert config.retention() == (1000, 60)
 
 
+def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text("ping_seconds = 7\n", encoding="utf-8-sig")
+    assert load(file).ping_seconds == 7
+    file.write_text("ping_seconds = 7\n\ufeff", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 2"):
+        load(file)
+
+
 def test_without_a_file_everything_has_its_default() -> None:
     assert load(None) == Config()
     check(Config())

@@ -1,6 +1,5 @@
 """TLS with the commands as users run them."""
 
-import os
 import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
