@@ -250,9 +250,15 @@ class PriorityQueueDriver(QueueDriver):
         if self._cursor < block.next:
             self._sort(block)
             self._signal.set()
+            if self._excess():
+                self._shorten()
 
     def _excess(self) -> int:
-        return super()._excess() if self._is_loaded.is_set() else 0
+        """See `LimitedDriver._excess`. Nothing is dropped before all messages are sorted: the first one that
+        is dropped has the highest priority.
+        """
+        is_sorted = self._is_loaded.is_set() and self._cursor >= self.next_id
+        return super()._excess() if is_sorted else 0
 
     def _shorten(self) -> None:
         if self._levels.is_sorting:

@@ -98,6 +98,31 @@ async def test_priorities_go_with_the_other_options(drivers: Drivers, durable: b
     assert await everything(queue) == []
 
 
+@EITHER
+@pytest.mark.parametrize("limit", [{"max_length": 3}, {"max_octets": 3}])
+async def test_messages_of_one_post_are_dropped_by_their_priorities(
+    drivers: Drivers, durable: bool, limit: dict[str, int]
+) -> None:
+    """As if each had come alone."""
+    queue = await queue_of(drivers, durable=durable, **limit)
+    await publish(queue, 1, 9, 2, 3)
+    assert await everything(queue) == ["3", "2", "1"]
+    client = Client(queue)
+    client.request(1)
+    await publish(queue, 1, 1, 9, 8, 2)
+    assert (await client.read()).bodies == [b"1"]
+    client.close()
+    assert queue.ready == 3
+    assert await everything(queue) == ["2", "1", "1"]
+
+
+async def test_a_queue_may_have_the_priority_0_alone(drivers: Drivers) -> None:
+    options = QueueOptions(durable=False, max_priority=0)
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    await publish(queue, 3, 1, None, 2)
+    assert await everything(queue) == ["3", "1", "None", "2"]
+
+
 async def test_priorities_survive_a_kill(tmp_path: Path) -> None:
     options = QueueOptions(durable=True, sync=Sync.WEAK, max_priority=10)
     async with opened(tmp_path / "store", killed=True) as drivers:

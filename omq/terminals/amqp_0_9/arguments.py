@@ -94,8 +94,8 @@ def _positive(value: Value) -> int:
 
 def _priority(value: Value) -> int:
     number = _number(value)
-    if not 1 <= number <= MAX_PRIORITY:
-        raise ValueError(f"it must be 1 to {MAX_PRIORITY}")
+    if number > MAX_PRIORITY:
+        raise ValueError(f"it is more than {MAX_PRIORITY}")
     return number
 
 
