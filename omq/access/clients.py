@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from omq.access.attempts import Attempts, Origin
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
 from omq.access.limits import Owner, Quota, Rates
+from omq.access.link_names import LinkNames
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
@@ -60,6 +61,7 @@ class ClientAccount:
         self.watchers = Quota(quotas.watchers)
         self.rates = Rates.of(max_bytes_per_second)
         self.large_answers = trio.CapacityLimiter(LARGE_ANSWERS)
+        self.link_names = LinkNames()
 
     def change(self, rights: Rights, quotas: ClientQuotas) -> None:
         """Give it other rights and quotas. What it has beyond a lower quota stays."""

@@ -21,6 +21,7 @@ from omq.access.archive import Archive
 from omq.access.clients import Identity
 from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
+from omq.access.link_names import LinkNames
 from omq.access.rights import Right, Rights
 from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
@@ -159,6 +160,11 @@ class Session:
     def large_answers(self) -> trio.CapacityLimiter:
         """The places for large answers of the client: one is held until such an answer is sent."""
         return self._client.large_answers
+
+    @property
+    def link_names(self) -> LinkNames:
+        """The links of all connections of the client, by their names."""
+        return self._client.link_names
 
     @property
     def withdrawn(self) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import trio
 
@@ -177,11 +178,18 @@ class Peer:
         await self.sasl(SaslInit(mechanism, response))
         return await self.heard(SaslOutcome)
 
-    async def open(self, max_frame: int = 65536, idle_ms: int | None = None, window: int = 1 << 20) -> Open:
-        """Open the connection and a session on channel 0."""
+    async def open(
+        self,
+        max_frame: int = 65536,
+        idle_ms: int | None = None,
+        window: int = 1 << 20,
+        container: str | None = None,
+    ) -> Open:
+        """Open the connection and a session on channel 0. Without a `container` it has one of its own."""
         await self.send(HEADER)
         assert await self.header() == HEADER
-        await self.say(Open("test", max_frame_size=max_frame, idle_time_out=idle_ms))
+        container = container or f"test-{uuid4()}"
+        await self.say(Open(container, max_frame_size=max_frame, idle_time_out=idle_ms))
         await self.say(Begin(None, 0, window, 1 << 20))
         opened = await self.heard(Open)
         await self.heard(Begin)

@@ -207,6 +207,7 @@ ACCESS = Area(
         "leased_topic.py": ("tests/access/test_leased_topics.py", *_server("dmp_leases", "dmp_sinks")),
         "leases.py": _server("dmp_leases"),
         "limits.py": _server("quotas", "reloading"),
+        "link_names.py": _server("amqp_1_0_stolen"),
         "management.py": (*_server("management"), *_amqp("amqp_tools")),
         "management_records.py": (*_server("management"), *_amqp("amqp_tools")),
         "marks.py": ("tests/access/test_marks.py",),

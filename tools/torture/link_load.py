@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from uuid import uuid4
 
 import trio
 from coming_and_going import come_and_go
@@ -68,7 +69,7 @@ class LinkClient:
         await self._send(HEADER)
         while self._reader.header() is None:
             await self._receive()
-        await self.say(Open("torture", max_frame_size=LARGEST), Begin(None, 0, WINDOW, WINDOW))
+        await self.say(Open(f"torture-{uuid4()}", max_frame_size=LARGEST), Begin(None, 0, WINDOW, WINDOW))
 
     async def say(self, *said: Performative) -> None:
         await self._send(b"".join(frames.write(0, performatives.write(one)) for one in said))

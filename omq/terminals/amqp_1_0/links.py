@@ -5,6 +5,7 @@ from functools import partial
 from typing import assert_never
 
 from omq.access.direct import Direct
+from omq.access.link_names import LinkClaim
 from omq.access.rights import Right
 from omq.access.session import Release, Session
 from omq.config import Config
@@ -86,6 +87,9 @@ class Links:
         """Producers that may have something to be told."""
         self._woken: dict[DirectOutgoing, None] = {}
         """Consumers of nodes that may have messages."""
+        self._claims: dict[Link, LinkClaim] = {}
+        self.container = ""
+        """The container-id of the client. Set it before the first attach."""
         self._begun: set[Producing] = set()
         """Producers of whose message a part is missing."""
         self.published = 0
@@ -94,6 +98,9 @@ class Links:
     def close(self) -> None:
         """Close all links: the connection is over."""
         self._held.refuse(ENDING)
+        claims, self._claims = self._claims, {}
+        for claim in claims.values():
+            claim.release()
         outgoing = list(self._outgoing.values())
         self._outgoing.clear()
         for consumer in outgoing:
@@ -260,6 +267,8 @@ class Links:
 
     def detached(self, link: Link) -> None:
         """Close a link that is over."""
+        if (claim := self._claims.pop(link, None)) is not None:
+            claim.release()
         match link:
             case SendingLink():
                 outgoing = self._outgoing.pop(link, None)
@@ -291,7 +300,11 @@ class Links:
     # -- attaching -----------------------------------------------------------------------------------------
 
     async def attach(self, link: Link) -> None:
-        """Attach a link, or refuse it."""
+        """Attach a link, or refuse it. It takes the place of the one of the same name from another
+        connection of its container.
+        """
+        names, container, name = self._session.link_names, self.container, link.name
+        names.steal(container, name, is_sender=link.is_sender)
         try:
             match link:
                 case SendingLink():
@@ -304,6 +317,13 @@ class Links:
             link.refuse(problem_of(refused.failure))
         except LinkProblem as problem:
             link.refuse(problem)
+        if link.is_attached:
+            stolen = partial(self._stolen, link)
+            self._claims[link] = names.claim(container, name, stolen, is_sender=link.is_sender)
+
+    def _stolen(self, link: Link) -> None:
+        """Detach a link whose client has attached it again by another connection."""
+        self._detach(link, LinkProblem(Condition.STOLEN, "the link was attached again"))
 
     async def _attach_consumer(self, link: SendingLink) -> None:
         source = link.source

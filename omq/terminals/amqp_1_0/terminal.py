@@ -361,6 +361,7 @@ class Amqp1Terminal:
                     self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, text))
                     return
                 self._protocol.open()
+                self._links.container = said.container_id
                 self._open(said.hostname)
             case Pause():
                 await trio.lowlevel.checkpoint()
