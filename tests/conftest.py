@@ -1,6 +1,7 @@
 """Configuration of all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ settings.load_profile("omq")
 # Java spends most of its first seconds on optimizing what a short test runs once. Without that, a Spark job
 # takes half the processor time, which on a busy machine decides whether it ends before the test gives up.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A shell starts a program in the background with SIGINT ignored. The commands that tests start and interrupt
+# would inherit that, and not end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 LONGEST = (TESTS / "tools", TESTS / "spark", TESTS / "test_packaging.py")
