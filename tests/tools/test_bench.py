@@ -253,6 +253,9 @@ def test_a_client_is_measured_beside_every_neighbour(tmp_path: Path) -> None:
         for figure in (case["alone"], case["beside"]):
             assert 0 < figure["p50"] <= figure["p99"] <= figure["max"]
         assert case["p99 against alone"] == case["beside"]["p99"] / case["alone"]["p99"]
+        parts = case["slowest hundredth"]
+        assert all(milliseconds >= 0 for milliseconds in parts.values())
+        assert sum(parts.values()) >= case["beside"]["p99"]
     # The bench waits until each of them has done something. In the short time in which the client measures,
     # not each of them completes something more, such as a round of all topics.
     assert any(case["work a second"] > 0 for case in cases.values())

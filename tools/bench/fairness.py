@@ -2,13 +2,15 @@
 
 The client publishes to a topic that it is subscribed to, some hundred times a second, and measures how long
 each message takes to come back. The neighbours run in processes of their own and never pause, unless their
-description says how often they do what they do.
+description says how often they do what they do. For the slowest hundredth of the round trips the table says
+what they consisted of (`waiting`).
 """
 
 import itertools
 import json
 import math
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
@@ -22,6 +24,7 @@ from neighbours import NEIGHBOURS, Neighbour, Neighbourhood
 from omq_load import expect_frame
 from report import filesystem, machine
 from systems import SOCKET_SECONDS, Kind, System
+from waiting import Parts, ThreadTimes, mean_of_slowest
 from workers import BenchFailure, SharedCounters
 
 _FORK = multiprocessing.get_context("fork")
@@ -41,15 +44,15 @@ WARM_UP_SECONDS = 0.5
 class Figures:
     """Round trips in milliseconds."""
 
-    trips: list[float] = field(default_factory=list, repr=False)
+    trips: list[Parts] = field(default_factory=list, repr=False)
 
     def share(self, share: float) -> float:
         """Return the time within which this share of the round trips ended."""
-        ordered = sorted(self.trips)
+        ordered = sorted(parts.whole for parts in self.trips)
         return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
     def row(self) -> dict[str, float]:
-        return {"p50": self.share(0.5), "p99": self.share(0.99), "max": max(self.trips)}
+        return {"p50": self.share(0.5), "p99": self.share(0.99), "max": self.share(1.0)}
 
     def __str__(self) -> str:
         return ", ".join(f"{number:.2f}" for number in self.row().values())
@@ -72,16 +75,28 @@ class Case:
         return self.beside.share(0.99) / self.alone.share(0.99)
 
 
-def round_trips(system: System, seconds: float) -> list[float]:
-    """Measure for so long; return milliseconds."""
-    trips: list[float] = []
-    with system.subscribe(Kind.LIVE, [TOPIC]) as client:
+def round_trips(system: System, seconds: float) -> list[Parts]:
+    """Measure for so long."""
+    trips: list[Parts] = []
+    with (
+        system.subscribe(Kind.LIVE, [TOPIC]) as client,
+        ThreadTimes(system.pid, system.pid) as server,
+        ThreadTimes(os.getpid(), os.getpid()) as here,
+    ):
         end = time.perf_counter() + seconds
-        while (begun := time.perf_counter()) < end or not trips:
+        while time.perf_counter() < end or not trips:
+            ran, waited = server.milliseconds()
+            _, client_waited = here.milliseconds()
+            begun = time.perf_counter()
             client.sendall(b"(Publish %s x)\n" % TOPIC)
             if not expect_frame(client, MESSAGE).endswith(b"x"):
                 raise BenchFailure("another message came back")
-            trips.append((time.perf_counter() - begun) * 1e3)
+            whole = (time.perf_counter() - begun) * 1e3
+            ran_since, waited_since = server.milliseconds()
+            _, client_waited_since = here.milliseconds()
+            trips.append(
+                Parts(whole, ran_since - ran, waited_since - waited, client_waited_since - client_waited)
+            )
             time.sleep(PAUSE_SECONDS)
     return trips
 
@@ -158,15 +173,19 @@ def measure_fairness(
     for name, text in machine().items():
         print(f"{name}: {text}")
     print(f"stores on: {filesystem(settings.directory)}\n")
-    print("| neighbour | its work a second | alone: p50, p99, max in ms | beside it | p99 against alone |")
-    print("|---|---|---|---|---|")
+    print(
+        "| neighbour | its work a second | alone: p50, p99, max in ms | beside it | p99 against alone "
+        "| of the slowest hundredth: server ran, server waited for a processor, client waited for one, rest |"
+    )
+    print("|---|---|---|---|---|---|")
     for case in cases:
         what = f"| {case.neighbour.what} |"
         if case.failure is not None:
-            print(f"{what} {case.failure} | | | |")
+            print(f"{what} {case.failure} | | | | |")
         else:
             work = f"{case.work:,.3g} {case.neighbour.unit}"
-            print(f"{what} {work} | {case.alone} | {case.beside} | {case.ratio:.1f} times |")
+            slowest = mean_of_slowest(case.beside.trips)
+            print(f"{what} {work} | {case.alone} | {case.beside} | {case.ratio:.1f} times | {slowest} |")
     if file is not None:
         file.write_text(
             json.dumps({"machine": machine(), "cases": [document(case) for case in cases]}, indent=2)
@@ -179,6 +198,7 @@ def document(case: Case) -> dict[str, object]:
     shown: dict[str, object] = {"neighbour": case.neighbour.name, "failure": case.failure}
     if case.failure is None:
         shown |= {"alone": case.alone.row(), "beside": case.beside.row(), "p99 against alone": case.ratio}
+        shown["slowest hundredth"] = mean_of_slowest(case.beside.trips).row()
         shown |= {"round trips": len(case.beside.trips), "work a second": case.work}
         shown["unit of the work"] = case.neighbour.unit
     return shown
