@@ -1,11 +1,11 @@
 """Stored blocks, one after another."""
 
-from omq.blocking.entered import EnteredContext
-from omq.client import Block, ConnectionLost
+from omq.blocking.entered import EnteredIterator
+from omq.client import Block
 from omq.client import Blocks as AsyncBlocks
 
 
-class Blocks(EnteredContext[AsyncBlocks]):
+class Blocks(EnteredIterator[AsyncBlocks]):
     """An iterator over the blocks of a Fetch: whole stored blocks, verified, in the order of their ids.
     `Client.fetch` creates it; one thread at a time may use it.
 
@@ -17,16 +17,6 @@ class Blocks(EnteredContext[AsyncBlocks]):
     def next(self) -> int | None:
         """The id of the next message, after the whole range was received; None before."""
         return self._opened.next
-
-    def close(self) -> None:
-        """Close the connection. The rest of the range is not needed then. A second call does nothing."""
-        try:
-            self._leave()
-        except ConnectionLost:
-            pass  # the client was closed before
-
-    def __iter__(self) -> "Blocks":
-        return self
 
     def __next__(self) -> Block:
         block = self._portal.call(self._next)

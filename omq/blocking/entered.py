@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from omq.blocking.portal import Entered, Portal
+from omq.client import ConnectionLost
 
 T = TypeVar("T")
 
@@ -28,3 +29,17 @@ class EnteredContext(AbstractContextManager["EnteredContext[T]"], Generic[T]):
     def _leave(self) -> None:
         """Leave as at the end of a block without an exception. A second call has the same outcome."""
         self._portal.leave(self._entered, whole=True)
+
+
+class EnteredIterator(EnteredContext[T]):
+    """One that the caller reads: closing it loses nothing that the caller needs."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Close it, as at the end of a `with` block. A second call does nothing."""
+        try:
+            self._leave()
+        except ConnectionLost:
+            pass  # the client was closed before

@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
-from omq.blocking.entered import EnteredContext
+from omq.blocking.entered import EnteredIterator
 from omq.blocking.portal import Portal, checked
-from omq.client import ConnectionLost, Envelope, EnvelopeRun, Message, MessageRun, Topic
+from omq.client import Envelope, EnvelopeRun, Message, MessageRun, Topic
 from omq.client import Feed as AsyncFeed
 from omq.client import Subscription as AsyncSubscription
 
@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 Run = TypeVar("Run")
 
 
-class Receiving(EnteredContext[Source], ABC, Generic[Source, Item, Run]):
+class Receiving(EnteredIterator[Source], ABC, Generic[Source, Item, Run]):
     """An iterator over messages, and over runs of messages."""
 
     def __init__(
@@ -35,9 +35,6 @@ class Receiving(EnteredContext[Source], ABC, Generic[Source, Item, Run]):
         # returned by the next one.
         self._items: deque[Item] = deque()
         self._runs: deque[Run] = deque()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Item:
         try:
@@ -72,13 +69,6 @@ class Receiving(EnteredContext[Source], ABC, Generic[Source, Item, Run]):
             if run is None:
                 return
             yield run
-
-    def close(self) -> None:
-        """Close it, as at the end of a `with` block. A second call does nothing."""
-        try:
-            self._leave()
-        except ConnectionLost:
-            pass  # the client was closed before
 
     def _next(
         self, taken: "deque[_T]", take: Callable[[], Awaitable[None]], timeout: float | None

@@ -5,6 +5,7 @@ import base64
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import trio
 from msgspec.structs import asdict
@@ -26,6 +27,8 @@ DEFAULT_EXCHANGE = "amq.default"
 """The default exchange, whose name is empty, on the command line. No other exchange can have this name."""
 
 
+T = TypeVar("T")
+Item = TypeVar("Item", covariant=True)
 Verb = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 
@@ -34,12 +37,39 @@ async def run(client: Client, options: argparse.Namespace) -> None:
     await VERBS[options.command, options.verb](client, options)
 
 
+class _Part(Protocol[Item]):
+    """Part of a list."""
+
+    @property
+    def list(self) -> tuple[Item, ...]: ...
+
+
+async def _listed(client: Client, request: Callable[[int], Request], part: type[_Part[T]]) -> list[T]:
+    """Return a whole list. `request` asks for the part from an index on."""
+    found: list[T] = []
+    while True:
+        more = (await _ask(client, request(len(found)), part)).list
+        if not more:
+            return found
+        found += more
+
+
+async def _ask(client: Client, request: Request, expected: type[T]) -> T:
+    """Return the answer to a request. Raises CommandFailed if it is of another type."""
+    answer: Answer = await client.manage(request)
+    if not isinstance(answer, expected):
+        raise CommandFailed(f"the server answered with {type(answer).__name__}")
+    return answer
+
+
 # -- lists --------------------------------------------------------------------------------------------------
 
 
 async def _list_queues(client: Client, options: argparse.Namespace) -> None:
+    queues = await _listed(client, management.ListQueues, management.Queues)
     rows = [
-        {**asdict(info), "options": dict(map(_shown_option, info.options))} for info in await _queues(client)
+        {**asdict(info), "options": dict(map(_shown_option, info.options))}
+        for info in sorted(queues, key=lambda info: info.name)
     ]
     heads = ("name", "ready", "unacknowledged", "oldest_ms", "consumers", "durable", "options")
     await _print(options, heads, rows)
@@ -51,39 +81,14 @@ def _shown_option(option: management.Change) -> tuple[bytes, bytes | None]:
     return option.option, DEFAULT_EXCHANGE.encode() if is_default else option.value
 
 
-async def _queues(client: Client) -> list[management.QueueInfo]:
-    found: list[management.QueueInfo] = []
-    while True:
-        answer = await client.manage(management.ListQueues(len(found)))
-        if not isinstance(answer, management.Queues):
-            raise CommandFailed(f"the server answered with {type(answer).__name__}")
-        if not answer.list:
-            return sorted(found, key=lambda info: info.name)
-        found += answer.list
-
-
 async def _list_exchanges(client: Client, options: argparse.Namespace) -> None:
-    found: list[management.ExchangeInfo] = []
-    while True:
-        answer = await client.manage(management.ListExchanges(len(found)))
-        if not isinstance(answer, management.Exchanges):
-            raise CommandFailed(f"the server answered with {type(answer).__name__}")
-        if not answer.list:
-            break
-        found += answer.list
+    found = await _listed(client, management.ListExchanges, management.Exchanges)
     heads = ("name", "type", "durable", "auto_delete", "internal", "alternate")
     await _print(options, heads, [asdict(info) for info in sorted(found, key=lambda info: info.name)])
 
 
 async def _list_bindings(client: Client, options: argparse.Namespace) -> None:
-    found: list[management.BindingInfo] = []
-    while True:
-        answer = await client.manage(management.ListBindings(len(found)))
-        if not isinstance(answer, management.Bindings):
-            raise CommandFailed(f"the server answered with {type(answer).__name__}")
-        if not answer.list:
-            break
-        found += answer.list
+    found = await _listed(client, management.ListBindings, management.Bindings)
     rows = [
         {
             "source": info.source,
@@ -110,15 +115,13 @@ def _plain(value: management.Value) -> object:
 async def _peek(client: Client, options: argparse.Namespace) -> None:
     left, first = options.count, options.first
     while left:
-        answer = await client.manage(management.Peek(options.name, first, left))
-        if not isinstance(answer, management.Messages):
-            raise CommandFailed(f"the server answered with {type(answer).__name__}")
-        if not answer.list:
+        messages = await _ask(client, management.Peek(options.name, first, left), management.Messages)
+        if not messages.list:
             return
-        rows = [asdict(message) for message in answer.list]
+        rows = [asdict(message) for message in messages.list]
         await _print(options, ("id", "size", "exchange", "key", "body"), rows)
         left -= len(rows)
-        first = answer.list[-1].id + 1
+        first = messages.list[-1].id + 1
 
 
 async def _print(
@@ -170,10 +173,7 @@ def _name(name: object) -> str:
 
 
 async def _do(client: Client, request: Request) -> int:
-    answer: Answer = await client.manage(request)
-    if not isinstance(answer, management.Done):
-        raise CommandFailed(f"the server answered with {type(answer).__name__}")
-    return answer.count
+    return (await _ask(client, request, management.Done)).count
 
 
 async def _count(client: Client, request: Request) -> None:

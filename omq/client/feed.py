@@ -9,6 +9,7 @@ from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError
 from omq.client.opened import OpenMessage
 from omq.client.reasons import reason
+from omq.client.run_iterator import RunIterator
 from omq.client.silence import receive
 from omq.model import LONGEST_BODY
 from omq.protocol.amqp.head import decode
@@ -78,7 +79,7 @@ class Feed:
 
     def runs(self) -> "FeedRuns":
         """Iterate over the messages in runs."""
-        return FeedRuns(self)
+        return FeedRuns(self.next_run)
 
     async def next_run(self) -> EnvelopeRun | None:
         """Return the next run of messages, or None when the topic was deleted. Raises as iteration does."""
@@ -169,20 +170,8 @@ class Feed:
         self._ended = True
 
 
-class FeedRuns:
+class FeedRuns(RunIterator[EnvelopeRun]):
     """Iterates over a feed in runs of messages."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def __aiter__(self) -> "FeedRuns":
-        return self
-
-    async def __anext__(self) -> EnvelopeRun:
-        run = await self._feed.next_run()
-        if run is None:
-            raise StopAsyncIteration
-        return run
 
 
 def _octets(event: ClientEvent) -> bytes:

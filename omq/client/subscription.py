@@ -7,6 +7,7 @@ from omq.client.arguments import check_positive, check_replay
 from omq.client.errors import ConnectionLost, Gap, OmqError
 from omq.client.parking import ParkingLot
 from omq.client.receiving import Carrier
+from omq.client.run_iterator import RunIterator
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Topic, TopicInfo, Transient
 from omq.protocol.omq.commands import sexp_of_command
 from omq.protocol.omq.frames import MESSAGE_OVERHEAD, MessageRun
@@ -89,7 +90,7 @@ class Subscription:
 
     def runs(self) -> "Runs":
         """Iterate over the messages in runs."""
-        return Runs(self)
+        return Runs(self.next_run)
 
     async def next_run(self) -> MessageRun | None:
         """Return the next run of messages, or None when the topic was deleted. With credit, this confirms the
@@ -248,20 +249,8 @@ class Subscription:
                 raise RuntimeError("a delivery without a meaning")
 
 
-class Runs:
+class Runs(RunIterator[MessageRun]):
     """Iterates over a subscription in runs of messages."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    def __aiter__(self) -> "Runs":
-        return self
-
-    async def __anext__(self) -> MessageRun:
-        run = await self._subscription.next_run()
-        if run is None:
-            raise StopAsyncIteration
-        return run
 
 
 _WHILE_AWAY = "they passed while the connection was lost"

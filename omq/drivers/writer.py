@@ -13,7 +13,7 @@ import logging
 import time
 import traceback
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -67,6 +67,7 @@ publishers.
 log = logging.getLogger("omq.writer")
 
 T = TypeVar("T")
+Failures = dict[StoredDriver, Failure]
 
 
 class CommitGroup:
@@ -393,7 +394,7 @@ class Writer:
             else:
                 posts_of.setdefault(post.driver, []).append(post)
                 counts[post.driver] += post.batch.count
-        failures: dict[StoredDriver, Failure] = {}
+        failures: Failures = {}
         defective: set[StoredDriver] = set()
         portions: dict[StoredDriver, TopicCommit] = {}
         async with self._lock:
@@ -442,9 +443,7 @@ class Writer:
         self._budget.give(post.octets)
         post.confirmation.settle(failure)
 
-    async def _reserve(
-        self, counts: Mapping[StoredDriver, int], defective: set[StoredDriver]
-    ) -> dict[StoredDriver, Failure]:
+    async def _reserve(self, counts: Mapping[StoredDriver, int], defective: set[StoredDriver]) -> Failures:
         """Reserve ids for all topics that lack some in one commit; if that fails, topic by topic, as in
         `_append`.
         """
@@ -453,17 +452,29 @@ class Writer:
         try:
             await self._ids.reserve(counts)
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
-            if len(counts) == 1:
-                return self._failed(counts, problem, defective)
-            failures: dict[StoredDriver, Failure] = {}
-            for driver, count in counts.items():
-                failures |= await self._reserve({driver: count}, defective)
-            return failures
+            return await self._one_by_one(self._reserve, counts, problem, defective)
         return {}
+
+    async def _one_by_one(
+        self,
+        attempt: Callable[[Mapping[StoredDriver, T], set[StoredDriver]], Awaitable[Failures]],
+        work: Mapping[StoredDriver, T],
+        problem: Exception,
+        defective: set[StoredDriver],
+    ) -> Failures:
+        """Attempt the work of each topic alone, because that of all together raised `problem`, which is being
+        handled. Return the failures.
+        """
+        if len(work) == 1:
+            return self._failed(work, problem, defective)
+        failures: Failures = {}
+        for driver, part in work.items():
+            failures |= await attempt({driver: part}, defective)
+        return failures
 
     def _failed(
         self, drivers: Iterable[StoredDriver], problem: Exception, defective: set[StoredDriver]
-    ) -> dict[StoredDriver, Failure]:
+    ) -> Failures:
         """Return the failures of these drivers for an exception that is being handled; none yet if
         it is a defect.
         """
@@ -477,7 +488,7 @@ class Writer:
 
     async def _append(
         self, portions: Mapping[StoredDriver, TopicCommit], defective: set[StoredDriver]
-    ) -> dict[StoredDriver, Failure]:
+    ) -> Failures:
         """Write all in one transaction; if that fails, topic by topic, so that one topic does not
         fail the others.
         """
@@ -490,12 +501,7 @@ class Writer:
             extents = await in_thread_at_once(partial(self._store, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
-            if len(portions) == 1:
-                return self._failed(portions, problem, defective)
-            failures: dict[StoredDriver, Failure] = {}
-            for driver, portion in portions.items():
-                failures |= await self._append({driver: portion}, defective)
-            return failures
+            return await self._one_by_one(self._append, portions, problem, defective)
         finally:
             self._began = None
         messages = sum(block.count for block in blocks)
