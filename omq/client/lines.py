@@ -7,7 +7,7 @@ which is the form that the server parses fastest.
 
 from omq.client.bodies import check_bodies
 from omq.client.errors import MessageTooLong
-from omq.protocol.omq.sexp import atom
+from omq.protocol.omq.atoms import atom
 
 _END = b'")\n'
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .wire import Client
+from .raw_client import Client
 
 
 @dataclass

@@ -5,20 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .broker import Broker, case
-from .wire import (
-    Client,
-    Reply,
-    bind,
-    declare_queue,
-    delete_queue,
-    get,
-    nack,
-    properties,
-    publish,
-    reject,
-    select_confirms,
-    until,
-)
+from .raw_client import Client, Reply, until
+from .wire import bind, declare_queue, delete_queue, get, nack, properties, publish, reject, select_confirms
 
 
 @case

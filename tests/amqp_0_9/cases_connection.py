@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import median
 
 from .broker import Broker, case, named
+from .raw_client import PATIENCE, read_table
 from .wire import (
-    PATIENCE,
     body,
     close_channel,
     declare_queue,
@@ -17,7 +17,6 @@ from .wire import (
     method,
     open_channel,
     publishing,
-    read_table,
     short,
     table,
 )

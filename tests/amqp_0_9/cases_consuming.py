@@ -1,8 +1,8 @@
 """What a broker does about consuming."""
 
 from .broker import Broker, case
+from .raw_client import Client, until
 from .wire import (
-    Client,
     ack,
     cancel,
     close_channel,
@@ -16,7 +16,6 @@ from .wire import (
     qos,
     recover,
     reject,
-    until,
 )
 
 

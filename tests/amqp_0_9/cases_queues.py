@@ -1,9 +1,9 @@
 """What a broker does about queues and bindings."""
 
 from .broker import Broker, case
+from .raw_client import Reply, until
 from .wire import (
     Long,
-    Reply,
     bind,
     bind_by,
     cancel,
@@ -16,7 +16,6 @@ from .wire import (
     publish,
     purge,
     unbind,
-    until,
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from .broker import Broker, case, named
 from .cases_consuming import delivered
+from .raw_client import until
 from .wire import (
     Long,
     Timestamp,
@@ -23,7 +24,6 @@ from .wire import (
     select_confirms,
     short,
     table,
-    until,
 )
 
 

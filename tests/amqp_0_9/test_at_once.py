@@ -14,16 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS, MOST_CONNECTIONS
 
 from .broker import Broker
-from .wire import (
-    ack,
-    bind,
-    consume,
-    declare_exchange,
-    declare_queue,
-    publish,
-    qos,
-    select_confirms,
-)
+from .wire import ack, bind, consume, declare_exchange, declare_queue, publish, qos, select_confirms
 
 in_thread = trio.to_thread.run_sync
 

@@ -8,9 +8,9 @@ import pytest
 from server_command import running_server
 
 from .broker import Broker
+from .raw_client import Client
 from .serving import configuration
 from .wire import (
-    Client,
     ack,
     bind_by,
     cancel,

@@ -10,9 +10,9 @@ import pytest
 from dmp_recordings import sent
 from server_command import RunningServer, running_server
 
-from . import wire
+from . import raw_client, wire
 from .broker import Broker
-from .wire import Client
+from .raw_client import Client
 
 DIRECT = 61500
 HEADER = 8
@@ -245,7 +245,7 @@ def test_the_default_exchange_is_called_as_openamq_calls_it(broker: Broker) -> N
     assert client.call(wire.get(1, "some.queue", no_ack=1)).body == b"to default exchange"
 
 
-def direct(client: Client, method_id: int, name: str) -> wire.Reply:
+def direct(client: Client, method_id: int, name: str) -> raw_client.Reply:
     return client.call(wire.method(1, DIRECT, method_id, wire.short(name)))
 
 
@@ -281,7 +281,7 @@ def test_the_queue_of_a_feed_lives_until_both_connections_are_gone(broker: Broke
     assert connection.envelope().endswith(b"late")
     connection.close()
     gone = "channel.close 404"
-    answer = wire.until(gone, lambda: broker.channel().call(wire.declare_queue(1, name, passive=1)))
+    answer = raw_client.until(gone, lambda: broker.channel().call(wire.declare_queue(1, name, passive=1)))
     assert answer.told().startswith(gone)
 
 

@@ -13,7 +13,8 @@ from server_command import RunningServer, running_server
 from omq import management as m
 from omq.client import Delivery, Transient, connect
 
-from .wire import Client, consume, declare_queue, nack, publish, select_confirms, until
+from .raw_client import Client, until
+from .wire import consume, declare_queue, nack, publish, select_confirms
 
 COUNT = 100
 BODY = b"x" * 50_000  # COUNT of them are more than the share of the memory for such messages

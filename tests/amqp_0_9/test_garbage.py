@@ -9,8 +9,8 @@ import trio
 from garbage import uncollected
 from server.conversation import eventually, serving
 
+from .raw_client import Client
 from .wire import (
-    Client,
     consume,
     declare_queue,
     delete_queue,

@@ -11,8 +11,8 @@ from omq.config import Config
 from omq.server import open_server
 
 from .broker import Broker
+from .raw_client import Client
 from .wire import (
-    Client,
     ack,
     bind,
     body,

@@ -10,7 +10,8 @@ from server_command import RunningServer, running_server
 
 from omq.client import Delivery, Transient, connect
 
-from .wire import Client, ack, consume, declare_queue, publish, qos, select_confirms
+from .raw_client import Client
+from .wire import ack, consume, declare_queue, publish, qos, select_confirms
 
 MESSAGES = 600
 BODY = b"x" * 50_000  # together 30 MB, far more than the memory has for them

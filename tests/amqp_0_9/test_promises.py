@@ -16,17 +16,9 @@ from omq.protocol.amqp.fields import LongString, Number, NumberType, Value, Void
 from omq.terminals.amqp_0_9.offsets import FromAgo, FromLast, FromTime, Offset, read_offset
 
 from .broker import Broker
+from .raw_client import Client
 from .serving import HASH
-from .wire import (
-    Client,
-    close_channel,
-    declare_queue,
-    delete_queue,
-    get,
-    publish,
-    purge,
-    select_confirms,
-)
+from .wire import close_channel, declare_queue, delete_queue, get, publish, purge, select_confirms
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "AMQP.md").read_text()
 

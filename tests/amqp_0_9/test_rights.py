@@ -18,10 +18,10 @@ from omq.access.rights import Right
 from omq.protocol.amqp_0_9 import methods
 
 from .broker import Broker
+from .raw_client import Client, until
 from .serving import client_table
 from .test_direct import DIRECT, Dmp, envelope
 from .wire import (
-    Client,
     ack,
     bind,
     bind_exchange,
@@ -51,7 +51,6 @@ from .wire import (
     short,
     unbind,
     unbind_exchange,
-    until,
 )
 
 D, P, S, X = Right.DECLARE, Right.PUBLISH, Right.SUBSCRIBE, Right.DELETE

@@ -11,8 +11,8 @@ from omq.terminals.amqp_0_9.publishing import MESSAGES_A_SLICE
 from omq.terminals.connection.statistics import Kind
 
 from .broker import Broker
+from .raw_client import Client
 from .wire import (
-    Client,
     bind_by,
     commit,
     consume,

@@ -8,7 +8,8 @@ from omq.client import connect
 
 from .broker import Broker
 from .cases_streams import consume_from, stream
-from .wire import Client, Long, Timestamp, ack, declare_queue, publish, qos, select_confirms
+from .raw_client import Client
+from .wire import Long, Timestamp, ack, declare_queue, publish, qos, select_confirms
 
 SECONDS = 60
 

@@ -18,8 +18,8 @@ from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List, Map, Symbol, Value
 
 from .broker import Broker
+from .raw_client import Client, until
 from .wire import (
-    Client,
     Long,
     ack,
     bind,
@@ -34,7 +34,6 @@ from .wire import (
     reject,
     select_confirms,
     short,
-    until,
 )
 
 SECONDS = 60

@@ -5,8 +5,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from measuring import seconds
 
+from omq.protocol.omq.atoms import atom, unquote
 from omq.protocol.omq.commands import CommandError, parse
-from omq.protocol.omq.sexp import MAX_DEPTH, Sexp, SexpError, atom, read, unquote, write
+from omq.protocol.omq.sexp import MAX_DEPTH, Sexp, SexpError, read, write
 
 # -- another reader, one octet after the other, to compare with ---------------------------------------------
 

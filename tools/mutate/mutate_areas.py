@@ -102,7 +102,7 @@ DRIVERS = Area(
         "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
         "competing.py": (
             *_drivers("dealing", "contract_of_round_robin", "waiting_publishers"),
-            *_server("sender", "round_robin", "round_robin_store", "stalled", "backlog"),
+            *_server("sender", "framed_messages", "round_robin", "round_robin_store", "stalled", "backlog"),
         ),
         "confirmation.py": (*_drivers("confirmations"), *_server("replies")),
         "driver.py": _server("broadcast", "topics", "trouble", "untold", "store_trouble", "backlog"),
@@ -137,7 +137,7 @@ DRIVERS = Area(
         "reservations.py": _server("reservations"),
         "round_robin.py": (
             *_drivers("dealing", "contract_of_round_robin"),
-            *_server("sender", "round_robin", "round_robin_store", "stalled", "backlog"),
+            *_server("sender", "framed_messages", "round_robin", "round_robin_store", "stalled", "backlog"),
         ),
         "round_robin_channel.py": (
             *_drivers("dealing", "contract_of_round_robin"),
@@ -308,6 +308,7 @@ PROTOCOL = Area(
         "omq/lines.py": (*_protocol("line_reader"), *_server("bad_input", "bad_behaviour")),
         "amqp/properties.py": _protocol("dmp_fields"),
         "omq/sexp.py": _protocol("sexp", "protocol_twins"),
+        "omq/atoms.py": _protocol("sexp", "protocol_twins"),
         "amqp/shortstr.py": _protocol("dmp_fields"),
         "omq/management.py": _protocol("management"),
         "omq/sentences.py": (*_protocol("client_session"), "tests/drivers/test_reasons.py"),

@@ -13,10 +13,11 @@ from msgspec import Struct
 from omq.model import check_topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
+from omq.protocol.omq.atoms import atom
 from omq.protocol.omq.converters import ConversionError, constructors, int64_of_sexp, string_of_sexp
 from omq.protocol.omq.management import request_of_sexp, sexp_of_request
 from omq.protocol.omq.sentences import sentence, shortened
-from omq.protocol.omq.sexp import Sexp, SexpError, atom, steps, write
+from omq.protocol.omq.sexp import Sexp, SexpError, steps, write
 from omq.protocol.omq.statistics import retention_of_sexp, sexp_of_retention
 from omq.protocol.omq.times import sexp_of_time, time_of_sexp
 from omq.protocol.omq.topics import topic_list_of_sexp, topic_list_sexp, topic_of_sexp, topic_sexp

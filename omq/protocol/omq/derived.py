@@ -13,8 +13,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from omq.protocol.omq.atoms import atom
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
-from omq.protocol.omq.sexp import Sexp, SexpError, atom, read_one
+from omq.protocol.omq.sexp import Sexp, SexpError, read_one
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from omq.protocol.omq.atoms import BARE, QUOTED, unescape, unquote
 from omq.protocol.omq.commands import LONG_LINE, CommandError, parsing
 from omq.protocol.omq.sentences import sentence
-from omq.protocol.omq.sexp import BARE, QUOTED, unescape, unquote
 from omq.protocol.omq.types import Command, Publish
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec

@@ -8,7 +8,7 @@ import re
 
 from msgspec import Struct
 
-from omq.protocol.omq.sexp import atom
+from omq.protocol.omq.atoms import atom
 
 LONGEST_ARGUMENT = 255
 """The greatest length of a topic's name, so a sentence contains every valid name in full. A longer argument,

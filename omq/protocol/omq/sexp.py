@@ -15,6 +15,7 @@ from typing import NoReturn, TypeAlias, cast
 
 import sexpdata
 
+from omq.protocol.omq.atoms import BARE, CHUNK, ESCAPE, PLAIN, QUOTED, STEP, atom, unquoting
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 
@@ -32,14 +33,6 @@ class SexpError(ValueError):
 # Every repetition is possessive: an alternative never gives back what it has matched, so no line is read
 # twice.
 
-# Ends an atom: blanks, quote, parentheses and semicolon. "#|" and "|#" must not occur within one, "#;" not
-# begin one. The lookahead refuses an atom that would have to stop in front of such a pair.
-_PLAIN = rb'[^ \t\f\r\n"();#|]'
-BARE = rb'(?!#;|[ \t\f\r\n"();])' + _PLAIN + rb"*+(?:(?:#(?!\|)|\|(?!#))" + _PLAIN + rb"*+)*+(?![#|])"
-
-_ESCAPE = rb"\\(?:[01][0-9]{2}|2[0-4][0-9]|25[0-5]|x[0-9a-fA-F]{2}|[^0-9x])"
-QUOTED = rb'"[^"\\]*+(?:' + _ESCAPE + rb'[^"\\]*+)*+"'
-
 # A carriage return counts as a blank only where the line ends; it also ends a comment. A block comment that
 # holds neither strings nor others is blank as well; `_end_of_block_comment` knows the rest of them.
 _BLANKS = rb'(?:[ \t\f\n]++|\r(?=\n|\Z)|;[^\r\n]*+|#\|[^#|"]*+\|#)*+'
@@ -50,22 +43,16 @@ _IS_KNOWN = re.compile(_KNOWN)
 
 _WHOLE_BLANKS = re.compile(rb'(?:[ \t\f\n]++|\r\n|;[^\r\n]*+(?=[\r\n])|#\|[^#|"]*+\|#)*+')
 _LINE_COMMENT = re.compile(rb"[^\r\n]*+")
-_CONTENT = re.compile(rb'[^"\\]*+(?:' + _ESCAPE + rb'[^"\\]*+)*+')
-_IN_ATOM = re.compile(rb"(?:" + _PLAIN + rb"++|#(?!\|)|\|(?!#))*+")
+_CONTENT = re.compile(rb'[^"\\]*+(?:' + ESCAPE + rb'[^"\\]*+)*+')
+_IN_ATOM = re.compile(rb"(?:" + PLAIN + rb"++|#(?!\|)|\|(?!#))*+")
 _WITHIN_COMMENT = re.compile(rb"#\||\|#|" + QUOTED + rb'|"')
 
 _PAIRS = (b"#|", b"|#")
 
 _CARRIAGE, _LINE_FEED, _SEMICOLON, _QUOTE, _OPEN, _CLOSE, _NUMBER_SIGN = b'\r\n;"()#'
 
-_CHUNK = 4 << 10
-"""How many octets of a string, an atom or a comment are read in one step in plain Python."""
-
 _TOKENS_CHUNK = 1 << 8
 """How many octets are, where each may be a token."""
-
-_STEP = 32 << 10
-"""How many octets the compiled codec reads in one step."""
 
 # What may be wrong, in the order of the compiled codec's faults, from 1 on.
 _CARRIAGE_RETURN = "a carriage return stands before other octets of the line"
@@ -152,7 +139,7 @@ def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
 def _run(pattern: re.Pattern[bytes], text: bytes, at: int) -> Generator[None, None, int]:
     """Return the end of a match. Every part of a match must match the pattern, too."""
     while True:
-        bound = min(len(text), at + _CHUNK)
+        bound = min(len(text), at + CHUNK)
         found = pattern.match(text, at, bound)
         assert found is not None
         at = found.end()
@@ -166,7 +153,7 @@ def _quoted_end(text: bytes, at: int) -> Generator[None, None, int | None]:
     at += 1
     while True:
         # An escape that the end of the chunk splits is left to the next chunk.
-        found = _CONTENT.match(text, at, min(len(text), at + _CHUNK))
+        found = _CONTENT.match(text, at, min(len(text), at + CHUNK))
         assert found is not None
         end = found.end()
         if end < len(text) and text[end] == _QUOTE:
@@ -181,7 +168,7 @@ def _bare_end(text: bytes, begin: int) -> Generator[None, None, int]:
     """Return the end of the bare atom at `begin`."""
     at = begin
     while True:
-        bound = min(len(text), at + _CHUNK)
+        bound = min(len(text), at + CHUNK)
         found = _IN_ATOM.match(text, at, bound)
         assert found is not None
         end = found.end()
@@ -293,7 +280,7 @@ def scanned_compiled(text: bytes, max_depth: int, max_tokens: int | None) -> Ste
     The skeleton is empty when there is no sexp. Raises SexpError.
     """
     scan = codec.native.SexpScan(text, max_depth, len(text) if max_tokens is None else max_tokens)
-    while scan.step(_STEP):
+    while scan.step(STEP):
         yield
     if scan.fault:
         raise _fault(_FAULTS[scan.fault - 1], max_depth, max_tokens)
@@ -412,97 +399,6 @@ def _with_atoms(tree: object, atoms: list[bytes]) -> Sexp:
     if isinstance(tree, int):
         return atoms[tree]
     return [_with_atoms(part, atoms) for part in cast(list[object], tree)]
-
-
-# -- atoms --------------------------------------------------------------------------------------------------
-
-_ESCAPED = re.compile(rb"\\(?:([0-9]{3})|x(..)|(\r?\n[ \t]*+)|(.))", re.DOTALL)
-_LETTERS = {
-    b"n": b"\n", b"t": b"\t", b"b": b"\b", b"r": b"\r", b"\\": b"\\", b'"': b'"', b"'": b"'",
-    b"\r": b"\r",  # the only unknown escape that loses its backslash
-}  # fmt: skip
-
-
-def _meaning(match: re.Match[bytes]) -> bytes:
-    match match.lastindex:
-        case 1:
-            return bytes((int(match[1]),))
-        case 2:
-            return bytes((int(match[2], 16),))
-        case 3:
-            return b""  # a line continuation
-        case _:
-            return _LETTERS.get(match[4], match[0])  # an unknown escape keeps its backslash
-
-
-def unescape(content: bytes) -> bytes:
-    """Return the content of a quoted atom (one that `QUOTED` matches) with its escapes resolved."""
-    if b"\\" not in content:
-        return content
-    if b"\\\\" not in content:
-        # Every backslash here escapes a quote or a backslash, so the content is valid JSON.
-        simple = content.replace(b'\\"', b'"')
-        if b"\\" not in simple:
-            return simple
-    return _ESCAPED.sub(_meaning, content)
-
-
-def unquote(atom: bytes) -> bytes:
-    """Return the octets of a quoted atom (one that `QUOTED` matches)."""
-    return finished(unquoting(atom))
-
-
-def unquoting(atom: bytes) -> Steps[bytes]:
-    """Resolve the escapes of a quoted atom as `unquote` does, in steps."""
-    if b"\\" not in atom:
-        return atom[1:-1]
-    return (yield from (unquoting_compiled if codec.COMPILED else unquoting_plain)(atom))
-
-
-def unquoting_compiled(atom: bytes) -> Steps[bytes]:
-    """Resolve escapes as `unquoting` does, with the compiled codec."""
-    at, end = 1, len(atom) - 1
-    pieces: list[bytes] = []
-    while True:
-        piece, at = codec.native.unescaped(atom, at, min(end, at + _STEP), end)
-        pieces.append(piece)
-        if at == end:
-            return b"".join(pieces)
-        yield
-
-
-# Complete escapes only: one that the end of a chunk splits is left to the next chunk.
-_WHOLE = re.compile(rb"[^\\]*+(?:" + _ESCAPE + rb"[^\\]*+)*+")
-
-
-def unquoting_plain(atom: bytes) -> Steps[bytes]:
-    """Resolve escapes as `unquoting` does, in plain Python."""
-    at, end = 1, len(atom) - 1
-    if end - at <= _CHUNK or b"\n" in atom:
-        # An escape with a line feed also skips the blanks after it; it does not occur in lines.
-        return unescape(atom[1:-1])
-    pieces: list[bytes] = []
-    while at < end:
-        found = _WHOLE.match(atom, at, min(end, at + _CHUNK))
-        assert found is not None
-        pieces.append(unescape(found[0]))
-        at = found.end()
-        yield
-    return b"".join(pieces)
-
-
-_NEEDS_QUOTES = re.compile(rb'[^!-~]|["();\\]|#\||\|#')
-_NEEDS_ESCAPE = re.compile(rb'[^ -~]|["\\]')
-_WRITTEN = {bytes((octet,)): b"\\%03d" % octet for octet in range(256)} | {
-    b'"': b'\\"', b"\\": b"\\\\", b"\n": b"\\n", b"\t": b"\\t", b"\r": b"\\r", b"\b": b"\\b",
-}  # fmt: skip
-
-
-def atom(octets: bytes) -> bytes:
-    """Print an atom as sexplib does: bare if it can be parsed back like that, otherwise in quotes."""
-    if octets and not _NEEDS_QUOTES.search(octets):
-        return octets
-    return b'"' + _NEEDS_ESCAPE.sub(lambda match: _WRITTEN[match[0]], octets) + b'"'
 
 
 # -- writing ------------------------------------------------------------------------------------------------

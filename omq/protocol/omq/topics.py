@@ -5,6 +5,7 @@ Readers raise SexpError for octets that are not a sexp of the required type.
 """
 
 from omq.model import Topic, TopicInfo
+from omq.protocol.omq.atoms import atom
 from omq.protocol.omq.converters import (
     ConversionError,
     fields_of_sexp,
@@ -12,7 +13,7 @@ from omq.protocol.omq.converters import (
     int_of_sexp,
     string_of_sexp,
 )
-from omq.protocol.omq.sexp import Sexp, SexpError, atom, read_one, write
+from omq.protocol.omq.sexp import Sexp, SexpError, read_one, write
 from omq.protocol.omq.variants import (
     delivery_of_sexp,
     persistence_of_sexp,
