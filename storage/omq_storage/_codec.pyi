@@ -128,6 +128,9 @@ class SexpScan:
     def step(self, octets: int) -> bool: ...
 
 def unescaped(text: bytes, begin: int, stop: int, end: int) -> tuple[bytes, int]: ...
+
+DEALT_TOPICS: int
+
 def deal_lines(
     data: bytes, position: int, most: int, routed: Pass | None = None
 ) -> tuple[list[tuple[bytes, Spans]], int]: ...

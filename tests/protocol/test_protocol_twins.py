@@ -367,6 +367,18 @@ def test_odd_lines_are_read_in_turns() -> None:
     assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
 
 
+@pytest.mark.skipif(not codec.COMPILED, reason="the plain reader reads few octets in a step")
+def test_lines_of_many_topics_are_read_in_turns() -> None:
+    """However many topics one read has, the events of one step are those of some, and no message is lost."""
+    whole = b"".join(b"(Publish topic-%05d x)\n" % (number % 5000) for number in range(10_000))
+    turns = list(lines.LineReader(100).reads(whole))
+    assert max(map(len, turns)) == codec.native.DEALT_TOPICS
+    assert sum(not turn for turn in turns) >= 9  # a pause before the events of each full step
+    topics = [event.topic for events in turns for event in events if isinstance(event, lines.PublishRun)]
+    assert topics == [b"topic-%05d" % (number % 5000) for number in range(10_000)]
+    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+
+
 def test_the_plain_reader_pauses_between_commands_of_several_kinds() -> None:
     assert list(lines.reading_plain(b"(Topics)\n" * lines.SLOW_LINES, 0)) == [None]
 

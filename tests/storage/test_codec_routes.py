@@ -149,6 +149,12 @@ def test_one_pass_is_bounded() -> None:
     passed, rest, position = deal(routes, lines(*((name, b"x") for name in names)))
     assert passed.messages == len(passed.lanes) == 128  # each connection costs a system call
     assert list(rest) == names[128:]
+    # Topics that are not routed cost most: they end a pass, too.
+    names = [b"t%04d" % number for number in range(1500)]
+    data = lines((b"a", b"x"), *((name, b"x") for name in names), (b"a", b"y"))
+    passed, rest, position = deal({b"a": route(1, lane(Outlet()))}, data)
+    assert (passed.is_full, passed.messages, list(rest)) == (True, 1, names[:1024])
+    assert data[position:].startswith(lines((names[1024], b"x")))
     crowd = lane(*(Outlet() for _ in range(300)))
     assert deal({b"a": route(1, crowd)}, lines((b"a", b"x")))[0].messages == 1
 

@@ -140,6 +140,8 @@ class LineReader:
             self._held += data
         else:
             held = len(self._held)
+            if held > LONG_LINE:
+                yield []  # to receive the octets took the first step
             lines = b"".join((self._held, memoryview(data)[:end])) if held else data[:end]
             self._held = bytearray(data[end:])
             if held > LONG_LINE:
@@ -323,11 +325,16 @@ def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> T
         for topic, spans in dealt:
             events.publish(_atom(topic), batch(spans))
         if is_over:
+            if len(dealt) >= codec.native.DEALT_TOPICS:
+                yield
             return events.all(), position
     while position < len(lines) and slow < SLOW_LINES and position - first < DEALT_OCTETS:
         dealt, position = codec.native.deal_lines(lines, position, DEALT_OCTETS)
         for topic, spans in dealt:
             events.publish(_atom(topic), batch(spans))
+        if len(dealt) >= codec.native.DEALT_TOPICS:
+            yield  # one step for as many topics, and one for their events
+            return events.all(), position
         if dealt:
             continue
         after = _after_blank_lines(lines, position)

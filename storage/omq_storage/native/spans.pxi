@@ -171,17 +171,21 @@ cdef class Spans:
         return [self._spans[i].options for i in range(self.count)]
 
 
+DEALT_TOPICS = 1024  # less than a millisecond of work
+cdef int64_t MOST_DEALT = DEALT_TOPICS
+
+
 def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass routed = None):
     """Add the bodies of the Publish lines from `position` on, as long as they have a quick form, to a `Spans`
     for each topic.
 
     Return pairs of a topic as it is written and its spans, in the order of the topics' first lines, and where it
-    stopped: at the end, at another line, or when it has read `most` octets.  It processes a long line only if its body
-    is copied unchanged: one with escapes is parsed in steps.  The topics of two pairs always differ, however they are
-    written: a topic with escapes has a pair of its own.
+    stopped: at the end, at another line, at one more topic after DEALT_TOPICS of them, or when it has read `most`
+    octets.  It processes a long line only if its body is copied unchanged: one with escapes is parsed in steps.  The
+    topics of two pairs always differ, however they are written: a topic with escapes has a pair of its own.
 
     With `routed`, the messages that can be routed go there instead, and it also stops when that is full, or
-    where messages must wait.
+    where messages must wait.  DEALT_TOPICS topics of other messages fill it.
     """
     cdef const uint8_t* octets = octets_of(data)
     cdef int64_t size = PyBytes_GET_SIZE(data)
@@ -257,6 +261,10 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass r
             if spans is None:
                 spans = by_name.get(key)
                 if spans is None:
+                    if len(dealt) >= MOST_DEALT:
+                        if routed is not None:
+                            routed.is_full = True
+                        break
                     spans = Spans(data)
                     by_name[key] = spans
                     dealt.append((PyBytes_FromStringAndSize(<const char*>octets + last, last_length), spans))
