@@ -153,9 +153,11 @@ class CompetingDriver(Driver):
     def can_take(self) -> None:
         """Deal messages to a subscriber that has room again, or has settled messages."""
         self._note_move()
-        if self._is_undealt() or self._aside or self._draining:
+        is_undealt = self._is_undealt()
+        if is_undealt or self._aside or self._draining:
             self._signal.set()
-        self._invite()
+        if not is_undealt:
+            self.publisher_queue.look()
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
         """Return whether there is a message now for a subscriber with room."""
@@ -167,7 +169,7 @@ class CompetingDriver(Driver):
         """Free messages of one block that are done."""
         for channel in self._selective:
             channel.forget(ids)
-        if not self.is_persistent and not self.deleted:
+        if self.writer is None and not self.deleted:
             self.free(self._holdings.done(ids.start, len(ids)))
 
     def settled(self, messages: Sequence[Run]) -> None:
@@ -272,7 +274,7 @@ class CompetingDriver(Driver):
         return self.resources.memory.waiting_octets
 
     def _is_undealt(self) -> bool:
-        return self._cursor < self.next_id or bool(self._returned)
+        return self._cursor < self.route.next_id or bool(self._returned)
 
     def _invite(self) -> None:
         """Admit a waiting publisher when all messages are assigned."""

@@ -245,7 +245,7 @@ class Driver(StoredReads):
                 self.writer.submit(post)
                 return post.confirmation
             return PersistentPlace(self.writer.submit, self.resources.memory.posted, post)
-        if batch.octets >= self.most() and batch.count > 1:
+        if batch.count > 1 and batch.octets >= self.most():
             return TopicPlace(self, batch, heads, origins).again()
         if self.deleted:
             raise Refused.of(DELETED)
@@ -286,7 +286,8 @@ class Driver(StoredReads):
 
     def has_ids(self, count: int) -> bool:
         """Return whether the next `count` ids may be assigned: see `StoreCatalogue.reserve`."""
-        return self.next_id + count <= self.reserved
+        route = self.route
+        return route.next_id + count <= route.reserved
 
     def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
         """Accept messages of a transient topic, for which there are room and ids. Raises Refused.
@@ -310,7 +311,8 @@ class Driver(StoredReads):
         except Exception as problem:  # a defect fails this post, and not the connection from which it came
             raise Refused.of(self.told(problem)) from problem
         finally:
-            self.free(octets - kept)
+            if octets != kept:
+                self.free(octets - kept)
 
     def told(self, problem: Exception) -> Failure:
         """Log a problem with a post, and return the failure for its publisher."""

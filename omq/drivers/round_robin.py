@@ -58,7 +58,8 @@ class RoundRobinDriver(CompetingDriver):
             # By this task, without the wake-up of another one.
             self._deal_block(block, block.next)
             if self._cursor == block.next:
-                self.tail.forget_below(self._cursor)
+                if self.writer is not None:  # otherwise the tail is empty
+                    self.tail.forget_below(self._cursor)
                 return
         self._signal.set()
 
@@ -263,7 +264,7 @@ class RoundRobinDriver(CompetingDriver):
         if isinstance(block, Fragmented):
             channel.deal_large(block, block.first, deliveries)
             return
-        if not self.is_persistent or block.held <= READ_OCTETS or self.tail.covers(block.first):
+        if self.writer is None or block.held <= READ_OCTETS or self.tail.covers(block.first):
             channel.deal(block, ids, deliveries)
             return
         for message in ids:

@@ -113,7 +113,8 @@ def offer_or_spill(driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offe
     They still wait for memory on the way to a store, for ids, and for the fastest subscriber of a transient
     broadcast topic.
     """
-    return _spilled(driver, batch, heads, driver.offer(batch, heads))
+    offered = driver.offer(batch, heads)
+    return offered if isinstance(offered, Confirmation) else _spilled(driver, batch, heads, offered)
 
 
 async def taken_or_spilled(
@@ -123,20 +124,19 @@ async def taken_or_spilled(
 
     A topic may need ids first, and have no room when it gets them.
     """
-    while isinstance(offered, NoRoom):
+    while not isinstance(offered, Confirmation):
         await offered.free()
-        offered = _spilled(driver, batch, heads, offered.again())
+        offered = offered.again()
+        if not isinstance(offered, Confirmation):
+            offered = _spilled(driver, batch, heads, offered)
     return offered
 
 
-def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], offered: Offered) -> Offered:
-    """Return the answer to an offer; where it is to wait for the workers of a topic, spill the messages."""
-    if (
-        isinstance(offered, NoRoom)
-        and isinstance(driver, SpillingDriver)
-        and offered.room is driver
-        and driver.has_ids(batch.count)
-    ):
-        offered.leave()
+def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], place: NoRoom) -> Offered:
+    """Spill messages that are to wait for the workers of a topic. Those that wait for something else keep
+    their place.
+    """
+    if isinstance(driver, SpillingDriver) and place.room is driver and driver.has_ids(batch.count):
+        place.leave()
         return driver.spill(batch, heads)
-    return offered
+    return place

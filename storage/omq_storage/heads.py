@@ -54,6 +54,8 @@ def common(heads: Sequence[bytes]) -> bytes | None:
 
 def octets_of(heads: Sequence[bytes]) -> int:
     """Return how many octets these heads have together."""
+    if len(heads) == 1:
+        return len(heads[0])
     head = common(heads)
     return sum(map(len, heads)) if head is None else len(heads) * len(head)
 

@@ -28,6 +28,7 @@ from omq.protocol.amqp_0_9.frames import (
 )
 from omq.protocol.amqp_0_9.methods import BasicGetOk, BasicReturn
 from omq.protocol.amqp_1_0.expansion import expanded
+from omq.protocol.amqp_1_0.stored import is_head
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
 
@@ -112,7 +113,9 @@ class _Template(msgspec.Struct, frozen=True):
 
 def _shown(consumer: ConsumerFraming, head: bytes, portion: Portion) -> bytes:
     """Return the head that the client gets for a stored one."""
-    return expanded(head, names(consumer.default_head)[1], portion) if head else consumer.default_head
+    if not head:
+        return consumer.default_head
+    return expanded(head, names(consumer.default_head)[1], portion) if is_head(head) else head
 
 
 def _template(consumer: ConsumerFraming, head: bytes, deliveries: int, portion: Portion) -> _Template:

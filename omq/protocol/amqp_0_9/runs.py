@@ -27,7 +27,7 @@ ACKS_A_STEP = 4096
 """The most acknowledgements that one call takes."""
 
 _PUBLISH = b"\x00\x3c\x00\x28"
-_ACK = b"\x00\x3c\x00\x50"
+ACK_IDS = b"\x00\x3c\x00\x50"
 _MANDATORY = 1
 _METHOD_AT = FRAME.size
 _NAMES_AT = _METHOD_AT + len(_PUBLISH) + 2
@@ -200,7 +200,7 @@ def take_acks_plain(data: bytes, at: int, channel: int) -> tuple[list[tuple[int,
     stop = min(last_start, at + (ACKS_A_STEP - 1) * _ACK_FRAME.size)
     while at <= stop:
         start, ids, tag, bits, end = _ACK_FRAME.unpack_from(data, at)
-        if start != beginning or ids != _ACK or end != _END or bits > 1 or not (tag or bits):
+        if start != beginning or ids != ACK_IDS or end != _END or bits > 1 or not (tag or bits):
             break
         if bits:
             ranges.append((0, tag))

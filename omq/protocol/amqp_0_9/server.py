@@ -71,7 +71,7 @@ from omq.protocol.amqp_0_9.methods import (
     TxSelect,
 )
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, Problem, ReplyCode
-from omq.protocol.amqp_0_9.runs import RunLimits, take_acks, take_publishes
+from omq.protocol.amqp_0_9.runs import ACK_IDS, RunLimits, take_acks, take_publishes
 
 CHANNEL_MAX = 2047
 FRAME_MAX = 128 << 10
@@ -232,6 +232,9 @@ class ServerConnection:
             for event in events:
                 quiet = 0
                 yield event
+            if at == len(data):  # as most reads of a client that waits for each answer
+                self._needed = FRAME.size
+                return
             if quiet == FRAMES_A_STEP:
                 quiet = 0
                 yield None
@@ -274,12 +277,13 @@ class ServerConnection:
 
     def _run(self, data: bytes, at: int, channel: int) -> tuple[tuple[Event, ...], int] | None:
         """Parse a run of publishes or of acknowledgements, if there is one."""
-        if not self._is_openamq:  # whose headers must be translated one by one
-            run, end = take_publishes(data, at, channel, self._limits)
-            if run is not None:
-                return (run,), end
-        ranges, end = take_acks(data, at, channel)
-        return ((AckRun(channel, ranges),), end) if ranges else None
+        if data.startswith(ACK_IDS, at + FRAME.size):
+            ranges, end = take_acks(data, at, channel)
+            return ((AckRun(channel, ranges),), end) if ranges else None
+        if self._is_openamq:  # whose headers must be translated one by one
+            return None
+        run, end = take_publishes(data, at, channel, self._limits)
+        return None if run is None else ((run,), end)
 
     def _frame(self, kind: FrameType, number: int, payload: bytes) -> tuple[Event, ...]:
         if kind is FrameType.HEARTBEAT:

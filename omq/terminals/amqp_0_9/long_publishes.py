@@ -47,6 +47,8 @@ class LongPublishes:
     @property
     def octets(self) -> int:
         """How many octets of memory the messages take that are held."""
+        if not self._open:
+            return 0
         return sum(each.run.size for each in self._open.values() if isinstance(each, _Held))
 
     async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool) -> None:

@@ -99,7 +99,10 @@ class ChannelPost(msgspec.Struct):
 
     @property
     def is_settled(self) -> bool:
-        return all(part.group.is_settled for part in self.parts)
+        for part in self.parts:  # noqa: SIM110 - a generator takes three times as long for one part
+            if not part.group.is_settled:
+                return False
+        return True
 
     def failures(self) -> dict[int, Failure]:
         """Return the failures of settled messages, by their indexes. A message succeeds if all its topics

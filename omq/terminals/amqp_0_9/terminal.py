@@ -274,9 +274,13 @@ class AmqpTerminal:
         if self._heartbeats.take(now):
             self._look_for_life(now)
             parts.append(HEARTBEAT)
-        if not may_answer and isinstance(self._state, Serving):
-            return parts
-        parts += self._outbox.collect()
+        if may_answer or not isinstance(self._state, Serving):
+            parts += self._answers()
+        return parts
+
+    def _answers(self) -> list[Octets]:
+        """Return the answers and confirms that are ready."""
+        parts = self._outbox.collect()
         if not self._outbox:  # what is confirmed was returned before
             for channel in list(self._changed):
                 if channel.failure is not None:
@@ -300,12 +304,15 @@ class AmqpTerminal:
         if not self._sender.may_send_at_once():
             self.send_soon()
             return
-        if answers := self.urgent(may_answer=True):
+        may_send = True
+        if (self._outbox or self._changed) and (answers := self._answers()):
             self._sender.send_at_once(answers, ())
+            may_send = self._sender.may_send_at_once()
         woken, self._woken = self._woken, {}
         for consumer in woken:
-            if self._sender.may_send_at_once():
+            if may_send:
                 consumer.send_at_once()
+                may_send = len(woken) == 1 or self._sender.may_send_at_once()
             else:
                 consumer.send_soon()
 

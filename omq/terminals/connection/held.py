@@ -144,7 +144,7 @@ class HeldPublishes:
             self._session.check_offer(topic, batch)
             return self.hold(topic, batch, heads=heads, origins=origins)
         offered = self._session.offer(topic, batch, heads, origins)
-        if not isinstance(offered, NoRoom):
+        if offered is None or isinstance(offered, Confirmation):
             return offered
         if self.may_hold(offered):
             return self.hold(topic, batch, offered, heads, origins)
