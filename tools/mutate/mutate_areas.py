@@ -185,9 +185,9 @@ DRIVERS = Area(
         "spilling.py": _drivers("spilling"),
         "spool.py": (*_drivers("spooled", "spool_pages"), *_server("spool")),
         "spool_pages.py": _drivers("spool_pages", "spooled"),
-        "spoolable.py": _server("spool"),
+        "spoolable.py": (*_drivers("spooler"), *_server("spool")),
         "spooled.py": (*_drivers("spooled"), *_server("spool")),
-        "spooler.py": _server("spool"),
+        "spooler.py": (*_drivers("spooler"), *_server("spool")),
         "spooling.py": _server("spool"),
         "times.py": _drivers("message_times", "contract_of_broadcast"),
         "topic_commit.py": (
