@@ -251,15 +251,18 @@ class CompetingDriver(Driver):
         """
         memory = self.resources.memory
         waiting = memory.waiting
+        if not self._held and octets <= FREE_OCTETS:
+            # Every topic may have a few octets, however much others hold.
+            waiting.force(octets)
+            memory.waits.holders[self] = None
+            self._held = octets
+            return RoomAnswer.TAKEN
         # Outstanding messages of busy workers do not keep new messages from idle workers.
         is_undealt = self._is_undealt() or self.publisher_queue.admitted > 0
-        is_little = not self._held and octets <= FREE_OCTETS
-        is_wanted = not is_little and not is_undealt and self.has_taker()
+        is_wanted = not is_undealt and self.has_taker()
         too_much = not is_wanted and self._held + octets > self._most_held()
-        if is_little or (not self._held and is_wanted and waiting.used < 2 * waiting.limit):
-            # Every topic may have a few octets, however much others hold; and, within limits, a batch for a
-            # worker.
-            waiting.force(octets)
+        if not self._held and is_wanted and waiting.used < 2 * waiting.limit:
+            waiting.force(octets)  # within limits, a batch for a worker
         elif self._held and too_much:
             return RoomAnswer.TOPIC_FULL
         elif (memory.publisher_queues and not in_turn) or not waiting.try_take(octets):

@@ -180,7 +180,8 @@ class PublisherQueue:
         if self._publishers:
             self._publisher_queues.join(self)
         self._publisher_queues.look()
-        self.look()
+        if self._publishers:
+            self.look()
 
     def close(self) -> None:
         """Wake all waiting publishers of a topic that was deleted, and admit none any more."""

@@ -271,7 +271,8 @@ class RoundRobinDriver(CompetingDriver):
             channel.deal_large(block, message, deliveries)
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
-        self._channels.rotate(-1 - self._channels.index(channel))
+        if len(self._channels) > 1:
+            self._channels.rotate(-1 - self._channels.index(channel))
 
     async def _find(self, message: int) -> Block | Fragmented | None:
         """Return the block with a message, or the next one after it; None when the store has neither. A

@@ -100,6 +100,9 @@ class Router:
         and BCC. Raises Refused also for an internal exchange, and where these headers are not arrays of
         strings.
         """
+        if exchange == DEFAULT and not may_copy:
+            driver = self._topic(key)
+            return (RoutedPart(() if driver is None else (driver,), None, run),)
         declared = self._exchanges.get(exchange)
         if declared is not None and declared.internal:
             raise Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(exchange)}")

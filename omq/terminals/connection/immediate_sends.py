@@ -59,13 +59,15 @@ class ImmediateSends:
 
     def send(self) -> None:
         """Let the connections send."""
+        if not self._ready:
+            return
         left = MOST_CONNECTIONS
-        while self._ready:
-            connection = next(iter(self._ready))
-            del self._ready[connection]
-            if left:
-                left -= 1
-                with self:  # a send may give other connections something to send
+        with self:  # a send may give other connections something to send
+            while self._ready:
+                connection = next(iter(self._ready))
+                del self._ready[connection]
+                if left:
+                    left -= 1
                     connection.send_at_once()
-            else:
-                connection.send_soon()
+                else:
+                    connection.send_soon()
