@@ -75,6 +75,9 @@ class CutBegun:
     def sent(self, octets: int) -> None:
         self._at += octets
 
+    def given_up(self, *, is_done: bool) -> None:
+        return None
+
 
 class CutForm:
     def __init__(self) -> None:

@@ -77,6 +77,9 @@ class LinkSession(Protocol):
         again.
         """
 
+    def given_up(self, delivery: int) -> None:
+        """Forget a delivery that is begun and will be aborted: that settles it."""
+
     def transferred(self, count: int) -> None:
         """Count transfer frames that are about to be sent; a negative number for some that were not."""
 

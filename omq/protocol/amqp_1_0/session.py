@@ -174,6 +174,10 @@ class Session:
         sender.sent(-count)
         self._deliveries.take_back(count)
 
+    def given_up(self, delivery: int) -> None:
+        """Forget a delivery that is begun and will be aborted: that settles it."""
+        self._deliveries.settle(delivery, delivery)
+
     def transferred(self, count: int) -> None:
         """Count transfer frames that are about to be sent; a negative number for some that were not."""
         self._next_out = serials.add(self._next_out, count)

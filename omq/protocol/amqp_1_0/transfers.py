@@ -113,6 +113,11 @@ class Framing:
         """Return what stands before the payload of a later frame of a delivery."""
         return self._frame(self._continuations[more], size)
 
+    def aborted(self) -> bytes:
+        """Return the frame that ends a delivery which is begun, and makes the client forget it."""
+        fields = self._handle + b"\x40\x40\x40\x40" + _FALSE + b"\x40\x40\x40" + _TRUE
+        return self._frame(self._list(fields, 10), 0)
+
     def _frame(self, performative: bytes, size: int) -> bytes:
         return _FRAME.pack(SHORTEST + len(performative) + size, 2, 0, self.channel) + performative
 

@@ -18,7 +18,7 @@ from omq.access.session import Session
 from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Octets, Unavailable
-from omq.logs import quoted, subject
+from omq.logs import subject
 from omq.model import Topic
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
@@ -529,9 +529,7 @@ class AmqpTerminal:
 
     def _tell_gap(self, topic: bytes, gap: Unavailable) -> None:
         """Log that a consumer misses messages: AMQP has no way to tell the client."""
-        peer = self._transport.peer()
-        line = f"{peer}: {quoted(topic)}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
-        self._context.gaps.add(line, peer=peer, topic=topic)
+        self._context.tell_gap(self._transport.peer(), topic, gap)
 
     async def _publish(self, run: PublishRun) -> None:
         channel = self._channels.get(run.channel)

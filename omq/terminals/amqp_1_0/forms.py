@@ -18,7 +18,7 @@ from omq.protocol.amqp_1_0 import annotations, serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq.protocol.amqp_1_0.transfers import Framing, head_around
-from omq.terminals.connection.forms import cut_at
+from omq.terminals.connection.forms import GivenUp, cut_at
 from omq_storage.blocks import FRAME_HEADER
 
 MIXED = 2
@@ -200,6 +200,18 @@ class Transfers:
         if settled:
             self._left.append(range(message, message + 1))
 
+    def given_up(self, message: int, delivery: int, *, is_done: bool) -> bytes:
+        """Return the frame that gives a message up which is begun, if it may leave now. The delivery is
+        settled for the client, and if it `is_done`, for the channel, too.
+        """
+        if not self.link.is_attached:
+            return b""  # the detach ends the delivery
+        self._session.given_up(delivery)
+        if is_done:
+            self.completed(message, settled=True)
+        aborted = self.framing.aborted()
+        return aborted if self.admit([aborted]) else b""
+
     def may_begin(self, size: int) -> bool:
         """Return whether a message with a payload of this size may begin."""
         return self._session.may_begin(-(-size // self.framing.room))
@@ -331,6 +343,13 @@ class Begun:
         if not self.is_begun and self._framed is not None:
             self._form.take_back()
             self._framed = None
+
+    def given_up(self, *, is_done: bool) -> GivenUp:
+        owed, self._owed = self._owed, b""
+        if self._framed is None:
+            return GivenUp(self._message, owed)
+        aborted = self._form.given_up(self._message, self._framed.delivery, is_done=is_done)
+        return GivenUp(self._message, owed + aborted)
 
 
 def around_of(head: bytes, deliveries: int, portion: Portion) -> BodyFraming:

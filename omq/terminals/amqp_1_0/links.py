@@ -25,7 +25,7 @@ from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.incoming import Incoming
 from omq.terminals.amqp_1_0.offsets import read_filters
-from omq.terminals.amqp_1_0.outgoing import Outgoing
+from omq.terminals.amqp_1_0.outgoing import Missed, Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.amqp_1_0.relay import Relay
@@ -66,11 +66,13 @@ class Links:
         config: Config,
         sender: Sender,
         wake: Callable[[], None],
+        missed: Missed,
         consumers: QueueConsumers,
         held: HeldPublishes,
     ) -> None:
         """Create the links of a connection. `wake` is called when there is something to `tell`, or there are
-        messages of nodes to send. `consumers` are to be its own, and `held` is for messages without room.
+        messages of nodes to send. `missed` logs gaps. `consumers` are to be its own, and `held` is for
+        messages without room.
         """
         self._session = session
         self._direct = direct
@@ -78,6 +80,7 @@ class Links:
         self._finder = AddressResolver(session, config)
         self._sender = sender
         self._wake = wake
+        self._missed = missed
         self._held = held
         self._outgoing = consumers.links
         self._incoming: dict[ReceivingLink, Producing] = {}
@@ -344,7 +347,16 @@ class Links:
 
         def make(topic: Topic, place: Release) -> Outgoing[Channel]:
             annotates = filters.has_ids or bool(offered)
-            return Outgoing(link, topic, self._sender, place, self._failed, self.opened, annotates=annotates)
+            return Outgoing(
+                link,
+                topic,
+                self._sender,
+                place,
+                self._failed,
+                self.opened,
+                self._missed,
+                annotates=annotates,
+            )
 
         outgoing, channel = await self._session.open(address.name, replay or FromCurrent(), make)
         outgoing.is_replay = replay is not None
@@ -364,7 +376,8 @@ class Links:
         """Attach a consumer to a node without a queue."""
 
         def make(node: DirectNode, place: Release) -> DirectOutgoing:
-            return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed, self.opened)
+            topic = Topic(0, node.name)
+            return DirectOutgoing(link, topic, self._sender, place, self._failed, self.opened, self._missed)
 
         outgoing, node, channel = self._direct.consume(address.name, make)
         outgoing.woken = self._has_messages

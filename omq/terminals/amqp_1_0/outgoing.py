@@ -35,6 +35,9 @@ C = TypeVar("C", bound=Channel)
 
 Failed = Callable[[SendingLink, Failure], None]
 
+Missed = Callable[[bytes, Unavailable], None]
+"""Logs that a consumer misses messages of a topic."""
+
 
 class Outgoing(Generic[C]):
     """One link (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
@@ -49,12 +52,14 @@ class Outgoing(Generic[C]):
         place: Callable[[], None],
         failed: Failed,
         opened: Callable[[Sequence[SendingLink]], None],
+        missed: Missed,
         *,
         annotates: bool = False,
     ) -> None:
         """Create a consumer without a channel. `place` is called when it does not count as a subscription any
         more, perhaps several times; `failed` when it must be detached, with the reason; `opened` with links
-        that may send now, and could not. `annotates`: its messages have their ids and times.
+        that may send now, and could not; `missed` with a gap that the client is not told. `annotates`: its
+        messages have their ids and times.
         """
         self.link = link
         self.topic = topic
@@ -66,6 +71,7 @@ class Outgoing(Generic[C]):
         self._place = place
         self._failed = failed
         self._opened = opened
+        self._missed = missed
         self._is_sending = False
         self._is_closed = False
         self._flowed = False
@@ -155,9 +161,12 @@ class Outgoing(Generic[C]):
                 self._begun = channel, sent
             self._opened(self.link.session.end_send())
             self._sent(channel)
-        if isinstance(sent, Unavailable) and self.is_replay:
-            text = f"the messages {sent.first} to {sent.last} are not available: {sent.reason}"
-            self._failed(self.link, Failure(Reason.NO_REPLAY, text))
+        if isinstance(sent, Unavailable) and not self._is_closed:
+            if self.is_replay:
+                text = f"the messages {sent.first} to {sent.last} are not available: {sent.reason}"
+                self._failed(self.link, Failure(Reason.NO_REPLAY, text))
+            else:
+                self._missed(self.topic.topic, sent)
         if self._may_send() and self._has_more(channel):
             return True
         if self._begun is not None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from omq.access.control import AccessControl
 from omq.config import Config
 from omq.drivers.memory import Memory
+from omq.drivers.seam import Unavailable
 from omq.logs import LogThrottle, quoted
 from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.pace import Pace
@@ -59,6 +60,11 @@ class Context(Struct, frozen=True):
     def tell_connected(self, peer: str, client: bytes, what: str = "") -> None:
         """Log that a client has connected. `what`: for what, such as ": sink 'prices'"."""
         self.connects.add(f"{peer}: {quoted(client)} connected{what}", peer=peer, client=client)
+
+    def tell_gap(self, peer: str, topic: bytes, gap: Unavailable) -> None:
+        """Log that a consumer misses messages, where its protocol cannot tell it."""
+        line = f"{peer}: {quoted(topic)}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
+        self.gaps.add(line, peer=peer, topic=topic)
 
     def tell_gave_way(self, transport: Transport, client: bytes | None, what: str) -> None:
         """Log that a connection was closed because it took too long for `what`: "to complete a line"."""

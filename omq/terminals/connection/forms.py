@@ -35,6 +35,19 @@ class Begun(Protocol):
     def sent(self, octets: int) -> None:
         """Note that N `octets` of the last result of `framed` have left."""
 
+    def given_up(self, *, is_done: bool) -> "GivenUp | None":
+        """Give the rest of the message up. `is_done`: the message counts as sent, and is not settled by its
+        subscriber. Return None where the protocol has no words for it, and nothing else may follow.
+        """
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """A message of which a part has left, and whose rest will not."""
+
+    message: int
+    octets: Octets
+    """What tells the client, behind what has left."""
+
 
 class Form(Protocol):
     """How one source frames its messages. omq and DMP put an opening before the body (`ContiguousMessage`);
@@ -85,6 +98,9 @@ class ContiguousMessage:
         self.is_begun = self.is_begun or octets > 0
         opening, self._opening = self._opening, self._opening[octets:]
         self.body += octets - (len(opening) - len(self._opening))
+
+    def given_up(self, *, is_done: bool) -> None:
+        return None
 
 
 def cut_at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:

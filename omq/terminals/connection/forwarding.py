@@ -4,7 +4,9 @@ A client is stalled when it has not accepted the sent octets within a second. Th
 everything but the message that is begun: unsent messages return to their channel, and all channels of the
 connection are held, so that their undelivered messages go to other subscribers.
 
-The rest of the message that is begun must follow, because a frame cannot be withdrawn. There are two cases:
+The rest of the message that is begun must follow, because a frame cannot be withdrawn. If it cannot be had,
+AMQP 1.0 tells the client that the message is given up; the other protocols have no words for it, and the
+connection ends. There are two cases:
 
 - **The channel gives it again** (`_Given`), a piece at a time, from the store. Nothing of it is held here. If
   no message is begun this is the case, too: the channel gives everything again that was not sent.
@@ -152,7 +154,8 @@ class Forwarder:
         """Send what the channel of this topic has at once, unless it is not wanted any more when it was
         taken; or return the news that messages are gone.
 
-        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        Raises omq_storage.errors.StoreError between two messages, or behind one that was given up, and
+        trio.BrokenResourceError.
         """
         sent = await self.forward_piece(topic, channel, form, is_wanted)
         while isinstance(sent, Unfinished):
@@ -171,7 +174,7 @@ class Forwarder:
         the client has taken: `go_on` sends the next one, after those of others. With the octets of a `piece`,
         long messages in memory are sent in pieces, too, except for those that only the sender would hold.
 
-        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        Raises what `forward` does.
         """
         taken = await channel.take()
         if taken is None:
@@ -182,6 +185,7 @@ class Forwarder:
             channel.written(0)  # so it does not count as delivered
             return None
         before = self._transport.sent
+        left: _Left | Unavailable | None
         try:
             if isinstance(taken, Messages):
                 left = await self._send_taken(channel, form, taken, is_wanted, piece)
@@ -194,8 +198,13 @@ class Forwarder:
             channel.traffic.octets_out += self._transport.sent - before
         return self._paused(channel, left)
 
-    async def go_on(self, topic: bytes, channel: Channel, unfinished: Unfinished) -> Unfinished | None:
-        """Send the next piece of a message. Raises trio.BrokenResourceError."""
+    async def go_on(
+        self, topic: bytes, channel: Channel, unfinished: Unfinished
+    ) -> Unavailable | Unfinished | None:
+        """Send the next piece of a message, or return the news that it is gone.
+
+        Raises what `forward` does.
+        """
         self._held.pop(unfinished, None)
         before = self._transport.sent
         try:
@@ -218,21 +227,23 @@ class Forwarder:
             channel.written(0, left.begun.body)
             unfinished.left = _Given(left.begun)
 
-    async def _unless_stalled(self, topic: bytes, channel: Channel, left: _Left | None) -> _Left | None:
+    async def _unless_stalled(
+        self, topic: bytes, channel: Channel, left: _Left | Unavailable | None
+    ) -> _Left | Unavailable | None:
         """Go on at once with what cannot wait: a client that is stalled takes nothing of others, either."""
-        while left is not None and (self.is_stalled or not _may_pause(left)):
+        while isinstance(left, _Left) and (self.is_stalled or not _may_pause(left)):
             left = await self._go_on(topic, channel, left)
         return left
 
-    def _paused(self, channel: Channel, left: _Left | None) -> Unfinished | None:
-        if left is not None:
+    def _paused(self, channel: Channel, left: _Left | Unavailable | None) -> Unavailable | Unfinished | None:
+        if isinstance(left, _Left):
             unfinished = Unfinished(left)
             if isinstance(left, _InMemory):
                 self._held[unfinished] = channel
             return unfinished
         if self.is_stalled:
             self._recover()
-        return None
+        return left
 
     @property
     def stalled_seconds(self) -> float | None:
@@ -395,14 +406,17 @@ class Forwarder:
             self._stall()
         return None if begun.is_done else _Given(begun if begun.is_begun else None)
 
-    async def _go_on(self, topic: bytes, channel: Channel, left: _Left) -> _Left | None:
-        """Send the rest; return the part that has not left then."""
+    async def _go_on(self, topic: bytes, channel: Channel, left: _Left) -> _Left | Unavailable | None:
+        """Send the rest; return the part that has not left then, or the news that it cannot be had."""
         match left:
             case _Given(begun):
                 if begun is None:
                     await self._transport.wait_taken()
                     return None
-                return await self._send_piece(channel, begun, await self._next_piece(topic, channel))
+                piece = await self._next_piece(topic, channel, begun)
+                if isinstance(piece, Unavailable):
+                    return piece
+                return await self._send_piece(channel, begun, piece)
             case _Remainder(begun, body, share):
                 if share is None:
                     parts = begun.framed(body)
@@ -418,8 +432,10 @@ class Forwarder:
             case _:
                 assert_never(left)
 
-    async def _next_piece(self, topic: bytes, channel: Channel) -> Piece:
-        """Return the next piece of the message that is begun. If it cannot be had, end the connection."""
+    async def _next_piece(self, topic: bytes, channel: Channel, begun: Begun) -> Piece | Unavailable:
+        """Return the next piece of the message that is begun. If it cannot be had, give the message up:
+        return the news that it is gone, or raise what the store does. Or end the connection.
+        """
         try:
             taken = await channel.take()
             if isinstance(taken, Piece):
@@ -428,9 +444,22 @@ class Forwarder:
         except MessageTruncated as torn:
             why = str(torn)
         except StoreError as problem:
-            why = for_clients(problem).text
-        await self.break_off(topic, why)
-        raise AssertionError("the connection has ended")
+            await self._give_up(topic, begun, for_clients(problem).text, is_done=False)
+            raise
+        message = await self._give_up(topic, begun, why, is_done=True)
+        channel.written(1)
+        return Unavailable(message, message, why)
+
+    async def _give_up(self, topic: bytes, begun: Begun, why: str, *, is_done: bool) -> int:
+        """Give up the rest of a message, and return its id. If the protocol cannot, end the connection."""
+        given_up = begun.given_up(is_done=is_done)
+        if given_up is None:
+            await self.break_off(topic, why)
+            raise AssertionError("the connection has ended")
+        await self._push([given_up.octets])
+        if self.is_stalled and not is_done:
+            self._recover()
+        return given_up.message
 
     async def break_off(self, topic: bytes, why: str) -> None:
         """End the connection in the middle of a frame that cannot be completed: this task is cancelled."""
