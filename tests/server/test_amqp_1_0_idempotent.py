@@ -6,22 +6,25 @@ import pytest
 
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.protocol.amqp_1_0 import performatives, types
-from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected
+from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Binary, Map, Number, NumberType, Symbol, Value
 
 from .amqp_1_0_peer import ACCEPTED, Peer, condition, data, opened
 from .conversation import serving
+from .test_amqp_1_0_relay import rejected, relay
 
 
-def numbered(producer: Value, sequence: Value, body: bytes, more: int = 0) -> bytes:
-    """Return a message with these annotations and some `more`."""
+def numbered(producer: Value, sequence: Value, body: bytes, more: int = 0, to: str | None = None) -> bytes:
+    """Return a message with these annotations and some `more`, for the address `to`."""
     entries = (
         *((Symbol(f"x{number}"), None) for number in range(more)),
         (Symbol("x-opt-omq-producer"), producer),
         (Symbol("x-opt-omq-sequence"), sequence),
     )
     section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, types.write(Map(entries)))
+    if to is not None:
+        section += b"\x00\x53%c%s" % (Section.PROPERTIES, types.write(types.List((None, None, to))))
     return section + data(body)
 
 
@@ -143,3 +146,44 @@ async def test_a_message_that_cannot_be_stored_ends_its_link(store: Path) -> Non
         await client.sender("q", handle=2)
         await client.publish(numbered("p", ulong(2), b"2"), handle=2)
         assert (await client.message()).octets == numbered("p", ulong(2), b"2")
+
+
+async def test_the_relay_knows_what_is_repeated(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await relay(client)
+        await client.receiver("q", credit=10)
+        sent = [
+            numbered("p", ulong(3), b"q3", to="q"),
+            numbered("p", ulong(3), b"q3 again", to="q"),
+            numbered("p", ulong(1), b"other topic", to="other"),
+            numbered("", ulong(4), b"bad", to="q"),
+            numbered("p", ulong(4), b"q4", to="q"),
+        ]
+        for message in sent:
+            await client.publish(message)
+        bodies: list[bytes] = []
+        told: dict[int, bytes] = {}
+        while len(bodies) < 2 or len(told) < len(sent):
+            said, payload = await client.next()
+            if isinstance(said, Transfer):
+                bodies.append(payload)
+            elif isinstance(said, Disposition):
+                last = said.first if said.last is None else said.last
+                told |= dict.fromkeys(range(said.first, last + 1), said.state)
+        assert bodies == [sent[0], sent[4]]
+        assert rejected(told.pop(3)) == "amqp:invalid-field"
+        assert set(told.values()) == {ACCEPTED}
+        await client.receiver("other", handle=2, credit=10)
+        assert (await client.message()).octets == sent[2]
+
+
+async def test_a_message_of_the_relay_that_cannot_be_stored_ends_its_link(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        options = QueueOptions(durable=True, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+        await host.server.catalogue.declare_queue(b"q", options)
+        await relay(client)
+        await client.publish(numbered("p", ulong(1), b"x", to="q"))
+        assert (await client.until(Disposition)).state == ACCEPTED
+        await client.publish(numbered("p", ulong(2), b"x", to="q"))
+        assert rejected((await client.until(Disposition)).state) == "amqp:resource-limit-exceeded"
+        assert condition(await client.until(Detach)) == "amqp:resource-limit-exceeded"

@@ -3,19 +3,21 @@
 Source: AMQP Anonymous Terminus.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 
 import trio
 
 from omq.access.direct import Direct
 from omq.access.rights import Right
 from omq.access.session import Session
-from omq.drivers.reasons import DELETED, Refused
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.seam import Accepted, Outcome
-from omq.protocol.amqp_1_0 import sections, serials, stored
+from omq.drivers.sequences import Origin
+from omq.protocol.amqp_1_0 import annotations, sections, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.performatives import Target
@@ -24,9 +26,10 @@ from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import state_for
+from omq.terminals.amqp_1_0.idempotent import read_origins
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
-from omq.terminals.amqp_1_0.refusals import condition_of, rejection
+from omq.terminals.amqp_1_0.refusals import condition_of, problem_of, rejection
 from omq.terminals.connection.held import HeldPublishes
 from omq_storage.batches import Bodies
 
@@ -72,6 +75,8 @@ class Relay(Producing):
         """The keys are encoded addresses."""
         self._told: list[Told] = []
         """Outcomes that were not sent to the client yet."""
+        self._failure: Failure | None = None
+        """Why messages of idempotent producers were not stored."""
 
     @property
     def address(self) -> None:
@@ -123,7 +128,11 @@ class Relay(Producing):
         run.deliveries.append(wanted)
 
     async def flush(self) -> None:
-        """Post the messages that were taken from the protocol, and wait while there is no room for them."""
+        """Post the messages that were taken from the protocol, and wait while there is no room for them.
+
+        Raises LinkProblem.
+        """
+        self._look_failed()
         runs, self._runs = self._runs, {}
         for number, (to, run) in enumerate(runs.items(), 1):
             try:
@@ -141,12 +150,47 @@ class Relay(Producing):
             assert found.name is not None, "only a dynamic terminus has no name"
             self._relay(found.name, run)
             return
+        origins: Sequence[Origin | None] = ()
+        if annotations.may_have_origins(run.heads):
+            origins = await self._read_origins(run)
+            if not run.bodies:
+                return
         heads = run.heads if any(run.heads) else ()
-        offered = await self._held.post(found.name, Bodies(run.bodies), heads)
+        try:
+            offered = await self._held.post(found.name, Bodies(run.bodies), heads, origins)
+        except Refused as refused:
+            offered = failed(refused.failure)
         if offered is None:
             offered = failed(DELETED)
+        if origins:
+            offered.listen(partial(self._note_failure, offered))
         deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
         offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
+
+    async def _read_origins(self, run: _Run) -> Sequence[Origin | None]:
+        """Reject the messages of a run whose annotations of a producer make no sense, and remove them. Return
+        the origins of the others.
+        """
+        origins, problems = await read_origins(run.heads)
+        if problems:
+            for index, text in problems.items():
+                self._end(run.deliveries[index], rejection(Condition.INVALID_FIELD, text))
+            good = [index not in problems for index in range(len(run.bodies))]
+            run.bodies = list(compress(run.bodies, good))
+            run.heads = list(compress(run.heads, good))
+            run.deliveries = list(compress(run.deliveries, good))
+            origins = list(compress(origins, good))
+        return origins if any(origins) else ()
+
+    def _note_failure(self, confirmation: Confirmation) -> None:
+        self._failure = self._failure or confirmation.failure
+
+    def _look_failed(self) -> None:
+        """Raise LinkProblem if messages of idempotent producers were not stored. If later ones were stored,
+        these would be taken for repeated when the client sends them again.
+        """
+        if self._failure is not None:
+            raise problem_of(self._failure)
 
     def _relay(self, name: bytes, run: _Run) -> None:
         for body, head, delivery in zip(run.bodies, run.heads, run.deliveries, strict=True):
@@ -181,7 +225,7 @@ class Relay(Producing):
         self._wake(self)
 
     def tell(self) -> None:
-        """Send the client the outcomes that are known, and renew its credit."""
+        """Send the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
         told, self._told = self._told, []
         if not self.link.is_attached:
             return
@@ -189,6 +233,7 @@ class Relay(Producing):
             first = told[0][0]
             told.sort(key=lambda each: serials.difference(each[0], first))
             self._settle(told)
+        self._look_failed()
         self.renew()
 
     def renew(self) -> None:
