@@ -104,10 +104,10 @@ async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | No
         while await driver.deal_one(getter):
             taken = await getter.take()
             if isinstance(taken, Messages):
-                (cut,) = taken.cuts
-                (id,) = cut.ids
+                (selection,) = taken.selections
+                (id,) = selection.ids
                 getter.written(1)
-                return _message(cut.block, id)
+                return _message(selection.block, id)
             if isinstance(taken, Piece):
                 getter.written(0)  # so it does not count as delivered
                 raise Refused(Reason.TOO_LARGE, f"message {taken.message} is too large to be moved")

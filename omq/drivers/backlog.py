@@ -202,7 +202,7 @@ class Backlog:
         self._tails.shrank(self, octets)
 
     def forget(self, octets: int, kept: int) -> bool:
-        """Drop everything that may be dropped, unless `kept` is above 0: see `omq.drivers.tail.Holder`."""
+        """Drop all that may be dropped, unless `kept` is above 0: see `omq.drivers.tail.MemoryUser`."""
         if kept:
             return False
         before = self.octets

@@ -15,7 +15,6 @@ from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
     CreditKind,
-    Cut,
     Granted,
     Messages,
     MessageTruncated,
@@ -23,6 +22,7 @@ from omq.drivers.seam import (
     Outlet,
     Piece,
     RemainderHolder,
+    Selection,
     Subscriber,
     Taken,
     Unavailable,
@@ -222,7 +222,7 @@ class BroadcastChannel:
             self._give_back()
         return self._forward(_unbroken(blocks))
 
-    def take_at_once(self, octets: int) -> Sequence[Cut]:
+    def take_at_once(self, octets: int) -> Sequence[Selection]:
         return ()  # its flow and its pushes are the quick ways of a broadcast topic
 
     async def _begin(self) -> list[VerifiedBlock] | Piece | Unavailable:
@@ -262,13 +262,13 @@ class BroadcastChannel:
         if self._limit is not None:
             end = min(end, self._limit.bound)
         shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
-        cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
+        selections = tuple(Selection(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
         if self._limit is not None:
-            self._limit.give(range(self.position, cuts[-1].ids.stop))
-        self._position = cuts[-1].ids.stop
+            self._limit.give(range(self.position, selections[-1].ids.stop))
+        self._position = selections[-1].ids.stop
         self._taken_at = trio.current_time()
         self.driver.moved(self)
-        return Messages(cuts)
+        return Messages(selections)
 
     def _forward_little(self, block: Block) -> Messages:
         """Return a few messages in a copy, so that the block can be freed; or one large message of

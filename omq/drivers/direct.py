@@ -21,7 +21,6 @@ from omq.drivers.seam import (
     RELEASED,
     Accepted,
     CreditKind,
-    Cut,
     EndReason,
     Granted,
     Messages,
@@ -30,6 +29,7 @@ from omq.drivers.seam import (
     Rejected,
     Released,
     RemainderHolder,
+    Selection,
     Taken,
 )
 from omq.drivers.shared_window import SharedWindow
@@ -375,19 +375,19 @@ class DirectChannel:
         return bool(self._queued) and not self._is_held
 
     async def take(self) -> Taken | None:
-        cuts = self.take_at_once(max(TAKE_OCTETS, self._queued[0].held)) if self._queued else ()
-        return Messages(tuple(cuts)) if cuts else None
+        selections = self.take_at_once(max(TAKE_OCTETS, self._queued[0].held)) if self._queued else ()
+        return Messages(tuple(selections)) if selections else None
 
-    def take_at_once(self, octets: int) -> Sequence[Cut]:
+    def take_at_once(self, octets: int) -> Sequence[Selection]:
         """Take messages as `take` does, without waiting and not more than N `octets` of memory."""
-        cuts: list[Cut] = []
+        selections: list[Selection] = []
         while self._queued and self._queued[0].held <= octets:
             message = self._queued.popleft()
             self._taken.append(message)
             octets -= message.held
             ids = range(message.id, message.id + 1)
-            cuts.append(Cut(message.block, ids, is_settled=message.is_settled))
-        return cuts
+            selections.append(Selection(message.block, ids, is_settled=message.is_settled))
+        return selections
 
     def written(self, count: int, begun: int | None = None) -> None:
         if self._is_closed:

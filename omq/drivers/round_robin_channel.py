@@ -33,7 +33,6 @@ from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
     Accepted,
     CreditKind,
-    Cut,
     Granted,
     Messages,
     MessageTruncated,
@@ -43,6 +42,7 @@ from omq.drivers.seam import (
     Rejected,
     Released,
     RemainderHolder,
+    Selection,
     Subscriber,
     Taken,
     Unavailable,
@@ -61,9 +61,10 @@ OUTBOX_OCTETS = 256 << 10
 TAKE_OCTETS = 256 << 10
 """The octets that one take returns; then the connection's other subscriptions have their turn."""
 
-MOST_CUTS = 512
-"""The greatest number of cuts that one take returns; they may be single messages if subscribers have little
-room."""
+MOST_SELECTIONS = 512
+"""The greatest number of selections that one take returns. If subscribers have little room, each may be one
+message.
+"""
 
 MOST_UNDELIVERABLE = 1_000
 """With this number of waiting undeliverable messages a channel gets nothing until others take some."""
@@ -125,8 +126,8 @@ class RoundRobinChannel:
         self._pieces = pieces
         self._credit = ChannelCredit()
         self._shared: SharedWindow | None = None
-        self._queued: deque[Cut | Large] = deque()
-        self._taken: list[Cut] = []
+        self._queued: deque[Selection | Large] = deque()
+        self._taken: list[Selection] = []
         self._begun: PiecewiseMessage | None = None
         self._unsettled = Unsettled(share)
         self._undeliverable = Unsettled(share)
@@ -162,7 +163,7 @@ class RoundRobinChannel:
 
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
         """Assign messages of a block, with a common step and the same number of earlier deliveries."""
-        self._queued.append(Cut(block, ids, deliveries))
+        self._queued.append(Selection(block, ids, deliveries))
         self._unsent += len(ids)
         self._octets += len(ids) * mean_octets(block)
         if self.settles:
@@ -211,7 +212,7 @@ class RoundRobinChannel:
         kept = begun is not None and begun.outcome is not None and bool(again(begun.run, begun.outcome))
         return len(self._unsettled) + kept
 
-    def _given(self) -> Sequence[Cut | PiecewiseMessage]:
+    def _given(self) -> Sequence[Selection | PiecewiseMessage]:
         """Return the messages that its subscriber has taken and not reported as written."""
         return self._taken if self._begun is None else [self._begun]
 
@@ -235,26 +236,31 @@ class RoundRobinChannel:
         if self._news:
             return self._news.popleft()
         octets = 0
-        while self._queued and octets < TAKE_OCTETS and len(self._taken) < MOST_CUTS:
-            cut = self._queued[0]
-            if isinstance(cut, Large):
+        while self._queued and octets < TAKE_OCTETS and len(self._taken) < MOST_SELECTIONS:
+            selection = self._queued[0]
+            if isinstance(selection, Large):
                 if self._taken:
                     break
-                return await self._take_large(cut)
+                return await self._take_large(selection)
             self._queued.popleft()
-            self._taken.append(cut)
-            octets += len(cut.ids) * mean_octets(cut.block)
+            self._taken.append(selection)
+            octets += len(selection.ids) * mean_octets(selection.block)
         return Messages(tuple(self._taken)) if self._taken else None
 
-    def take_at_once(self, octets: int) -> Sequence[Cut]:
-        if self._begun is not None or self._news or self._octets > octets or len(self._queued) > MOST_CUTS:
+    def take_at_once(self, octets: int) -> Sequence[Selection]:
+        if (
+            self._begun is not None
+            or self._news
+            or self._octets > octets
+            or len(self._queued) > MOST_SELECTIONS
+        ):
             return ()
-        cuts = [cut for cut in self._queued if isinstance(cut, Cut)]
-        if len(cuts) < len(self._queued):
+        selections = [selection for selection in self._queued if isinstance(selection, Selection)]
+        if len(selections) < len(self._queued):
             return ()
         self._queued.clear()
-        self._taken += cuts
-        return cuts
+        self._taken += selections
+        return selections
 
     async def _take_large(self, large: Large) -> Piece | Unavailable:
         assert self._pieces is not None
@@ -286,21 +292,23 @@ class RoundRobinChannel:
             self._written_of(self._begun, count, begun)
             return
         taken, self._taken = self._taken, []
-        back: list[Cut | Large] = []
+        back: list[Selection | Large] = []
         left = count
-        for cut in taken:
-            whole = min(left, len(cut.ids))
+        for selection in taken:
+            whole = min(left, len(selection.ids))
             left -= whole
             if whole:
-                self._octets -= whole * mean_octets(cut.block)
+                self._octets -= whole * mean_octets(selection.block)
                 if not self.settles:
-                    self._dealer.done(cut.ids[:whole])
-            if whole < len(cut.ids):
-                back.append(msgspec.structs.replace(cut, ids=cut.ids[whole:]) if whole else cut)
+                    self._dealer.done(selection.ids[:whole])
+            if whole < len(selection.ids):
+                back.append(
+                    msgspec.structs.replace(selection, ids=selection.ids[whole:]) if whole else selection
+                )
         self._sent(count - left)
         if begun is not None and back:  # otherwise it was closed meanwhile
             first = back[0]
-            assert isinstance(first, Cut)
+            assert isinstance(first, Selection)
             message = first.ids[0]
             pieces = None if self._pieces is None else self._pieces(message)
             if pieces is not None:
@@ -352,7 +360,7 @@ class RoundRobinChannel:
             keep = max(0, count - sum(len(each.ids) for each in self._given()))
         else:
             return
-        kept: deque[Cut | Large] = deque()
+        kept: deque[Selection | Large] = deque()
         leaving: list[tuple[range, int]] = []
         for each in self._queued:
             stays = min(keep, len(each.ids))

@@ -35,7 +35,7 @@ class MessageTruncated(Exception):
     """
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True):
     """Some messages of a block, in order: at least one."""
 
     block: Block
@@ -73,14 +73,14 @@ class Cut(msgspec.Struct, frozen=True):
 class Messages(msgspec.Struct, frozen=True):
     """Messages to write, in order; the terminal chooses the form."""
 
-    cuts: tuple[Cut, ...]
+    selections: tuple[Selection, ...]
 
     @property
     def is_little(self) -> bool:
         """Whether it is small enough to be held until a stalled client takes it."""
         octets = 0
-        for cut in self.cuts:
-            octets += cut.block.held
+        for selection in self.selections:
+            octets += selection.block.held
             if octets > LITTLE_OCTETS:
                 return False
         return True
@@ -299,7 +299,7 @@ class Channel(Protocol):
         available any more, and omq_storage.errors.StoreError.
         """
 
-    def take_at_once(self, octets: int) -> Sequence[Cut]:
+    def take_at_once(self, octets: int) -> Sequence[Selection]:
         """Take messages as `take` does, without waiting, and not more than N `octets`. Nothing where
         there are none, or where `take` must be used.
         """

@@ -75,7 +75,7 @@ class _Read(Protocol[T_co]):
 
 
 class Spool:
-    """The spool of a server. It is a holder of the memory of the tails, for its index."""
+    """The spool of a server. Its index is in the memory of the tails."""
 
     def __init__(
         self, folder: Path, limit: int, reserve: int, tails: TailMemory, readers: trio.CapacityLimiter
@@ -101,7 +101,7 @@ class Spool:
         self._dropped: set[int] = set()
         """What is to be freed as soon as it has no readers."""
 
-    # -- as a holder: see omq.drivers.tail -----------------------------------------------------------------
+    # -- its index: see omq.drivers.tail.MemoryUser --------------------------------------------------------
 
     @property
     def octets(self) -> int:

@@ -161,7 +161,7 @@ class Spooler:
         check. Drop the backlogs of those that have sent nothing for too long.
         """
         octets = 0
-        for each in self._tails.holders():
+        for each in self._tails.users():
             if not isinstance(each, Backlog):
                 continue
             if not self._watch.moves(each):
@@ -174,7 +174,7 @@ class Spooler:
     async def _find(self) -> dict[Spoolable, Spooling]:
         """Return what may be spooled: about MOST_WRITTEN octets, of the larger tails if they have any."""
         tails, slices = self._tails, Slices()
-        spoolable = [each for each in tails.holders() if isinstance(each, Tail) and each.topic is not None]
+        spoolable = [each for each in tails.users() if isinstance(each, Tail) and each.topic is not None]
         self._has_none = not spoolable
         least = tails.used // (2 * len(spoolable) or 1)
         runs: dict[Spoolable, Spooling] = {}

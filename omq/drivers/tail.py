@@ -12,8 +12,8 @@ MOST_BLOCKS = 512
 """The greatest number of blocks that one call of `from_position` returns, so that its loop stays short."""
 
 
-class Holder(Protocol):
-    """A tail, or a backlog of a connection."""
+class MemoryUser(Protocol):
+    """What uses the memory of the tails: a tail, the backlog of a connection, or the index of the spool."""
 
     @property
     def octets(self) -> int:
@@ -57,9 +57,9 @@ class TailMemory:
         self.used = 0
         self.relief: TailEvictor | None = None
         """Makes room before anything is forgotten. None: nothing does."""
-        self._tails: dict[Holder, None] = {}
+        self._tails: dict[MemoryUser, None] = {}
 
-    def holders(self) -> list[Holder]:
+    def users(self) -> list[MemoryUser]:
         """Return all tails and backlogs that are not empty."""
         return list(self._tails)
 
@@ -67,19 +67,19 @@ class TailMemory:
         """Return how many octets a topic's fastest subscriber may be behind without losing messages."""
         return self.limit // (2 * max(2, len(self._tails) + 1))
 
-    def grew(self, tail: Holder, octets: int) -> None:
+    def grew(self, tail: MemoryUser, octets: int) -> None:
         self.hold(tail, octets)
         if self.relief is not None and self.used > self.relief.asked_from:
             self.relief.ask()
         if self.used > self.limit:
             self._make_room(tail)
 
-    def hold(self, tail: Holder, octets: int) -> None:
+    def hold(self, tail: MemoryUser, octets: int) -> None:
         """Count octets that nobody loses anything for now."""
         self.used += octets
         self._tails[tail] = None
 
-    def _make_room(self, growing: Holder) -> None:
+    def _make_room(self, growing: MemoryUser) -> None:
         """Free memory down to an eighth below the limit, so that not every block needs a search for
         the largest.
         """
@@ -94,7 +94,7 @@ class TailMemory:
             if tail.forget(min(self.used - wanted, max(1, lead)), kept):
                 heappush(largest, (-tail.octets, number, tail))
 
-    def shrank(self, tail: Holder, octets: int) -> None:
+    def shrank(self, tail: MemoryUser, octets: int) -> None:
         self.used -= octets
         if not len(tail):
             self._tails.pop(tail, None)

@@ -240,7 +240,7 @@ async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path)
         for channel in channels:
             taken = await channel.take()
             assert isinstance(taken, Messages)
-            assert sum(len(cut.ids) for cut in taken.cuts) == 2
+            assert sum(len(selection.ids) for selection in taken.selections) == 2
 
 
 async def test_a_window_of_0_is_as_long_as_it_may_be(tmp_path: Path) -> None:

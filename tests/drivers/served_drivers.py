@@ -26,11 +26,11 @@ from omq.drivers.seam import (
     ACCEPTED,
     Channel,
     CreditKind,
-    Cut,
     EndReason,
     Messages,
     Outcome,
     Piece,
+    Selection,
     Taken,
     Unavailable,
     hand_over,
@@ -192,17 +192,17 @@ class ReceivedMessage:
 
 def messages_of(taken: Messages, topic: int) -> list[ReceivedMessage]:
     """Return the messages that were taken, read from their octets as a client of this topic does."""
-    return [got for cut in taken.cuts for got in _read(cut, topic)]
+    return [got for selection in taken.selections for got in _read(selection, topic)]
 
 
-def _read(cut: Cut, topic: int) -> Iterator[ReceivedMessage]:
-    frames = bytes(cut.frames())
+def _read(selection: Selection, topic: int) -> Iterator[ReceivedMessage]:
+    frames = bytes(selection.frames())
     at = 0
-    for expected in cut.ids:
+    for expected in selection.ids:
         length, kind, id, of_topic = _FRAME.unpack_from(frames, at)
         assert (kind, id, of_topic) == (2, expected, topic)
         yield ReceivedMessage(
-            id, frames[at + _FRAME.size : at + 4 + length], cut.block.head(id), cut.deliveries
+            id, frames[at + _FRAME.size : at + 4 + length], selection.block.head(id), selection.deliveries
         )
         at += 4 + length
     assert at == len(frames)

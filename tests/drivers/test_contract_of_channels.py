@@ -337,7 +337,7 @@ async def test_a_take_gives_a_part_of_much(shared_drivers: Drivers, kind: Kind) 
     taken = await client.channel.take()
     assert isinstance(taken, Messages)
     assert not taken.is_little
-    assert 1 <= sum(len(cut.ids) for cut in taken.cuts) < 10
+    assert 1 <= sum(len(selection.ids) for selection in taken.selections) < 10
     client.channel.written(0)
     assert (await client.read()).ids == [*range(1, 11)]
     client.close()

@@ -82,7 +82,7 @@ async def taken(channel: RoundRobinChannel) -> list[int]:
     if found is None:
         return []
     assert isinstance(found, Messages)
-    return [id for cut in found.cuts for id in cut.ids]
+    return [id for selection in found.selections for id in selection.ids]
 
 
 async def test_a_message_confirmed_early_does_not_go_to_others_after_a_stall(
@@ -268,7 +268,7 @@ async def test_done_messages_are_not_counted_after_a_restart(tmp_path: Path) -> 
         while len(found) < 18:
             messages = await next_of(channel)
             assert isinstance(messages, Messages)
-            ids = [id for cut in messages.cuts for id in cut.ids]
+            ids = [id for selection in messages.selections for id in selection.ids]
             channel.written(len(ids))
             found += ids
         assert found == [3, 12, *range(15, 31)]

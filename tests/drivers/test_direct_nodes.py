@@ -81,7 +81,7 @@ async def taken(channel: DirectChannel) -> list[bytes]:
     if found is None:
         return []
     assert isinstance(found, Messages)
-    return [bytes(cut.block.frame(cut.ids[0])[-1:]) for cut in found.cuts]
+    return [bytes(selection.block.frame(selection.ids[0])[-1:]) for selection in found.selections]
 
 
 @pytest.fixture

@@ -211,8 +211,8 @@ async def test_a_transient_topic_remembers_while_it_runs(drivers: Drivers, deliv
     while channel.ready():
         taken = await channel.take()
         assert isinstance(taken, Messages)
-        frames += b"".join(cut.frames() for cut in taken.cuts)
-        channel.written(sum(len(cut.ids) for cut in taken.cuts))
+        frames += b"".join(selection.frames() for selection in taken.selections)
+        channel.written(sum(len(selection.ids) for selection in taken.selections))
     bodies = [b"a 1", b"a 2", b"b 1", b"a 3", b"-"]
     assert len(frames) == sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
     assert all(body in frames for body in bodies)
@@ -230,7 +230,7 @@ async def test_heads_of_a_transient_topic_are_held_and_given_back(drivers: Drive
     await trio.testing.wait_all_tasks_blocked()
     taken = await channel.take()
     assert isinstance(taken, Messages)
-    channel.written(sum(len(cut.ids) for cut in taken.cuts))
+    channel.written(sum(len(selection.ids) for selection in taken.selections))
     assert drivers.memory.waiting.used == 0
 
 

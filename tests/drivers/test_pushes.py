@@ -128,9 +128,9 @@ class Subscription:
         while self.channel.ready():
             taken = await self.channel.take()
             assert isinstance(taken, Messages)
-            for cut in taken.cuts:
-                self.connection.octets += cut.frames()
-            self.channel.written(sum(len(cut.ids) for cut in taken.cuts))
+            for selection in taken.selections:
+                self.connection.octets += selection.frames()
+            self.channel.written(sum(len(selection.ids) for selection in taken.selections))
         del self.connection.ready[self]
 
 

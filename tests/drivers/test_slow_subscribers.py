@@ -58,8 +58,8 @@ async def taken(channel: Channel) -> list[tuple[int, int, bytes]]:
     if found is None:
         return []
     assert isinstance(found, Messages)
-    cuts = [(cut.block, id) for cut in found.cuts for id in cut.ids]
-    return [(id, len(block.frame(id)), block.head(id)) for block, id in cuts]
+    selections = [(selection.block, id) for selection in found.selections for id in selection.ids]
+    return [(id, len(block.frame(id)), block.head(id)) for block, id in selections]
 
 
 @pytest.mark.parametrize("headed", [True, False])

@@ -132,6 +132,10 @@ async def test_a_slow_subscriber_gets_its_messages_with_their_heads(
     await driver.post(Bodies([b"a", b"b", b"c"]), heads)
     taken = await channel.take()
     assert isinstance(taken, Messages)
-    (cut,) = taken.cuts
-    assert [bytes(cut.block.frame(message))[FRAME_HEADER:] for message in cut.ids] == [b"a", b"b", b"c"]
-    assert tuple(cut.block.heads_from(cut.ids.start)) == (heads or (b"", b"", b""))
+    (selection,) = taken.selections
+    assert [bytes(selection.block.frame(message))[FRAME_HEADER:] for message in selection.ids] == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+    assert tuple(selection.block.heads_from(selection.ids.start)) == (heads or (b"", b"", b""))

@@ -54,7 +54,7 @@ async def dealt(channel: RoundRobinChannel) -> list[int]:
     """Return the ids of all that the channel gets while nothing is confirmed."""
     ids: list[int] = []
     while isinstance(taken := await channel.take(), Messages):
-        new = [id for cut in taken.cuts for id in cut.ids]
+        new = [id for selection in taken.selections for id in selection.ids]
         channel.written(len(new))
         await wait_all_tasks_blocked()
         ids += new
@@ -111,7 +111,7 @@ async def test_a_worker_of_another_topic_goes_on_when_the_share_is_free_again(
     greedy = await worker(first)
     ids = await dealt(greedy)
     assert share.used >= share.limit
-    waiting.written(sum(len(cut.ids) for cut in taken.cuts))
+    waiting.written(sum(len(selection.ids) for selection in taken.selections))
     await wait_all_tasks_blocked()
     await dealt(waiting)
     # It holds as much as it may beside a share that is spent, and gets no more until others confirm.

@@ -53,7 +53,11 @@ async def drivers(
 def written(channel: Channel, taken: Taken | None) -> list[bytes]:
     """Return the bodies of what a channel gave, all of it written to its subscriber."""
     assert isinstance(taken, Messages)
-    bodies = [bytes(cut.block.frame(id)[FRAME_HEADER:]) for cut in taken.cuts for id in cut.ids]
+    bodies = [
+        bytes(selection.block.frame(id)[FRAME_HEADER:])
+        for selection in taken.selections
+        for id in selection.ids
+    ]
     channel.written(len(bodies))
     return bodies
 

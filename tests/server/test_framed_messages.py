@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, EndReason, Octets, Piece
+from omq.drivers.seam import SLOW_SECONDS, Channel, EndReason, Octets, Piece, Selection
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.model import FromCurrent
 from omq.terminals.connection.forms import ContiguousMessage
@@ -27,7 +27,7 @@ _HEAD = struct.Struct(">BH")
 _END = b"\xce"
 
 
-class CutBegun:
+class FramedMessage:
     """A message as an opening and frames of at most FRAME octets, each with a head and an end."""
 
     def __init__(self, message: int, size: int) -> None:
@@ -79,41 +79,41 @@ class CutBegun:
         return None
 
 
-class CutForm:
+class FrameForm:
     def __init__(self) -> None:
         self.framed = 0
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         parts: list[Octets] = []
-        self.framed = sum(len(cut.ids) for cut in cuts)
-        for cut in cuts:
-            for message in cut.ids:
-                body = cut.block.frame(message)[FRAME_HEADER:]
-                parts += self.begin(cut.block.topic, message, b"", len(body), 0).framed(body)
+        self.framed = sum(len(selection.ids) for selection in selections)
+        for selection in selections:
+            for message in selection.ids:
+                body = selection.block.frame(message)[FRAME_HEADER:]
+                parts += self.begin(selection.block.topic, message, b"", len(body), 0).framed(body)
         return parts
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         for count, part in enumerate(parts):
             if octets < len(part):
                 return count, octets
             octets -= len(part)
         return len(parts), octets
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> CutBegun:
-        return CutBegun(message, size)
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> FramedMessage:
+        return FramedMessage(message, size)
 
 
-class SingleMessageForm(CutForm):
+class SingleMessageForm(FrameForm):
     """Frames the first message only."""
 
     def __init__(self, when_framed: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._when_framed = when_framed
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         if self._when_framed is not None:
             self._when_framed()
-        return super().whole([msgspec.structs.replace(cuts[0], ids=cuts[0].ids[:1])])
+        return super().whole([msgspec.structs.replace(selections[0], ids=selections[0].ids[:1])])
 
 
 class Bodies:
@@ -156,10 +156,10 @@ def open_channel(host: InProcess, taker: WakeUpRecorder) -> Channel:
     return driver.open(taker, FromCurrent())
 
 
-@pytest.mark.parametrize("form", [CutForm, SingleMessageForm])
+@pytest.mark.parametrize("form", [FrameForm, SingleMessageForm])
 @pytest.mark.parametrize("types", [b"Transient", b"(Persistent Weak)"])
 async def test_a_message_in_frames_goes_on_where_its_client_stalled(
-    store: Path, clock: MockClock, types: bytes, form: type[CutForm]
+    store: Path, clock: MockClock, types: bytes, form: type[FrameForm]
 ) -> None:
     """Also in the middle of a frame, whether the rest is in hand or given again."""
     sent = [b"".join(b"%d %06d " % (each, place) for place in range(40_000)) for each in range(2)]
@@ -223,9 +223,9 @@ async def test_a_channel_gives_small_messages_in_memory_at_once(store: Path) -> 
         await client.confirm()
         await eventually(channel.ready)
         assert not channel.take_at_once(10)
-        assert [*chain(*(cut.ids for cut in channel.take_at_once(1000)))] == [1, 2, 3]
+        assert [*chain(*(selection.ids for selection in channel.take_at_once(1000)))] == [1, 2, 3]
         channel.written(1)
-        assert [*chain(*(cut.ids for cut in channel.take_at_once(1000)))] == [2, 3]
+        assert [*chain(*(selection.ids for selection in channel.take_at_once(1000)))] == [2, 3]
         channel.written(2)
         assert not channel.ready()
         channel.close()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from amqp_0_9 import wire
+from amqp_0_9 import raw_client, wire
 
-from omq.drivers.seam import Cut
+from omq.drivers.seam import Selection
 from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.head import encode as encoded
 from omq.protocol.amqp.portions import Portion
@@ -19,7 +19,7 @@ from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List
 from omq.terminals.amqp_0_9.forms import ConsumerForm, Tags
-from omq.terminals.connection.forms import Form, cuts_behind
+from omq.terminals.connection.forms import Form, selections_behind
 from omq.terminals.dmp.forms import FeedForm
 from omq_storage.blocks import Block, encode
 
@@ -90,14 +90,14 @@ def test_feeds_of_openamq_of_messages_with_times(to_openamq: bool) -> None:
     time = b"T\0\0\0\0\0\0\0\x05"
     heads = [b"\0\x01%c\x20\0\0\0\0\x0b\x01t%s" % (number, time) for number in range(COUNT)]
     form = FeedForm(PLAIN_HEAD, to_openamq=to_openamq)
-    framed = form.whole([Cut(encode(7, 1, BODIES, 0, heads), range(1, COUNT + 1))])
+    framed = form.whole([Selection(encode(7, 1, BODIES, 0, heads), range(1, COUNT + 1))])
     assert 0 < form.framed < A_STEP if to_openamq else form.framed == COUNT
     assert (time in framed[0]) is not to_openamq
 
 
 def framed_by_dmp(block: Block) -> int:
     form = FeedForm(PLAIN_HEAD)
-    form.whole([Cut(block, range(block.first, block.next))])
+    form.whole([Selection(block, range(block.first, block.next))])
     return form.framed
 
 
@@ -123,15 +123,15 @@ def test_many_heads_that_are_sent_as_they_are(framed: Callable[[Block], int]) ->
     assert framed(encode(7, 1, [b"x"] * 4000, 0, [PLAIN_HEAD] * 4000)) == 4000
 
 
-class Counted(list[Cut]):
-    """Counts how many cuts are looked at."""
+class Counted(list[Selection]):
+    """Counts how many selections are looked at."""
 
     looked_at = 0
 
-    def __iter__(self) -> Iterator[Cut]:
-        for cut in super().__iter__():
+    def __iter__(self) -> Iterator[Selection]:
+        for selection in super().__iter__():
             self.looked_at += 1
-            yield cut
+            yield selection
 
 
 @pytest.mark.parametrize("form", [FeedForm(PLAIN_HEAD), ConsumerForm(CONSUMER, Tags(), no_ack=True)])
@@ -139,24 +139,27 @@ def test_a_step_looks_at_the_cuts_that_it_frames_only(form: Form) -> None:
     count = 512
     heads = [encoded(Head(b"", b"q", Properties(message_id=b"%d" % number))) for number in range(2 * count)]
     block = encode(7, 1, [b"x"] * 2 * count, 0, heads)
-    cuts: Sequence[Cut] = [Cut(block, range(first, first + 2)) for first in range(1, 2 * count, 2)]
+    selections: Sequence[Selection] = [
+        Selection(block, range(first, first + 2)) for first in range(1, 2 * count, 2)
+    ]
     ids: list[int] = []
-    while cuts:
-        counted = Counted(cuts)
+    while selections:
+        counted = Counted(selections)
         form.whole(counted)
         assert form.framed > A_STEP
         assert counted.looked_at <= form.framed // 2 + 2
-        ids += [message for cut in cuts for message in cut.ids][: form.framed]
-        behind = cuts_behind(cuts, form.framed)
+        ids += [message for selection in selections for message in selection.ids][: form.framed]
+        behind = selections_behind(selections, form.framed)
         assert all(
-            new is old for new, old in zip(behind[1:], cuts[len(cuts) - len(behind) + 1 :], strict=True)
+            new is old
+            for new, old in zip(behind[1:], selections[len(selections) - len(behind) + 1 :], strict=True)
         )
-        cuts = behind
+        selections = behind
     assert ids == list(range(1, 2 * count + 1))
 
 
-def connected(host: InProcess) -> wire.Client:
-    client = wire.Client(("127.0.0.1", host.port))
+def connected(host: InProcess) -> raw_client.Client:
+    client = raw_client.Client(("127.0.0.1", host.port))
     client.shake_hands("guest", "guest")
     client.said(wire.open_channel(1), wire.declare_queue(1, "q"))
     return client

@@ -62,7 +62,7 @@ class FairSystem(OmqSystem):
 
 @dataclass(frozen=True)
 class Neighbour:
-    """One kind of neighbour."""
+    """One kind of noisy neighbour: work beside which the latency of others is measured."""
 
     name: str
     what: str

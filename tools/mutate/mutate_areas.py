@@ -143,7 +143,7 @@ DRIVERS = Area(
             *_drivers("dealing", "contract_of_round_robin"),
             *_server("round_robin", "round_robin_store", "stalled", "backlog"),
         ),
-        "seam.py": (*_drivers("cuts"), *_server("broadcast", "stalled")),
+        "seam.py": (*_drivers("selections"), *_server("broadcast", "stalled")),
         "gathering.py": _drivers("gathered_posts"),
         "slices.py": _drivers("housekeeping"),
         "stored_reads.py": (
@@ -163,7 +163,7 @@ DRIVERS = Area(
         "cursor_limit.py": _drivers("contract_of_credit", "contract_of_drains", "contract_of_broadcast"),
         "dealt_times.py": _drivers("dealt_times"),
         "direct_memory.py": _drivers("direct_nodes"),
-        "excerpts.py": _drivers("slow_subscribers", "cuts", "tail"),
+        "excerpts.py": _drivers("slow_subscribers", "selections", "tail"),
         "histogram.py": (*_drivers("statistics"), *_server("metrics")),
         "making.py": (*_drivers("cancelled_changes", "queues"), *_server("topics")),
         "overflow.py": _drivers("queue_lengths"),

@@ -157,8 +157,8 @@ class Consumer:
         channel = self.form.source
         if channel is None or not self._may_send(channel):
             return
-        if cuts := channel.take_at_once(AT_ONCE_OCTETS):
-            self._sender.forward_at_once(channel, self.form, cuts)
+        if selections := channel.take_at_once(AT_ONCE_OCTETS):
+            self._sender.forward_at_once(channel, self.form, selections)
         if self._may_send(channel):
             self.send_soon()
 

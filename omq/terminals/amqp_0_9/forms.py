@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import assert_never
 
-from omq.drivers.seam import LITTLE_OCTETS, Channel, Cut, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Channel, Octets, Selection
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, deliveries, opening
 from omq.protocol.amqp_0_9.frames import END, FRAME, OVERHEAD, FrameType, body_frames
@@ -46,38 +46,42 @@ class ConsumerForm:
         self.source: Channel | None = None
         """The channel that delivers the messages."""
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         parts: list[Octets] = []
         portion = Portion()
         self._first = self._tags.next
         self.framed = 0
-        for cut in cuts:
+        for selection in selections:
             if portion.is_spent:
                 break
             tag, count = self._tags.next, 1
-            if len(cut.ids) == 1 and cut.block.held > LITTLE_OCTETS:
+            if len(selection.ids) == 1 and selection.block.held > LITTLE_OCTETS:
                 # Send the octets of the block without a copy: all consumers together hold them once.
-                message = cut.ids[0]
-                body = memoryview(cut.block.frame(message))[FRAME_HEADER:]
-                head = cut.block.head(message)
-                parts.append(opening(self._consumer, tag, message, head, len(body), portion, cut.deliveries))
+                message = selection.ids[0]
+                body = memoryview(selection.block.frame(message))[FRAME_HEADER:]
+                head = selection.block.head(message)
+                parts.append(
+                    opening(self._consumer, tag, message, head, len(body), portion, selection.deliveries)
+                )
                 parts += body_frames(self._consumer.channel, body, self._consumer.frame_max)
             else:
-                octets, count = deliveries(self._consumer, tag, cut.block, cut.ids, portion, cut.deliveries)
+                octets, count = deliveries(
+                    self._consumer, tag, selection.block, selection.ids, portion, selection.deliveries
+                )
                 parts.append(octets)
             self._tags.take(count)
-            self._remember(tag, cut.ids[:count])
+            self._remember(tag, selection.ids[:count])
             self.framed += count
         return parts
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count, begun = complete(parts, octets)
         kept = self._first + count
         if begun:
             self._begun = kept
             kept += 1
         if not self._no_ack:
-            self._tags.unacknowledged.drop(kept, sum(len(cut.ids) for cut in cuts))
+            self._tags.unacknowledged.drop(kept, sum(len(selection.ids) for selection in selections))
         return count, begun
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from omq.access.topology import Getter
-from omq.drivers.seam import Channel, Cut, EndReason, Flow, Octets
+from omq.drivers.seam import Channel, EndReason, Flow, Octets, Selection
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, get_opening
 from omq.protocol.amqp_0_9.frames import body_frames
 from omq.terminals.amqp_0_9.contents import Contents
@@ -37,19 +37,19 @@ class GetForm:
     def _opening(self, head: bytes, size: int, deliveries: int) -> bytes:
         return get_opening(self._consumer, self._tag, self._getter.ready, head, size, deliveries)
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         parts: list[Octets] = []
-        self.framed = len(cuts)
-        for cut in cuts:
-            (message,) = cut.ids
+        self.framed = len(selections)
+        for selection in selections:
+            (message,) = selection.ids
             self._tag = self._tags.take(1)
             self._remember(message)
-            body = memoryview(cut.block.frame(message))[FRAME_HEADER:]
-            parts.append(self._opening(cut.block.head(message), len(body), cut.deliveries))
+            body = memoryview(selection.block.frame(message))[FRAME_HEADER:]
+            parts.append(self._opening(selection.block.head(message), len(body), selection.deliveries))
             parts += body_frames(self._consumer.channel, body, self._consumer.frame_max)
         return parts
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count, begun = complete(parts, octets)
         self._is_begun = begun > 0
         if not count and not begun:

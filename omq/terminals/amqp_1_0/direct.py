@@ -47,8 +47,8 @@ class DirectOutgoing(Outgoing[DirectChannel]):
             self.send_soon()
             return ()
         parts: Sequence[Octets] = ()
-        if cuts := channel.take_at_once(octets):
-            parts = self._form.whole(cuts)
+        if selections := channel.take_at_once(octets):
+            parts = self._form.whole(selections)
             count = self._form.framed
             self._sender.delivered += count
             channel.written(count)

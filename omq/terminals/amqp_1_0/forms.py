@@ -11,14 +11,14 @@ from typing import assert_never
 
 import msgspec
 
-from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Octets, Selection
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import annotations, serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq.protocol.amqp_1_0.transfers import Framing, head_around
-from omq.terminals.connection.forms import GivenUp, cut_at
+from omq.terminals.connection.forms import GivenUp, selection_at
 from omq_storage.blocks import FRAME_HEADER
 
 MIXED = 2
@@ -73,23 +73,23 @@ class Transfers:
         """A message of which `whole` framed more than the socket took."""
         self.framed = 0
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         parts: list[Octets] = []
         portion = Portion()
         self._framed.clear()
         self._left_before = len(self._left)
         self._first = self._session.next_delivery
         self.framed = 0
-        for cut in cuts:
-            settled = self._is_settled(cut)
-            allowed = cut.ids[: self.link.credit]  # the client may have lowered it since the take
+        for selection in selections:
+            settled = self._is_settled(selection)
+            allowed = selection.ids[: self.link.credit]  # the client may have lowered it since the take
             ids, delivery = allowed, self.start(allowed, settled=settled)
             while ids:
-                octets, count = self._run(cut, ids, delivery, portion, settled=settled)
+                octets, count = self._run(selection, ids, delivery, portion, settled=settled)
                 if not count:
                     if parts and portion.is_spent:
                         break
-                    one = self._one(cut, ids[0], delivery, portion, settled=settled)
+                    one = self._one(selection, ids[0], delivery, portion, settled=settled)
                     if one is None:
                         break
                     octets, count = one, 1
@@ -98,51 +98,53 @@ class Transfers:
             framed = len(allowed) - len(ids)
             self.framed += framed
             if settled:
-                self._left.append(cut.ids[:framed])
+                self._left.append(selection.ids[:framed])
             if ids:
                 self._session.take_back(self.link, len(ids))
-            if framed < len(cut.ids):
+            if framed < len(selection.ids):
                 break
         return parts
 
-    def _is_settled(self, cut: Cut) -> bool:
+    def _is_settled(self, selection: Selection) -> bool:
         """Return whether these messages are settled when they are sent: the client decides, or leaves it
         open.
         """
         mode = self.link.attach.snd_settle_mode
-        return self.link.settles or (cut.is_settled and mode == MIXED)
+        return self.link.settles or (selection.is_settled and mode == MIXED)
 
     def _run(
-        self, cut: Cut, ids: range, delivery: int, portion: Portion, *, settled: bool
+        self, selection: Selection, ids: range, delivery: int, portion: Portion, *, settled: bool
     ) -> tuple[bytes, int]:
         """Frame messages of one frame each, as far as the window and the portion allow; return how many these
         are, too.
         """
         window = self._session.window
-        if cut.deliveries or self._annotates or not self._session.may_transfer:
+        if selection.deliveries or self._annotates or not self._session.may_transfer:
             return b"", 0  # each message has sections of its own
-        octets, count = self.framing.run(cut.block, ids[:window], delivery, portion, settled=settled)
+        octets, count = self.framing.run(selection.block, ids[:window], delivery, portion, settled=settled)
         if count:
             self._session.transferred(count)
             self._framed.append(_Run(count))
         return octets, count
 
-    def _one(self, cut: Cut, message: int, delivery: int, portion: Portion, *, settled: bool) -> bytes | None:
+    def _one(
+        self, selection: Selection, message: int, delivery: int, portion: Portion, *, settled: bool
+    ) -> bytes | None:
         """Frame one message; return what may leave now, or None if the message may not begin."""
-        body = cut.block.frame(message)[FRAME_HEADER:]
-        time = cut.block.message_time(message)
-        around = self.around(cut.block.head(message), cut.deliveries, portion, message, time)
+        body = selection.block.frame(message)[FRAME_HEADER:]
+        time = selection.block.message_time(message)
+        around = self.around(selection.block.head(message), selection.deliveries, portion, message, time)
         before, after = stored.frame_of(around, len(body))
         if not self.may_begin(len(before) + len(body) + len(after)):
             return None
         payload = b"".join((before, body, after))
-        cuts = self.cut(_Framed(delivery, settled), message, payload, 0, len(payload))
-        frames = [octets for octets, _ in cuts]
+        selections = self.selection(_Framed(delivery, settled), message, payload, 0, len(payload))
+        frames = [octets for octets, _ in selections]
         now = self.admit(frames)
         self._framed.append(SentFrames(now, len(frames) - now))
         return b"".join(frames[:now])
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = left = 0
         for each, part in zip(self._framed, parts, strict=True):
             if not left and len(part) <= octets:
@@ -159,11 +161,13 @@ class Transfers:
                     self.undo(each)
                 case _:
                     assert_never(each)
-        self._left[self._left_before :] = [cut.ids for cut in _first(cuts, count) if self._is_settled(cut)]
+        self._left[self._left_before :] = [
+            selection.ids for selection in _first(selections, count) if self._is_settled(selection)
+        ]
         if left and octets:
-            cut, message = cut_at(cuts, count)
-            time = cut.block.message_time(message)
-            self._begun = _Framed(serials.add(self._first, count), self._is_settled(cut), time)
+            selection, message = selection_at(selections, count)
+            time = selection.block.message_time(message)
+            self._begun = _Framed(serials.add(self._first, count), self._is_settled(selection), time)
             left -= 1
         self._session.take_back(self.link, left)
         self._framed.clear()
@@ -224,7 +228,7 @@ class Transfers:
         """Take back the message that began last: it has not left."""
         self._session.take_back(self.link, 1)
 
-    def cut(
+    def selection(
         self, framed: _Framed, message: int, octets: bytes, at: int, total: int
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the frames of these octets of a message, which are at `at` of its `total` octets. Yield with
@@ -311,7 +315,7 @@ class Begun:
         if self._body + len(body) == self._size:
             beyond = max(self._at - len(self._before) - self._size, 0)
             payload += self._after[beyond:]
-        frames = list(form.cut(self._framed, self._message, payload, self._at, self._total))
+        frames = list(form.selection(self._framed, self._message, payload, self._at, self._total))
         now = form.admit([octets for octets, _ in frames])
         self._frames, self._waiting = frames[:now], frames[now:]
         return [*([self._owed] if self._owed else ()), *(octets for octets, _ in self._frames)]
@@ -361,10 +365,10 @@ def around_of(head: bytes, deliveries: int, portion: Portion) -> BodyFraming:
     return stored.redelivered(around, deliveries)
 
 
-def _first(cuts: Sequence[Cut], count: int) -> Iterator[Cut]:
-    """Yield the cuts of the first `count` messages."""
-    for cut in cuts:
+def _first(selections: Sequence[Selection], count: int) -> Iterator[Selection]:
+    """Yield the selections of the first `count` messages."""
+    for selection in selections:
         if count <= 0:
             return
-        yield msgspec.structs.replace(cut, ids=cut.ids[:count])
-        count -= len(cut.ids)
+        yield msgspec.structs.replace(selection, ids=selection.ids[:count])
+        count -= len(selection.ids)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from omq.drivers.seam import Cut, Octets
+from omq.drivers.seam import Octets, Selection
 
 
 class Begun(Protocol):
@@ -55,16 +55,16 @@ class Form(Protocol):
     """
 
     framed: int
-    """The number of messages that the last call of `whole` framed: the first ones of its cuts."""
+    """The number of messages that the last call of `whole` framed: the first ones of its selections."""
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
-        """Frame these messages, one after another: at most 1,024 parts for 512 cuts. A protocol with windows
-        for what it sends leaves out those that do not fit, and those whose credit the client has withdrawn. A
-        form that writes heads leaves out messages when the portion of a step is spent
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
+        """Frame these messages, one after another: at most 1,024 parts for 512 selections. A protocol with
+        windows for what it sends leaves out those that do not fit, and those whose credit the client has
+        withdrawn. A form that writes heads leaves out messages when the portion of a step is spent
         (`omq.protocol.amqp.portions`): another call frames them, unless this one framed none.
         """
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         """Return how many messages are whole within the first `octets` of what `whole` returned, and how many
         octets of the next one are. That one goes on with `begin`; `whole` frames the later ones again.
         """
@@ -103,21 +103,21 @@ class ContiguousMessage:
         return None
 
 
-def cut_at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:
-    """Return the cut with the message at this index among all of these, and the message."""
-    for cut in cuts:
-        if index < len(cut.ids):
-            return cut, cut.ids[index]
-        index -= len(cut.ids)
+def selection_at(selections: Sequence[Selection], index: int) -> tuple[Selection, int]:
+    """Return the selection with the message at this index among all of these, and the message."""
+    for selection in selections:
+        if index < len(selection.ids):
+            return selection, selection.ids[index]
+        index -= len(selection.ids)
     raise IndexError(index)
 
 
-def cuts_behind(cuts: Sequence[Cut], count: int) -> Sequence[Cut]:
-    """Return these cuts without their first `count` messages."""
-    for index, cut in enumerate(cuts):
+def selections_behind(selections: Sequence[Selection], count: int) -> Sequence[Selection]:
+    """Return these selections without their first `count` messages."""
+    for index, selection in enumerate(selections):
         if not count:
-            return cuts[index:]
-        if count < len(cut.ids):
-            return [msgspec.structs.replace(cut, ids=cut.ids[count:]), *cuts[index + 1 :]]
-        count -= len(cut.ids)
+            return selections[index:]
+        if count < len(selection.ids):
+            return [msgspec.structs.replace(selection, ids=selection.ids[count:]), *selections[index + 1 :]]
+        count -= len(selection.ids)
     return ()

@@ -30,17 +30,17 @@ from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
     Channel,
-    Cut,
     Messages,
     MessageTruncated,
     Octets,
     Piece,
     RemainderHolder,
+    Selection,
     Unavailable,
 )
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
-from omq.terminals.connection.forms import Begun, Form, cut_at, cuts_behind
+from omq.terminals.connection.forms import Begun, Form, selection_at, selections_behind
 from omq.terminals.connection.transport import Transport, behind
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
@@ -309,10 +309,10 @@ class Forwarder:
     ) -> _Left | None:
         """Send the messages before the first long one, or the first piece of that."""
         if piece is not None and channel.rest is not RemainderHolder.HELD:
-            cuts = _before_long(messages.cuts)
-            if not cuts:
-                return await self._send_part(channel, _begin_long(form, messages.cuts[0], piece))
-            messages = Messages(cuts)
+            selections = _before_long(messages.selections)
+            if not selections:
+                return await self._send_part(channel, _begin_long(form, messages.selections[0], piece))
+            messages = Messages(selections)
         return await self._send_messages(channel, form, messages, is_wanted)
 
     async def _send_messages(
@@ -321,16 +321,16 @@ class Forwarder:
         """Send what was taken, as long as it is wanted; return what must follow before anything else, if not
         all of it was sent.
         """
-        cuts: Sequence[Cut] = messages.cuts
+        selections: Sequence[Selection] = messages.selections
         earlier = 0  # messages that have left before these
         while True:
-            parts = form.whole(cuts)
+            parts = form.whole(selections)
             before = self._transport.sent
             try:
                 rest = self._offer(parts)
                 is_sent = rest is None or await self._send_rest(rest, patient=messages.is_little)
             except BaseException:  # cancelled, too: what left must count, and the rest be given again
-                count, _ = form.sent(cuts, parts, self._transport.sent - before)
+                count, _ = form.sent(selections, parts, self._transport.sent - before)
                 self.delivered += count
                 channel.written(earlier + count)
                 raise
@@ -339,8 +339,8 @@ class Forwarder:
             count = form.framed
             self.delivered += count
             earlier += count
-            cuts = cuts_behind(cuts, count)
-            if not (cuts and count):
+            selections = selections_behind(selections, count)
+            if not (selections and count):
                 channel.written(earlier)
                 return None
             try:
@@ -352,12 +352,12 @@ class Forwarder:
                 channel.written(earlier)
                 return None
         self._stall()
-        count, octets = form.sent(cuts, parts, self._transport.sent - before)
+        count, octets = form.sent(selections, parts, self._transport.sent - before)
         self.delivered += count
         if not octets:
             channel.written(earlier + count)
             return _Given(None)
-        block, begun, body = begin_behind(form, cuts, count, octets)
+        block, begun, body = begin_behind(form, selections, count, octets)
         channel.written(earlier + count, begun.body)
         return _left_of(channel, begun, block, body)
 
@@ -484,16 +484,19 @@ class Forwarder:
         self._scope.cancel()
 
 
-def begin_behind(form: Form, cuts: Sequence[Cut], count: int, octets: int) -> tuple[Block, Begun, Octets]:
+def begin_behind(
+    form: Form, selections: Sequence[Selection], count: int, octets: int
+) -> tuple[Block, Begun, Octets]:
     """Begin the message behind the first `count` ones, of which N `octets` were sent. Return its block, the
     begun message, and the rest of its body.
     """
-    cut, message = cut_at(cuts, count)
-    body = cut.block.frame(message)[FRAME_HEADER:]
-    begun = form.begin(cut.block.topic, message, cut.block.head(message), len(body), cut.deliveries)
+    selection, message = selection_at(selections, count)
+    block = selection.block
+    body = block.frame(message)[FRAME_HEADER:]
+    begun = form.begin(block.topic, message, block.head(message), len(body), selection.deliveries)
     begun.framed(body)
     begun.sent(octets)
-    return cut.block, begun, body[begun.body :]
+    return block, begun, body[begun.body :]
 
 
 def _left_of(channel: Channel, begun: Begun, block: Block, body: Octets) -> _Left:
@@ -524,19 +527,21 @@ def _may_pause(left: _Left) -> bool:
             assert_never(left)
 
 
-def _before_long(cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
-    """Return those before the first long message, which is the first one of its cut. One that is sent as
-    settled does not count: its form sends it as a whole.
+def _before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
+    """Return those before the first long message, which is the first one of its selection. One that is sent
+    as settled does not count: its form sends it as a whole.
     """
-    for index, cut in enumerate(cuts):
-        is_long = cut.block.held > LONG_OCTETS and len(cut.block.frame(cut.ids[0])) > LONG_OCTETS
-        if is_long and not cut.is_settled:
-            return cuts[:index]
-    return cuts
+    for index, selection in enumerate(selections):
+        is_long = (
+            selection.block.held > LONG_OCTETS and len(selection.block.frame(selection.ids[0])) > LONG_OCTETS
+        )
+        if is_long and not selection.is_settled:
+            return selections[:index]
+    return selections
 
 
-def _begin_long(form: Form, cut: Cut, piece: int) -> _InMemory:
-    block, message = cut.block, cut.ids[0]
+def _begin_long(form: Form, selection: Selection, piece: int) -> _InMemory:
+    block, message = selection.block, selection.ids[0]
     body = memoryview(block.frame(message))[FRAME_HEADER:]
-    begun = form.begin(block.topic, message, block.head(message), len(body), cut.deliveries)
+    begun = form.begin(block.topic, message, block.head(message), len(body), selection.deliveries)
     return _InMemory(begun, block, body, piece)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from omq.access.limits import RateLimit
 from omq.drivers.backlog import Backlog
-from omq.drivers.seam import Channel, Cut, Flow, Octets
+from omq.drivers.seam import Channel, Flow, Octets, Selection
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
@@ -246,21 +246,21 @@ class Sender:
         if rest:
             self.complete(b"".join(rest))
 
-    def forward_at_once(self, channel: Channel, form: Form, cuts: Sequence[Cut]) -> None:
+    def forward_at_once(self, channel: Channel, form: Form, selections: Sequence[Selection]) -> None:
         """Send messages that `Channel.take_at_once` gave, if `may_send_at_once`. What the socket does not
         take now goes back to the channel, except for the rest of a message that is begun, which follows
         before anything else.
         """
-        parts = form.whole(cuts)
+        parts = form.whole(selections)
         octets = sum(map(len, parts))
         taken = self.try_send(parts)
         if taken == octets:
             count = form.framed
         else:
-            count, begun_octets = form.sent(cuts, parts, taken)
+            count, begun_octets = form.sent(selections, parts, taken)
             octets = taken
             if begun_octets:
-                _, begun, body = begin_behind(form, cuts, count, begun_octets)
+                _, begun, body = begin_behind(form, selections, count, begun_octets)
                 rest = b"".join(begun.framed(body))
                 octets += len(rest)
                 count += 1

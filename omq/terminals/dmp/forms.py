@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Octets, Selection
 from omq.protocol.amqp.head import PLAIN_HEAD, decode
 from omq.protocol.amqp.openamq import may_have_times, narrowed_head
 from omq.protocol.amqp.portions import Portion
@@ -28,23 +28,23 @@ class FeedForm:
         self._routing_key = decode(head).routing_key
         self._to_openamq = to_openamq
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         parts: list[Octets] = []
         portion = Portion()
         self.framed = 0
         is_any_large = False
-        for cut in cuts:
+        for selection in selections:
             if portion.is_spent:
                 break
-            if _is_large(cut):
+            if _is_large(selection):
                 # Send the octets of the block without a copy: all feeds together hold them in memory once.
-                message = cut.ids[0]
-                body = cut.block.frame(message)[FRAME_HEADER:]
-                parts += (self._opening(cut.block.head(message), len(body), portion), body)
+                message = selection.ids[0]
+                body = selection.block.frame(message)[FRAME_HEADER:]
+                parts += (self._opening(selection.block.head(message), len(body), portion), body)
                 self.framed += 1
                 is_any_large = True
             else:
-                octets, count = self._envelopes(cut, portion)
+                octets, count = self._envelopes(selection, portion)
                 parts.append(octets)
                 self.framed += count
         return parts if is_any_large else [b"".join(parts)]
@@ -68,7 +68,7 @@ class FeedForm:
         portion.spend(head)
         return narrowed_head(head)
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = begin = 0
         for part in parts:
             # An envelope begins at `begin`, or the rest of the part is a body.
@@ -82,19 +82,19 @@ class FeedForm:
             begin -= len(part)
         return count, octets
 
-    def _envelopes(self, cut: Cut, portion: Portion) -> tuple[bytes, int]:
+    def _envelopes(self, selection: Selection, portion: Portion) -> tuple[bytes, int]:
         """Return the envelopes of these messages, up to the first one with another head than the one before
         when the portion is spent; and how many messages these are.
         """
-        if not cut.block.has_heads:
-            return dmp_writer.of_block(cut.block, cut.ids, self._head), len(cut.ids)
+        if not selection.block.has_heads:
+            return dmp_writer.of_block(selection.block, selection.ids, self._head), len(selection.ids)
         parts: list[bytes] = []
         count = 0
         known: bytes | None = None
-        while count < len(cut.ids):
-            ids = cut.ids[count : count + _MESSAGES_AT_ONCE]
+        while count < len(selection.ids):
+            ids = selection.ids[count : count + _MESSAGES_AT_ONCE]
             shown: list[bytes] = []
-            for head in cut.block.heads_from(ids[0], ids[-1] + 1)[:: ids.step]:
+            for head in selection.block.heads_from(ids[0], ids[-1] + 1)[:: ids.step]:
                 if head != known:
                     if portion.is_spent:
                         break
@@ -102,11 +102,11 @@ class FeedForm:
                 shown.append(translated)
             if not shown:
                 break
-            frames = cut.block.slices(ids[0], ids[len(shown) - 1] + 1)[:: ids.step]
+            frames = selection.block.slices(ids[0], ids[len(shown) - 1] + 1)[:: ids.step]
             parts.append(dmp_writer.for_feed([frame[FRAME_HEADER:] for frame in frames], shown))
             count += len(shown)
         return b"".join(parts), count
 
 
-def _is_large(cut: Cut) -> bool:
-    return len(cut.ids) == 1 and cut.block.held > LITTLE_OCTETS
+def _is_large(selection: Selection) -> bool:
+    return len(selection.ids) == 1 and selection.block.held > LITTLE_OCTETS

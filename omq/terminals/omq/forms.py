@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.seam import Cut, Octets
+from omq.drivers.seam import Octets, Selection
 from omq.protocol.omq.frames import MESSAGE_HEADER, MESSAGE_OVERHEAD, FrameType
 from omq.terminals.connection.forms import ContiguousMessage
 
@@ -15,21 +15,21 @@ class Frames:
     def __init__(self) -> None:
         self.framed = 0
 
-    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
-        self.framed = sum([len(cut.ids) for cut in cuts])
-        return [cut.frames() for cut in cuts]
+    def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
+        self.framed = sum([len(selection.ids) for selection in selections])
+        return [selection.frames() for selection in selections]
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
         return ContiguousMessage(
             MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size
         )
 
-    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = 0
-        for cut, part in zip(cuts, parts, strict=True):
+        for selection, part in zip(selections, parts, strict=True):
             if octets < len(part):
-                whole, octets = cut.sent(octets)
+                whole, octets = selection.sent(octets)
                 return count + whole, octets
             octets -= len(part)
-            count += len(cut.ids)
+            count += len(selection.ids)
         return count, 0
