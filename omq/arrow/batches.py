@@ -1,7 +1,7 @@
 """Read one range of a topic as record batches."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omq.arrow.columns import Columns
@@ -21,18 +21,26 @@ def batches(place: Place, part: Range, schema: Any, *, fail_on_data_loss: bool, 
 
 
 def batches_from(
-    access: Access, part: Range, schema: Any, *, fail_on_data_loss: bool, hint: str
+    access: Access,
+    part: Range,
+    schema: Any,
+    *,
+    fail_on_data_loss: bool,
+    hint: str,
+    ahead: Sequence[Range] = (),
 ) -> Iterator[Any]:
     """Yield the record batches of a range, each of several blocks if they are small, with the columns of
     `schema`.
 
     If `fail_on_data_loss`, raise DataLoss for messages that are not available any more; `hint` says how to
     skip them. Otherwise skip them, and log which. Raises Unreachable, ServerRefused, DataLoss and
-    omq_storage.errors.StoreError. Use `access` for nothing else before this ends.
+    omq_storage.errors.StoreError. Use `access` for nothing else before this ends, and then for the ranges
+    `ahead` first, in this order.
     """
     columns = Columns(schema, part.topic.name)
     skipped = 0
-    for found in access.fetch(part.topic, part.start, part.end, columns.add):
+    following = [(each.topic, each.start, each.end) for each in ahead]
+    for found in access.fetch(part.topic, part.start, part.end, columns.add, following):
         if not isinstance(found, Gap):
             yield from found
             continue

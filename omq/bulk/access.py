@@ -2,7 +2,7 @@
 (`local`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -28,6 +28,12 @@ class StoredTopic:
     problem: str | None = None
     """Why it cannot be read in bulk; None if it can."""
 
+
+Span = tuple[StoredTopic, int, int]
+"""The messages of a topic from one id to before another."""
+
+AHEAD = 15
+"""How many later spans a server is told of at most."""
 
 HOLE = "they were lost before they were durable"
 """The reason of a hole: a power failure lost the messages, or the ids were never used."""
@@ -66,10 +72,18 @@ class Access(AbstractContextManager["Access"], Protocol):
         """Return the block that holds `message`, or else the next one that begins below `end`, or None."""
 
     def fetch(
-        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+        self,
+        topic: StoredTopic,
+        start: int,
+        end: int,
+        use: Callable[[Block, range], T],
+        ahead: Sequence[Span] = (),
     ) -> Iterator[T | Gap]:
         """Yield the results of `use` for all messages from `start` to before `end`, in order, and the gaps
         between them. Every message occurs exactly once.
+
+        `ahead`: what the next calls fetch, in this order: a server begins with the first AHEAD of it
+        meanwhile. After the end of the iterator, call nothing else before those.
 
         `use` gets a verified block and the ids of the wanted messages in it: a block may extend beyond the
         range at both ends, since the server merges blocks. `use` must not keep references to the block, whose

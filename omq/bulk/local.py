@@ -1,10 +1,10 @@
 """Read blocks from a store on this machine, also while a server writes it. Not for network file systems."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from omq.bulk.access import HOLE, Gap, StoredTopic, why_unreadable
+from omq.bulk.access import HOLE, Gap, Span, StoredTopic, why_unreadable
 from omq.bulk.errors import UnknownTopic
 from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_persistence
 from omq_storage.blocks import Block
@@ -59,7 +59,12 @@ class LocalStore:
         return BlockInfo(found[0].first, found[0].count, found[0].time, found[0].bytes)
 
     def fetch(
-        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+        self,
+        topic: StoredTopic,
+        start: int,
+        end: int,
+        use: Callable[[Block, range], T],
+        ahead: Sequence[Span] = (),
     ) -> Iterator[T | Gap]:
         level = self._level_of(topic)
         position = start

@@ -3,13 +3,14 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import TypeVar
 
-from omq.bulk.access import Gap, StoredTopic, why_unreadable
+from omq.bulk.access import AHEAD, Gap, Span, StoredTopic, why_unreadable
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
 from omq.bulk.errors import ConnectionLost, DataLoss, OmqError, ServerRefused, Unreachable
 from omq.bulk.network import Address, Security, Waiting, in_our_words
@@ -189,13 +190,18 @@ class RemoteServer:
         return None
 
     def fetch(
-        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+        self,
+        topic: StoredTopic,
+        start: int,
+        end: int,
+        use: Callable[[Block, range], T],
+        ahead: Sequence[Span] = (),
     ) -> Iterator[T | Gap]:
         position = start
         failures = 0
         while position < end:
             try:
-                for found in self.connected().fetch(topic, position, end):
+                for found in self.connected().fetch(topic, position, end, ahead):
                     failures = 0
                     if isinstance(found, Gap):
                         position = found.last + 1
@@ -245,6 +251,8 @@ class RemoteConnection:
         """The TLS settings, which its sinks use too."""
         self._room = bytearray()
         """The buffer for blocks."""
+        self._fetches: deque[Fetch] = deque()
+        """The Fetch commands that the server has, and that no call of `fetch` reads yet."""
         self._session: ClientSession[None] = ClientSession(credentials.read_id())
         with in_our_words(f"The server {address} cannot be reached{' with TLS' if address.tls else ''}"):
             self._wire = open_wire(address.host, address.port, self.security)
@@ -319,13 +327,14 @@ class RemoteConnection:
             raise self._unexpected(answer)
         return answer.lease
 
-    def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
+    def fetch(
+        self, topic: StoredTopic, start: int, end: int, ahead: Sequence[Span] = ()
+    ) -> Iterator[Block | Gap]:
         """Yield all messages from `start` to before `end`, as blocks and gaps: the first block may begin
         before the range, and the last may end behind it. A block is valid until the next one is requested. If
-        you stop iterating early, close the connection.
+        you stop iterating early, or do not fetch next what `ahead` names, close the connection.
         """
-        self._session.ask(Fetch(topic.name.encode(), start, end - start), None)
-        self._flush()
+        self._ask_ahead([(topic, start, end), *ahead])
         position = start
         while True:
             match self._event():
@@ -362,6 +371,23 @@ class RemoteConnection:
             position = block.next
         if position < end:
             yield Gap(position, end - 1, "the server has no such messages")
+
+    def _ask_ahead(self, spans: Sequence[Span]) -> None:
+        """Send the Fetch commands of the first spans which the server does not have yet."""
+        not_empty = [span for span in spans if span[1] < span[2]]
+        wanted = [
+            Fetch(topic.name.encode(), start, end - start) for topic, start, end in not_empty[: 1 + AHEAD]
+        ]
+        asked = len(self._fetches)
+        if wanted[:asked] != list(self._fetches):
+            raise RuntimeError("what was asked for ahead must be fetched next")
+        # Send many commands at once, rather than one with each answer.
+        if 2 * asked <= len(wanted):
+            for command in wanted[asked:]:
+                self._session.ask(command, None)
+                self._fetches.append(command)
+            self._flush()
+        self._fetches.popleft()
 
     # -- octets --------------------------------------------------------------------------------------------
 

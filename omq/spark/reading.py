@@ -6,6 +6,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from omq.bulk.access import AHEAD
 from omq.bulk.ranges import Range
 from omq.spark.frozen_modules import freeze_loaded_modules
 from omq.spark.options import ReadOptions
@@ -36,11 +37,12 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
     freeze_loaded_modules()
     columns = to_arrow_schema(schema, timezone="UTC")
     with options.place.open() as access:
-        for part in partition.parts:
+        for number, part in enumerate(partition.parts, 1):
             yield from batches_from(
                 access,
                 part,
                 columns,
                 fail_on_data_loss=options.fail_on_data_loss,
                 hint="With failOnDataLoss=false they would be skipped.",
+                ahead=partition.parts[number : number + AHEAD],
             )
