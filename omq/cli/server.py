@@ -21,6 +21,7 @@ from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
+from omq.cli.scheduling import ask_for_short_turns
 from omq.config import Config, ConfigError, check, load
 from omq.counted import counted
 from omq.drivers.reasons import Refused
@@ -165,6 +166,7 @@ def main() -> None:
     faulthandler.enable()
     keep_freed_memory()
     look_seldom()
+    ask_for_short_turns()
     _tell_codec()
     log.info("up to %d descriptors, and every connection uses one", raise_limit())
     read = None if arguments.config is None else partial(configuration, arguments, passed)

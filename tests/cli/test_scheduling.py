@@ -1,0 +1,59 @@
+"""The server's thread asks the kernel for short turns (`omq.cli.scheduling`)."""
+
+import subprocess
+import sys
+
+import pytest
+
+from omq.cli import scheduling
+
+TURNS = """
+import ctypes, os, platform, threading
+from omq.cli.scheduling import _Attributes, ask_for_short_turns
+
+def turn():
+    attributes = _Attributes()
+    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
+    assert ctypes.CDLL(None).syscall(number, 0, ctypes.byref(attributes), ctypes.sizeof(attributes), 0) == 0
+    return attributes.runtime
+
+def show():
+    print(turn(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+show()
+print(ask_for_short_turns())
+show()
+thread = threading.Thread(target=show)
+thread.start()
+thread.join()
+"""
+
+
+def turns(*prefix: str) -> list[str]:
+    """Run the program: turn and niceness before, whether it was granted, then after it, and in a thread."""
+    command = [*prefix, sys.executable, "-c", TURNS]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+@pytest.mark.parametrize("prefix", [(), ("nice", "-n", "3")])
+def test_the_thread_that_asks_has_short_turns_and_its_niceness(prefix: tuple[str, ...]) -> None:
+    before, granted, after, thread = turns(*prefix)
+    if before.startswith("0 "):
+        pytest.skip("this kernel has no turns of different lengths")
+    nice = before.split()[1]
+    assert granted == "True"
+    assert after == f"{scheduling.TURN_NANOSECONDS} {nice}"
+    assert thread == (before if int(nice) >= 0 else after)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_another_policy_is_left_as_it_is() -> None:
+    program = (
+        "import os; from omq.cli.scheduling import ask_for_short_turns\n"
+        "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n"
+        "print(ask_for_short_turns(), os.sched_getscheduler(0) == os.SCHED_BATCH)"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.split() == ["False", "True"]
