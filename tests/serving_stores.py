@@ -106,7 +106,7 @@ class Serving:
 
     async def _wait_for(self, topic: str, enough: Callable[[int], bool]) -> int:
         with trio.fail_after(PATIENCE):
-            while not enough(messages := await self._messages(topic)):  # noqa: ASYNC110 (the server is elsewhere)
+            while not enough(messages := await self._messages(topic)):  # noqa: ASYNC110 - the server is elsewhere
                 await trio.sleep(0.01)
         return messages
 
@@ -119,7 +119,7 @@ class Serving:
     async def _wait_for_block(self, topic: str, messages: int) -> None:
         async with self._connect() as client:
             with trio.fail_after(PATIENCE):
-                while (await client.blocks(topic, 1, 1))[0].count < messages:  # noqa: ASYNC110 (as above)
+                while (await client.blocks(topic, 1, 1))[0].count < messages:  # noqa: ASYNC110 - as above
                     await trio.sleep(0.01)
 
     def delete(self, topic: str) -> None:

@@ -50,7 +50,7 @@ class ReadAhead(Generic[T], AbstractContextManager["ReadAhead[T]"]):
                     self._queue.put(item)
                     if self._over:
                         return
-        except Exception as raised:  # noqa: BLE001 (it is raised again where the items are taken)
+        except Exception as raised:  # noqa: BLE001 - it is raised again where the items are taken
             error = raised
         self._queue.put(_End(error))
 

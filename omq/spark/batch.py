@@ -29,7 +29,7 @@ class BatchReader(DataSourceReader):
         # If filter pushdown is off, Spark rejects a reader that overrides `pushFilters`, which it detects by
         # the `__func__` of the method. So expose the function of the base class there, as if nothing were
         # overridden; Spark calls the object itself only when filter pushdown is on.
-        self.pushFilters = _TakesFilters(self._bounds)  # type: ignore[method-assign]
+        self.pushFilters = _TakesFilters(self._bounds)  # type: ignore[method-assign]  # see above
 
     def partitions(self) -> Sequence[InputPartition]:
         with self._options.place.open() as access:

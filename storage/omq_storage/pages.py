@@ -55,7 +55,7 @@ class Entry:
 class Walk:
     """The result of a walk through a tree."""
 
-    counts: Counts = Counts()  # noqa: RUF009 (it is frozen)
+    counts: Counts = Counts()  # noqa: RUF009 - it is frozen
     highest: int = 0
     """Its highest page number."""
     trees: list[Tree] = field(default_factory=list)

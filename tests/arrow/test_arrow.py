@@ -257,7 +257,7 @@ def test_unreadable_topics_and_wrong_arguments_are_refused(source: str, tmp_path
     with pytest.raises(BadOptions, match="omqs://"):
         read_table("omq://localhost", "small", ca="a.pem")
     with pytest.raises(BadOptions, match="id must be bytes or str, not int"):
-        read_table("omq://localhost", "small", id=5)  # type: ignore[arg-type]
+        read_table("omq://localhost", "small", id=5)  # type: ignore[arg-type]  # the wrong type is the test
     with pytest.raises(BadOptions, match="needs no id"):
         read_table(tmp_path, "small", id="name:secret")
     with pytest.raises(StoreError, match="no store"):

@@ -205,9 +205,9 @@ def test_errors_are_raised_where_the_call_is(client: Client, topic: str) -> None
     with pytest.raises(ValueError, match="empty"):
         client.publish("", b"x")
     with pytest.raises(TypeError, match="encode it"):
-        client.publish(topic, "text")  # type: ignore[arg-type]
+        client.publish(topic, "text")  # type: ignore[arg-type]  # the wrong type is the test
     with pytest.raises(TypeError, match="encode it"):
-        client.publish_many(topic, [b"x", "text"])  # type: ignore[list-item]
+        client.publish_many(topic, [b"x", "text"])  # type: ignore[list-item]  # the wrong type is the test
     with pytest.raises(MessageTooLong):
         client.publish(topic, bytes(1 << 21))
     with pytest.raises(ServerError), client.sink("there is no such topic"):

@@ -18,7 +18,7 @@ def test_bad_addresses(url: str) -> None:
 def test_connect_is_at_the_top() -> None:
     assert omq.connect is connect
     with pytest.raises(AttributeError):
-        omq.disconnect  # noqa: B018
+        omq.disconnect  # noqa: B018 - to look it up must fail
 
 
 async def test_an_error_has_brackets_around_an_ipv6_address() -> None:

@@ -87,7 +87,7 @@ async def test_a_lone_message_leaves_at_once(client: Client) -> None:
 
 async def test_an_exception_in_the_block_confirms_nothing(client: Client) -> None:
     kept: list[Sink] = []
-    with pytest.raises(LookupError):  # noqa: PT012
+    with pytest.raises(LookupError):  # noqa: PT012 - the block of the sink ends with the exception
         async with client.sink("t") as sink:
             kept.append(sink)
             await sink.publish(b"one")
@@ -129,7 +129,7 @@ async def test_a_producer_may_send_messages_in_doubt_again(client: Client) -> No
     ("producer", "first"), [(b"", 1), (b"p" * 256, 1), (b"p", -1), (b"p", 2**64)], ids=repr
 )
 async def test_an_invalid_producer_is_refused(client: Client, producer: bytes, first: int) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence is not part of the interface
         client.sink("t", producer=producer, first=first)
 
 
@@ -164,7 +164,7 @@ async def test_messages_without_a_subscriber_are_reported(
 
 async def test_a_deleted_topic_ends_its_sink(server: Server, client: Client) -> None:
     async with connect_to(server) as other:
-        with pytest.raises(SinkFailed) as caught:  # noqa: PT012
+        with pytest.raises(SinkFailed) as caught:  # noqa: PT012 - any of the calls may fail first
             async with client.sink("t") as sink:
                 await sink.publish(b"one")
                 await other.delete("t")
@@ -187,7 +187,7 @@ async def test_a_message_that_is_too_long(open_omq: OpenServer) -> None:
 
 async def test_a_server_that_stops_confirms_nothing(open_omq: OpenServer, nursery: TaskGroup) -> None:
     running = await Running.start(nursery, open_omq())
-    with pytest.raises((ConnectionLost, SinkFailed)):  # noqa: PT012
+    with pytest.raises((ConnectionLost, SinkFailed)):  # noqa: PT012 - any of the calls may fail first
         async with running.connect() as client, client.sink("t") as sink:
             await sink.publish(b"one")
             await running.stop()
@@ -258,7 +258,7 @@ async def test_runs_and_replay(client: Client) -> None:
 
 
 async def test_null_messages_are_skipped(open_omq: OpenServer) -> None:
-    async with open_omq(feed_null_seconds=0.001) as server, connect_to(server) as client:  # noqa: SIM117
+    async with open_omq(feed_null_seconds=0.001) as server, connect_to(server) as client:  # noqa: SIM117 - one line would be too long
         async with client.feed("t") as feed, client.sink("t") as sink:
             for n in range(200):
                 await sink.publish(b"%d" % n)

@@ -98,7 +98,7 @@ def test_the_same_on_asyncio(
 
 def test_cancellation_as_asyncio_does_it(open_omq: OpenServer) -> None:
     async def main() -> None:
-        async with in_a_thread(open_omq()) as server, connect_to(server) as client:  # type: ignore[arg-type]
+        async with in_a_thread(open_omq()) as server, connect_to(server) as client:  # type: ignore[arg-type]  # `connect_to` uses the port only
             async with client.subscribe("t") as messages:
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.01):
@@ -110,7 +110,7 @@ def test_cancellation_as_asyncio_does_it(open_omq: OpenServer) -> None:
                 assert (await anext(messages)).body == b"x"
 
             async def publish() -> None:
-                async with connect_to(server) as other, other.sink("t") as sink:  # type: ignore[arg-type]
+                async with connect_to(server) as other, other.sink("t") as sink:  # type: ignore[arg-type]  # `connect_to` uses the port only
                     await sink.publish(b"y")
                     inside.set()
                     await asyncio.sleep(SECONDS)

@@ -81,7 +81,7 @@ class Page:
 
     def errors(self) -> list[str]:
         """Return what the browser's console has of errors, and forget it."""
-        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]  # Selenium has no type for it
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
 

@@ -238,7 +238,7 @@ async def test_the_rest_of_a_message_is_gone_with_its_topic(shared_drivers: Driv
     try:
         assert await client.channel.take() is None
     except MessageTruncated as torn:
-        assert str(torn) == "the topic was deleted"  # noqa: PT017 (either is right)
+        assert str(torn) == "the topic was deleted"  # noqa: PT017 - either is right
 
 
 @of_kinds()

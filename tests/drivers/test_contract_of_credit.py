@@ -24,6 +24,7 @@ from omq.drivers.seam import (
     Granted,
     Messages,
     Modified,
+    Outcome,
     Piece,
 )
 from omq.model import Delivery, Persistent, Sync
@@ -132,14 +133,14 @@ async def test_settle_counts_only_unsettled_messages_of_the_channel_once(
 @of_kinds(lambda kind: kind.is_broadcast)
 @OUTCOMES
 async def test_outcomes_change_nothing_in_a_broadcast_topic_but_credit(
-    drivers: Drivers, kind: Kind, outcome: object
+    drivers: Drivers, kind: Kind, outcome: Outcome
 ) -> None:
     driver = await drivers.topic(kind)
     client, other = Client(driver), Client(driver)
     client.request(3)
     await numbered(driver, 7)
     await client.read()
-    assert client.channel.settle(range(1, 3), outcome) == 2  # type: ignore[arg-type]
+    assert client.channel.settle(range(1, 3), outcome) == 2
     assert (await client.read()).ids == [1, 2, 3, 4, 5]
     assert (await other.read()).ids == [*range(1, 8)]
     client.close()

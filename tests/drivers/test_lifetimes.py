@@ -366,7 +366,7 @@ def test_a_held_topic_outlives_its_owner_until_it_is_released() -> None:
     deleted: list[int] = []
     owner = Ownership()
     for topic in range(4):
-        owner.add(topic, lambda topic=topic: deleted.append(topic))  # type: ignore[misc]
+        owner.add(topic, lambda topic=topic: deleted.append(topic))  # type: ignore[misc]  # a lambda with a default has no type
     early, late, gone = (owner.hold(topic) for topic in range(3))
     early()
     assert deleted == []  # its owner is still there
@@ -384,7 +384,7 @@ def test_an_owner_that_ends_in_steps_leaves_out_what_is_held() -> None:
     deleted: list[int] = []
     owner = Ownership()
     for topic in range(6):
-        owner.add(topic, lambda topic=topic: deleted.append(topic))  # type: ignore[misc]
+        owner.add(topic, lambda topic=topic: deleted.append(topic))  # type: ignore[misc]  # a lambda with a default has no type
     releases = [owner.hold(topic) for topic in (4, 5)]
     counts = []
     while owner.end(2):

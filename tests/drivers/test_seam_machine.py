@@ -241,7 +241,7 @@ class Machine:
         with trio.CancelScope() as self.pending:
             driver = self.driver
             try:
-                confirmation = await driver.post(*post)  # type: ignore[arg-type]
+                confirmation = await driver.post(*post)  # type: ignore[arg-type]  # `start_soon` passes objects
             except Refused as refused:
                 if not driver.deleted or refused.reason is not Reason.DELETED:
                     raise

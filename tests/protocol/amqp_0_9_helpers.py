@@ -67,7 +67,7 @@ def feed(connection: ServerConnection, octets: bytes) -> list[Event]:
 
 
 def tuned(
-    tune_ok: ConnectionTuneOk = ConnectionTuneOk(0, 0, 0),  # noqa: B008 (it is frozen)
+    tune_ok: ConnectionTuneOk = ConnectionTuneOk(0, 0, 0),  # noqa: B008 - it is frozen
     start_ok: ConnectionStartOk = START_OK,
     max_message: int = 1 << 20,
 ) -> tuple[ServerConnection, list[Event]]:

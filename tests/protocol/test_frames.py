@@ -131,7 +131,7 @@ def test_messages_of_a_run_are_whole_and_frozen() -> None:
     assert message == Message(1, 5, b"a")
     assert hash(message) == hash(Message(1, 5, b"a"))
     with pytest.raises(AttributeError):
-        message.id = 2  # type: ignore[misc]
+        message.id = 2  # type: ignore[misc]  # the assignment must fail
 
 
 @pytest.mark.parametrize(

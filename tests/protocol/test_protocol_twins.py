@@ -59,7 +59,7 @@ def outcome(call: Callable[[], Any]) -> Any:
     """Return the value of a call, or the type and text of its exception."""
     try:
         return call()
-    except Exception as error:  # noqa: BLE001 (any error at all must be the twin's)
+    except Exception as error:  # noqa: BLE001 - any error at all must be the twin's
         return type(error), str(error)
 
 
@@ -86,7 +86,7 @@ def test_scanning_envelopes(octets: bytes, longest: int, filled: bool) -> None:
     found = []
     for scan in (dmp_reader.scan, dmp_reader.scan_plain):
         start = ([b"a"], [NAMED_OCTETS], [2]) if filled else ([], [], [])
-        run: tuple[list[bytes], list[bytes], list[int]] = tuple(map(list, start))  # type: ignore[assignment]
+        run: tuple[list[bytes], list[bytes], list[int]] = tuple(map(list, start))  # type: ignore[assignment]  # a tuple of unknown length
         found.append((outcome(lambda scan=scan, run=run: scan(octets, longest, *run)), run))  # type: ignore[misc]  # a lambda with a default has no type
     assert found[0] == found[1]
 
@@ -188,7 +188,7 @@ def test_envelopes_as_batches(octets: bytes, cuts: list[int]) -> None:
     reader = EnvelopeReader(100)
     try:
         for piece in pieces:
-            expected.append(reader.feed(piece))  # noqa: PERF401 (those before an error count)
+            expected.append(reader.feed(piece))  # noqa: PERF401 - those before an error count
     except EnvelopeError as error:
         expected += [error.before, str(error)]
     for compiled in (True, False):
@@ -198,7 +198,7 @@ def test_envelopes_as_batches(octets: bytes, cuts: list[int]) -> None:
             patch.setattr(codec, "COMPILED", compiled)
             try:
                 for piece in pieces:
-                    found.append(reader.feed_batch(piece))  # noqa: PERF401
+                    found.append(reader.feed_batch(piece))  # noqa: PERF401 - those before an error count
             except EnvelopeError as error:
                 found += [error.batch, str(error)]
         runs = [
@@ -363,7 +363,7 @@ def test_odd_lines_are_read_in_turns() -> None:
     reader = lines.LineReader(1000)
     turns = list(reader.reads(whole))
     assert len(turns) >= 4
-    assert max(sum(event.batch.count for event in events) for events in turns) < 300  # type: ignore[union-attr]
+    assert max(sum(event.batch.count for event in events) for events in turns) < 300  # type: ignore[union-attr]  # every event is a batch here
     assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
 
 

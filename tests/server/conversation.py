@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,12 +221,11 @@ class Host:
         opened = trio.socket.socket()
         if receive_octets is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_octets)
-        try:
+        with ExitStack() as unconnected:
+            unconnected.callback(opened.close)
             with trio.fail_after(PATIENCE):
                 await opened.connect(("127.0.0.1", self.port))
-        except BaseException:  # nobody else closes it
-            opened.close()
-            raise
+            unconnected.pop_all()
         return self.opened(trio.SocketStream(opened))
 
     async def connect(self, receive_octets: int | None = None) -> Conversation:
@@ -365,7 +364,7 @@ async def declared(host: Host, types: bytes, topic: bytes = b"t") -> Conversatio
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait for something that takes a moment."""
     with trio.fail_after(PATIENCE):
-        while not condition():  # noqa: ASYNC110 (there is no event for what goes on inside a server)
+        while not condition():  # noqa: ASYNC110 - there is no event for what goes on inside a server
             await trio.sleep(0.002)
 
 

@@ -41,7 +41,7 @@ async def fill(client: Conversation, topic: bytes) -> int:
             await client.send(publish(topic, [b"x" * octets] * 5))
             await client.say(b"(Confirm 1)")
             answers = [await client.frame()]
-            while not (isinstance(answers[-1], Confirmed) or b"Confirm" in answers[-1].text):  # type: ignore[union-attr]
+            while not (isinstance(answers[-1], Confirmed) or b"Confirm" in answers[-1].text):  # type: ignore[union-attr]  # the other answers are Errors
                 answers.append(await client.frame())
             if isinstance(answers[0], Error):
                 assert b"the disk is full" in answers[0].text

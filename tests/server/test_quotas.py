@@ -52,7 +52,7 @@ def spent(command: bytes, whose: bytes, most: int, what: bytes) -> bytes:
 
 Command = Callable[[int], bytes]
 
-DECLARE: Command = lambda number: b"(Declare t%d Broadcast Transient)" % number  # noqa: E731
+DECLARE: Command = lambda number: b"(Declare t%d Broadcast Transient)" % number  # noqa: E731 - a lambda as in the cases below
 KINDS = [
     pytest.param("max_topics", b"topics", DECLARE, Declared, id="topics"),
     pytest.param("max_leases", b"unused leases", lambda number: b"(Put t)", Leased, id="leases"),

@@ -362,7 +362,7 @@ async def test_a_websocket_inside_tls(store: Path, authority: Authority) -> None
         )
         stream = WebSocketStream(secure, "https://127.0.0.1")
         await stream.open("127.0.0.1")
-        client = Conversation(stream)  # type: ignore[arg-type]
+        client = Conversation(stream)  # type: ignore[arg-type]  # it has the methods of a SocketStream that are used
         await client.send(VERSION_ONE + CONNECT)
         assert await client.octets(8) == VERSION_ONE
         await client.say(b"(Subscribe prices From_current)")

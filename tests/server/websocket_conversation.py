@@ -39,7 +39,7 @@ class WebSocketStream:
     @property
     def socket(self) -> Any:
         """The socket below."""
-        return self.stream.socket  # type: ignore[attr-defined]
+        return self.stream.socket  # type: ignore[attr-defined]  # the stream below is one of a plain socket
 
     def setsockopt(self, *option: int) -> None:
         """Set an option of the socket below."""
@@ -107,7 +107,7 @@ async def open_websocket(
     stream = WebSocketStream(plain.stream, origin)
     with trio.fail_after(PATIENCE):
         await stream.open(f"127.0.0.1:{host.port}")
-    return Conversation(stream)  # type: ignore[arg-type]
+    return Conversation(stream)  # type: ignore[arg-type]  # it has the methods of a SocketStream that are used
 
 
 async def connect_websocket(host: Host, receive_octets: int | None = None) -> Conversation:

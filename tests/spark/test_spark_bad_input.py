@@ -114,7 +114,7 @@ WRONG = [
 def test_options_that_make_no_sense(options: dict[str, str], sentence: str) -> None:
     """They are refused where Spark plans, which asks the source just as this does."""
     source = OmqDataSource(spelled(options))
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the sentence is looked at below)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence is looked at below
         source.reader(source.schema())
     assert sentence in str(caught.value)
 

@@ -135,7 +135,7 @@ def test_a_server_that_dies_and_comes_back_has_every_row_once(spark: SparkSessio
     authority = Authority(tmp_path / "authority")
     settings = secured(authority)
     over = threading.Event()
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
     with serving(tmp_path / "store", security=settings) as first:
         port = first.running.port
 
@@ -145,7 +145,7 @@ def test_a_server_that_dies_and_comes_back_has_every_row_once(spark: SparkSessio
                 first.kill()
                 with serving(first.store, port=port, security=settings):
                     over.wait()
-            except BaseException as error:  # noqa: BLE001 (it is raised again below)
+            except Exception as error:  # noqa: BLE001 - it is raised again below
                 errors.append(error)
 
         keeper = threading.Thread(target=restart)

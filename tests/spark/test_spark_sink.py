@@ -152,7 +152,7 @@ def test_a_server_that_is_restarted_while_rows_are_written(spark: SparkSession, 
     """Whatever was in doubt is sent again, and nothing of it is stored twice."""
     store = tmp_path / "store"
     written = threading.Event()
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
 
     def is_time_to_kill(before: int, messages: int) -> bool:
         return messages > before or written.is_set()
@@ -166,7 +166,7 @@ def test_a_server_that_is_restarted_while_rows_are_written(spark: SparkSession, 
                     server.kill()
             with serving(store, port=port):
                 written.wait()
-        except BaseException as error:  # noqa: BLE001 (it is raised again below)
+        except Exception as error:  # noqa: BLE001 - it is raised again below
             errors.append(error)
 
     with reserved_port() as port:

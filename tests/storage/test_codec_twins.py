@@ -43,7 +43,7 @@ def outcome(call: Callable[[], Any]) -> Any:
     """Return the value of a call, or the type and text of its exception."""
     try:
         return call()
-    except Exception as error:  # noqa: BLE001 (any error at all must be the twin's)
+    except Exception as error:  # noqa: BLE001 - any error at all must be the twin's
         return type(error), str(error)
 
 

@@ -121,7 +121,7 @@ def test_positions(environment: Environment) -> None:
 
 def test_many_threads_at_once(environment: Environment) -> None:
     """Readers see consistent states only, whatever the writer, merging and checkpoints do meanwhile."""
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
     done = threading.Event()
 
     def read() -> None:
@@ -132,14 +132,14 @@ def test_many_threads_at_once(environment: Environment) -> None:
                 for before, after in pairwise(blocks):
                     assert after.first <= before.next < after.next
                 assert all(body.startswith(b"1/%d " % message) for message, body in bodies_of(blocks))
-        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+        except Exception as error:  # noqa: BLE001 - handed to the test's own thread
             failures.append(error)
 
     def check() -> None:
         try:
             while not done.is_set():
                 environment.checkpoint()
-        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+        except Exception as error:  # noqa: BLE001 - handed to the test's own thread
             failures.append(error)
 
     threads = [threading.Thread(target=read) for _ in range(2)] + [threading.Thread(target=check)]

@@ -52,7 +52,7 @@ def _look_at(block: Block) -> None:
             assert block.gather(hands) == b"".join(frames[::2])
             assert block.after(block.last) == frames[-1]
             found: list[object] = []
-            end = take_messages(bytes(block.frames), 0, 1 << 20, found)  # type: ignore[arg-type]
+            end = take_messages(bytes(block.frames), 0, 1 << 20, found)  # type: ignore[arg-type]  # a list of objects takes all frames
             seen.append((dmp_writer.of_block(block, hands), found, end))
     for other in seen[1:]:
         assert other == seen[0]

@@ -82,7 +82,7 @@ def try_case(kind: Callable[[Random, Any], None], random: Random, native: Any) -
         kind(random, native)
     except BROKEN:
         raise
-    except Exception as error:  # noqa: BLE001 (hostile arguments may be answered with any of them)
+    except Exception as error:  # noqa: BLE001 - hostile arguments may be answered with any of them
         str(error)  # which must be possible
 
 
@@ -219,7 +219,7 @@ def cut_blocks(random: Random, native: Any) -> None:
                 same(found, expected)
         except BROKEN:
             raise
-        except Exception:  # noqa: BLE001, S110 (an answer; the next call is still to be made)
+        except Exception:  # noqa: BLE001, S110 - an answer; the next call is still to be made
             pass
 
 

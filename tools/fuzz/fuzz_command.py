@@ -86,7 +86,7 @@ def _try_one(targets: list[Target], data: bytes) -> int:
     for target in targets:
         try:
             target.check(data)
-        except Exception:  # noqa: BLE001 (whatever comes out is what was looked for)
+        except Exception:  # noqa: BLE001 - whatever comes out is what was looked for
             traceback.print_exc()
             return 1
         print(f"{target.name}: nothing wrong with {len(data)} octets")
