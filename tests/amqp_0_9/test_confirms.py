@@ -6,7 +6,7 @@ import pytest
 
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.reasons import Failure, Reason
-from omq.protocol.amqp_0_9.frames import method_frame
+from omq.protocol.amqp_0_9.frames import ack_frame, method_frame
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack, Method
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.posts import ChannelPost, Group
@@ -33,6 +33,13 @@ def test_confirms_that_are_not_collected_are_held_as_one() -> None:
     assert confirms.unconfirmed == 20_000
     assert confirms.collect() == frames(BasicAck(20_000, multiple=True))
     assert confirms.unconfirmed == 0
+
+
+@pytest.mark.parametrize("channel", [1, 2047])
+@pytest.mark.parametrize("tag", [1, 1 << 40, (1 << 64) - 1])
+@pytest.mark.parametrize("multiple", [False, True])
+def test_a_confirm_is_the_frame_of_its_method(channel: int, tag: int, multiple: bool) -> None:
+    assert ack_frame(channel, tag, multiple=multiple) == method_frame(channel, BasicAck(tag, multiple))
 
 
 @pytest.mark.parametrize("place", [0, 1, 150, 299])

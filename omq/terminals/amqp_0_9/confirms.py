@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from omq.protocol.amqp_0_9.frames import method_frame
-from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack
+from omq.protocol.amqp_0_9.frames import ack_frame, method_frame
+from omq.protocol.amqp_0_9.methods import BasicNack
 from omq.terminals.amqp_0_9.posts import ChannelPost
 
 MOST_APART = 64
@@ -61,8 +61,7 @@ class Confirms:
     def _acked(self, frames: list[bytes], begin: int, end: int) -> None:
         """Add the Ack for the messages from `begin` to before `end`, which are safe."""
         if begin < end:
-            ack = BasicAck(end - 1, multiple=end - begin > 1)
-            frames.append(method_frame(self._channel, ack))
+            frames.append(ack_frame(self._channel, end - 1, multiple=end - begin > 1))
 
 
 def _succeeded(posted: ChannelPost) -> bool:

@@ -307,7 +307,7 @@ class AmqpTerminal:
         may_send = True
         if (self._outbox or self._changed) and (answers := self._answers()):
             self._sender.send_at_once(answers, ())
-            may_send = self._sender.may_send_at_once()
+            may_send = bool(self._woken) and self._sender.may_send_at_once()
         woken, self._woken = self._woken, {}
         for consumer in woken:
             if may_send:
