@@ -47,6 +47,7 @@ from omq.exchanges.types import DEFAULT, RESERVED, Destination, DestinationKind,
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
+from omq.watching import Limits
 from omq_storage.batches import Batch
 
 Target = Driver
@@ -268,15 +269,24 @@ class Topology:
         check_forwarding(self._check, options.dead_letter_exchange, options.dead_letter_key)
         return _state(await self._catalogue.declare_queue(name, options, self._owner, self._admit(name)))
 
-    async def declare_stream(self, name: bytes, sync: Sync | None) -> QueueState:
-        """Return the persistent broadcast topic with this name; make it if there is none. Raises Refused."""
+    async def declare_stream(
+        self, name: bytes, sync: Sync | None, most_octets: int | None, most_ms: int | None
+    ) -> QueueState:
+        """Return the persistent broadcast topic with this name; make it if there is none, with the limits of
+        its retention that are not None. One that exists must have these. Raises Refused.
+        """
+        limits = Limits(most_octets, most_ms)
         if name.startswith(RESERVED):
             raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
         self._check(Right.DECLARE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
             driver = await self._catalogue.declare(
-                name, Delivery.BROADCAST, Persistent(sync or self._session.durable_sync), self._admit(name)
+                name,
+                Delivery.BROADCAST,
+                Persistent(sync or self._session.durable_sync),
+                self._admit(name),
+                retention=limits,
             )
         check_user(driver.lifetime, self._owner)
         what = f"queue {quoted(name)}"
@@ -284,7 +294,24 @@ class Topology:
             raise Inequivalent(what, "x-queue-type", "'stream'", "'classic'")
         if not driver.is_persistent:
             raise Inequivalent(what, "durable", "'true'", "'false'")
+        self._check_limits(driver, limits)
         return _state(driver)
+
+    def _check_limits(self, driver: Driver, limits: Limits) -> None:
+        """Raise Refused unless a stream has the limits that are not None, or those of the configuration where
+        they are lower.
+        """
+        octets, seconds = driver.retention
+        ms = None if seconds is None else round(seconds * 1000)
+        lower = self._catalogue.retention_for(driver.topic.topic, limits) or limits
+        what = f"queue {quoted(driver.topic.topic)}"
+        if limits.octets is not None and octets not in (limits.octets, lower.octets):
+            raise Inequivalent(
+                what, "x-max-length-bytes", f"'{limits.octets}'", "none" if octets is None else f"'{octets}'"
+            )
+        if limits.ms is not None and ms not in (limits.ms, lower.ms):
+            current = None if ms is None else f"'{ms / 1000:g}s'"
+            raise Inequivalent(what, "x-max-age", f"'{limits.ms / 1000:g}s'", current or "none")
 
     async def make_reply_queue(self) -> bytes:
         """Make the queue of this connection for replies, and return its name. Raises Refused."""
