@@ -1,7 +1,7 @@
 """The modules of PySpark, compiled in the archive from which Spark's Python processes import them.
 
 Spark puts archives before the installed package, and Python keeps no bytecode of what it imports from an
-archive. A query has several processes started, and each would compile for half a second. As a program this adds
+archive. A query starts several processes, and each would compile for half a second. As a program this adds
 the bytecode to the archives of the installed PySpark; `tools/test` runs it.
 """
 
