@@ -34,7 +34,7 @@ from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
-from omq.protocol.omq import frames, lines, sexp
+from omq.protocol.omq import atoms, frames, lines, sexp
 from omq.protocol.steps import finished
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, encode
@@ -303,8 +303,10 @@ def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | No
     """Return what a sexp is, or what is wrong with it, when a step has at most N `octets`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
-        for name in ("_STEP", "_CHUNK", "_TOKENS_CHUNK"):
-            patch.setattr(sexp, name, octets)
+        for module in (atoms, sexp):
+            patch.setattr(module, "STEP", octets)
+            patch.setattr(module, "CHUNK", octets)
+        patch.setattr(sexp, "TOKENS_CHUNK", octets)
         return outcome(lambda: sexp.read(text, max_depth, max_tokens))
 
 
