@@ -31,7 +31,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
-from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
@@ -41,7 +41,7 @@ from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import RoutedPart
 from omq.exchanges.types import DEFAULT, RESERVED, Destination, DestinationKind, Exchange, alternate_exchange
 from omq.logs import quoted
@@ -121,7 +121,7 @@ class Getter:
 class Topology:
     """The exchanges and queues, as one connection may use them. Call `close` when it ends."""
 
-    def __init__(self, session: Session, catalogue: Catalogue, exchanges: Exchanges) -> None:
+    def __init__(self, session: Session, catalogue: Catalogue, exchanges: ExchangeRegistry) -> None:
         self._session = session
         self._catalogue = catalogue
         self._exchanges = exchanges
@@ -181,10 +181,10 @@ class Topology:
         return offer_or_spill(driver, batch, heads)
 
     async def taken(
-        self, driver: Driver, batch: Batch, heads: Sequence[bytes], place: NoRoom
+        self, driver: Driver, batch: Batch, heads: Sequence[bytes], pending: PendingOffer
     ) -> Confirmation:
-        """Wait until a topic accepts messages that have this place since `offer`. Raises Refused."""
-        return await taken_or_spilled(driver, batch, heads, place)
+        """Wait until a topic accepts the messages of a pending offer. Raises Refused."""
+        return await taken_or_spilled(driver, batch, heads, pending)
 
     @property
     def max_message_bytes(self) -> int:
@@ -213,7 +213,7 @@ class Topology:
         auto_delete: bool,
         internal: bool,
     ) -> None:
-        """See `Exchanges.declare`. Raises Refused."""
+        """See `ExchangeRegistry.declare`. Raises Refused."""
         if not name.startswith(RESERVED):  # which exist, or are refused to everybody
             self._check(Right.DECLARE, name)
             check_forwarding(self._check, alternate_exchange(name, arguments), None)
