@@ -93,7 +93,7 @@ def test_many_topics_and_publishers_have_figures(tmp_path: Path) -> None:
 
 
 def test_steps_are_measured_with_each_codec() -> None:
-    result = run_bench("--steps")
+    result = run_bench("--steps", "--runs=1")
     assert result.returncode == 0, result.stderr
     heading, _, *rows = result.stdout.splitlines()
     assert "plain, ns an octet" in heading

@@ -416,7 +416,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for each in STOPPING:
         signal.signal(each, interrupt)
     if arguments.steps:
-        return print_steps()
+        return print_steps(arguments.runs)
     settings = Settings(
         seconds=arguments.seconds,
         weak_flush_seconds=arguments.weak_flush_seconds,

@@ -20,7 +20,6 @@ from omq.protocol.omq.lines import LineReader
 from omq_storage import codec
 
 MIB = 1 << 20
-RUNS = 5
 READ_OCTETS = 512 << 10
 """The greatest size of one read of a connection."""
 
@@ -93,16 +92,16 @@ class Figure:
     """The longest step in milliseconds."""
 
 
-def figures() -> Iterator[Figure]:
+def figures(runs: int) -> Iterator[Figure]:
     """Yield each kind of input, with the codec that is in use."""
     for kind, line in LINES.items():
-        yield _measured(kind, len(line) + 1, lambda line=line: _read_lines(line + b"\n"))  # type: ignore[misc]  # a lambda with a default has no type
+        yield _measured(kind, len(line) + 1, runs, lambda line=line: _read_lines(line + b"\n"))  # type: ignore[misc]  # a lambda with a default has no type
     for kind, line in MANY_LINES.items():
         octets = line * (READ_OCTETS // len(line))
-        yield _measured(kind, len(octets), lambda octets=octets: _read_lines(octets))  # type: ignore[misc]  # a lambda with a default has no type
+        yield _measured(kind, len(octets), runs, lambda octets=octets: _read_lines(octets))  # type: ignore[misc]  # a lambda with a default has no type
     for kind, envelope in ENVELOPES.items():
         octets = envelope * (READ_OCTETS // len(envelope))
-        yield _measured(kind, len(octets), lambda octets=octets: _read_envelopes(octets))  # type: ignore[misc]  # a lambda with a default has no type
+        yield _measured(kind, len(octets), runs, lambda octets=octets: _read_envelopes(octets))  # type: ignore[misc]  # a lambda with a default has no type
 
 
 def _read_lines(octets: bytes) -> Iterator[Any]:
@@ -116,12 +115,12 @@ def _read_envelopes(octets: bytes) -> Iterator[Any]:
     return EnvelopeReader().reading(octets)
 
 
-def _measured(kind: str, octets: int, begin: Callable[[], Iterator[Any]]) -> Figure:
-    """Measure processor time, so that other programs count little: of several runs, the least time of each
+def _measured(kind: str, octets: int, count: int, begin: Callable[[], Iterator[Any]]) -> Figure:
+    """Measure processor time, so that other programs count little: of `count` runs, the least time of each
     step. All runs have the same steps.
     """
     runs: list[list[float]] = []
-    for _ in range(RUNS):
+    for _ in range(count):
         gc.collect()
         gc.disable()  # the server looks for garbage seldom
         steps = begin()
@@ -137,7 +136,7 @@ def _measured(kind: str, octets: int, begin: Callable[[], Iterator[Any]]) -> Fig
     return Figure(kind, octets, sum(least) * 1e9 / octets, max(least) * 1e3)
 
 
-def print_steps() -> int:
+def print_steps(runs: int) -> int:
     """Measure both codecs, as far as they are here, and print a table in Markdown."""
     codecs: dict[str, dict[str, Figure]] = {}
     before = codec.COMPILED
@@ -146,7 +145,7 @@ def print_steps() -> int:
             if compiled and not before:
                 continue
             codec.COMPILED = compiled
-            codecs[name] = {figure.kind: figure for figure in figures()}
+            codecs[name] = {figure.kind: figure for figure in figures(runs)}
     finally:
         codec.COMPILED = before
     print("| input | " + " | ".join(f"{name}, ns an octet | longest step in ms" for name in codecs) + " |")
