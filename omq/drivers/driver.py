@@ -311,8 +311,7 @@ class Driver(StoredReads):
         except Exception as problem:  # a defect fails this post, and not the connection from which it came
             raise Refused.of(self.log_failure(problem)) from problem
         finally:
-            if octets != kept:
-                self.free(octets - kept)
+            self.free(octets - kept)  # of none, too: a broadcast topic admits its next publisher then
 
     def log_failure(self, problem: Exception) -> Failure:
         """Log a problem with a post, and return the failure for its publisher."""
