@@ -1,7 +1,9 @@
 """However many connections have much to send, the sockets are looked at again soon."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import trio
@@ -10,14 +12,18 @@ from trio.testing import wait_all_tasks_blocked
 from omq.drivers.seam import Flow
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
-from omq.terminals.connection.pace import ROUND_OCTETS, ROUND_TURNS, Pace
+from omq.terminals.connection.pace import MOST_TURNS, ROUND_OCTETS, TURN_OCTETS, Pace
 from omq.terminals.connection.sender import LEAST_SHARED_OCTETS, MOST_SHARED_OCTETS, Sender
 from omq.terminals.connection.transport import Transport
 
 from .conversation import PATIENCE
 from .test_sender import Terminal
+from .transports import connected
 
-CROWD = 8 * ROUND_TURNS
+BEGUN = ROUND_OCTETS // TURN_OCTETS
+"""The most turns that begin in a round before others wait."""
+
+CROWD = 4 * BEGUN
 
 
 class Flood:
@@ -101,7 +107,7 @@ async def test_a_round_sends_no_more_than_its_octets() -> None:
         seen = await crowd.rounds(lambda: crowd.sent == whole)
         # In the first round nobody is known to send much. A turn that has begun is completed.
         most = max(after - before for before, after in pairwise(seen[len(seen) // 4 :]))
-        assert most <= ROUND_OCTETS + 2 * ROUND_TURNS * MOST_SHARED_OCTETS < CROWD * MOST_SHARED_OCTETS
+        assert most <= ROUND_OCTETS + MOST_TURNS * MOST_SHARED_OCTETS < CROWD * MOST_SHARED_OCTETS
         assert pace.waiting == 0
 
 
@@ -118,34 +124,79 @@ async def test_a_light_sender_does_not_wait_for_heavy_ones() -> None:
         assert pace.waiting >= 1
 
 
-async def test_the_turns_that_wait_continue_in_their_order_a_few_in_each_round() -> None:
+async def test_a_round_has_few_turns_however_little_they_send() -> None:
     pace = Pace()
-    order: list[int] = []
+    async with crowd_of(pace) as crowd:
+        for _ in range(CROWD):
+            await crowd.add(1, 4)
+        seen = await crowd.rounds(lambda: crowd.sent == CROWD * 4)
+        # This task sees a part of two rounds at most.
+        most = max(after - before for before, after in pairwise(seen))
+        assert most <= 2 * max(BEGUN, MOST_TURNS) < CROWD
+        assert pace.waiting == 0
 
-    async def turn(number: int) -> None:
-        await pace.wait()
-        order.append(number)
-        pace.spend(1)
 
-    async with trio.open_nursery() as nursery:
-        pace.spend(ROUND_OCTETS - 1)
-        assert not pace.is_spent
-        pace.spend(1)
-        assert pace.is_spent
-        for number in range(3 * ROUND_TURNS + 1):
-            nursery.start_soon(turn, number)
-            await wait_all_tasks_blocked()
-        assert (pace.waiting, order) == (3 * ROUND_TURNS + 1, [])
+async def test_a_waiting_connection_is_woken_when_it_may_send() -> None:
+    pace = Pace()
+    async with crowd_of(pace) as crowd:
+        senders = [await crowd.add(1, 1) for _ in range(CROWD)]
+        await crowd.rounds(lambda: crowd.sent == CROWD)
+        await wait_all_tasks_blocked()
+        for sender in senders:
+            sender.ready(Flood(sender, 1, 1))
+        woken = sum(sender.signal.is_set for sender in senders)
+        assert (woken, pace.waiting) == (BEGUN, CROWD - woken)
+        await crowd.rounds(lambda: crowd.sent == 2 * CROWD)
+        assert pace.waiting == 0
+
+
+async def test_connections_whose_clients_take_more_at_the_same_time_go_on_in_turns() -> None:
+    pace = Pace()
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         nursery.start_soon(pace.run)
+        pairs = [await stack.enter_async_context(connected()) for _ in range(CROWD)]
+        for transport, _ in pairs:
+            transport.pace = pace
+            nursery.start_soon(transport.send, bytes(MOST_SHARED_OCTETS))
+        await wait_all_tasks_blocked()
+        before = [transport.sent for transport, _ in pairs]
+        for _, stream in pairs:
+            os.read(stream.socket.fileno(), MOST_SHARED_OCTETS)
         seen = [0]
         with trio.fail_after(PATIENCE):
-            while len(order) < 3 * ROUND_TURNS + 1:
+            while seen[-1] < CROWD:
+                await trio.lowlevel.checkpoint()
+                now = [transport.sent for transport, _ in pairs]
+                seen.append(sum(after > earlier for earlier, after in zip(before, now, strict=True)))
+        assert max(after - before for before, after in pairwise(seen)) <= 2 * BEGUN < CROWD
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_turns_that_wait_begin_in_their_order_a_few_in_each_round() -> None:
+    pace = Pace()
+    order: list[tuple[str, int]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pace.run)
+        await wait_all_tasks_blocked()
+        for number in range(BEGUN):
+            assert pace.begin(partial(order.append, ("none", number)), is_heavy=False)
+        for number in range(2 * MOST_TURNS):
+            assert not pace.begin(partial(order.append, ("heavy", number)), is_heavy=True)
+        for number in range(MOST_TURNS + 1):
+            assert not pace.begin(partial(order.append, ("light", number)), is_heavy=False)
+        whole = pace.waiting
+        seen = [0]
+        with trio.fail_after(PATIENCE):
+            while len(order) < whole:
                 await trio.lowlevel.checkpoint()
                 seen.append(len(order))
         # Trio runs the tasks of one round in any order: this one saw a part of two rounds at most.
-        assert max(after - before for before, after in pairwise(seen)) <= 2 * ROUND_TURNS
-        for first in range(0, 3 * ROUND_TURNS, ROUND_TURNS):
-            assert sorted(order[first : first + ROUND_TURNS]) == [*range(first, first + ROUND_TURNS)]
+        assert max(after - before for before, after in pairwise(seen)) <= 3 * MOST_TURNS
+        for kind in ("heavy", "light"):
+            numbers = [number for which, number in order if which == kind]
+            assert numbers == sorted(numbers)
+        assert order.index(("light", MOST_TURNS)) < order.index(("heavy", 2 * MOST_TURNS - 1))
         await wait_all_tasks_blocked()
-        assert (pace.waiting, pace.is_spent) == (0, False)
+        assert pace.waiting == 0
+        assert pace.begin(lambda: None, is_heavy=True)
         nursery.cancel_scope.cancel()

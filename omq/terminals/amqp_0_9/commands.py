@@ -217,9 +217,7 @@ class Commands:
             name = method.queue or self._topology.generate()
             options = options_of(method)
             if isinstance(options, StreamDeclared):
-                state = await self._topology.declare_stream(
-                    name, options.sync, options.most_octets, options.most_ms
-                )
+                state = await self._topology.declare_stream(name, options.sync)
             else:
                 state = await self._topology.declare_queue(name, options)
         channel.last_queue = state.name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from omq import model
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, CreditKind, CursorChannel, EndReason
+from omq.drivers.seam import Channel, CreditKind, EndReason, Flow
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
@@ -67,7 +67,7 @@ class Consumer:
         self._closed = False
 
     @property
-    def flow(self) -> CursorChannel | None:
+    def flow(self) -> Flow | None:
         return None
 
     def open(self, channel: Channel) -> None:

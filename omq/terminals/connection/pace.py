@@ -2,12 +2,22 @@
 
 In one round of its scheduler Trio runs every task that is ready once, and only then looks which sockets have
 input. If two hundred subscribers are ready at once, and the turn of each sends 256 KiB, a round takes as long
-as copying 50 MiB, and everybody's input waits for it.
+as copying 50 MiB, and everybody's input waits for it. Even if each of them sends a single small message, the
+system calls take 10 ms.
 
-So a round has a number of octets. When they are sent, the turns of other connections wait, in the order in
-which they came, and a few of them continue in each of the following rounds. Answers and pings do not wait,
-nor do the turns of a connection that sent little in its last turn.
+So a round has a number of octets, and a turn counts some octets for its system call besides those that it
+sends. When they are used up, the turns of other connections wait, and a few of them begin in each of the
+following rounds, in the order in which they came: fewer if the rounds become long. Turns
+of connections that sent little in their last turn do not wait for those that sent much. Answers, pings, and
+messages that are pushed do not wait at all.
+
+The task of a connection need not run to wait: it is woken when its turn may begin.
 """
+
+import time
+from collections import deque
+from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -16,46 +26,75 @@ from omq.drivers.signal import Signal
 ROUND_OCTETS = 1 << 20
 """After this number of octets no turn begins in a round. To copy them takes up to a millisecond."""
 
-ROUND_TURNS = 4
-"""How many waiting turns a round continues with: each sends 256 KiB at most. With 16 turns the round trip of
-another client beside 200 subscribers took two to four times as long.
+TURN_OCTETS = 64 << 10
+"""What a turn counts besides the octets that it sends: it takes some 0.1 ms to send a little."""
+
+MOST_TURNS = 8
+"""The most waiting turns that begin in a round, of connections that sent little in their last turn. Of others
+half as many begin: each sends 256 KiB at most.
 """
+
+ROUND_SECONDS = 0.002
+"""The processor time of a round above which fewer turns begin in the next one."""
 
 
 class Pace:
-    """The pace of all connections of a server. `run` is its task."""
+    """The pace of all connections of a server. `run` is its task: before it runs, no turn waits."""
 
     def __init__(self) -> None:
-        self._left = ROUND_OCTETS
-        self._waiting = trio.lowlevel.ParkingLot()
+        self.left = inf
+        """The octets of this round. A turn that does not use them up may subtract its own."""
+        self._light: deque[Callable[[], None]] = deque()
+        self._heavy: deque[Callable[[], None]] = deque()
+        self._going_on = 0
+        """How many turns may go on in this round although it is spent."""
         self._is_spent = Signal()
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether a turn must `wait` before it begins."""
-        return self._left <= 0
 
     @property
     def waiting(self) -> int:
         """The number of waiting turns."""
-        return len(self._waiting)
+        return len(self._light) + len(self._heavy)
+
+    def begin(self, admitted: Callable[[], None], *, is_heavy: bool) -> bool:
+        """Return whether a turn may begin in this round. If not, `admitted` is called when it may."""
+        if self.left > 0:
+            self.spend(TURN_OCTETS)
+            return True
+        (self._heavy if is_heavy else self._light).append(admitted)
+        return False
 
     def spend(self, octets: int) -> None:
         """Count what a turn has sent."""
-        self._left -= octets
-        if self._left <= 0:
+        self.left -= octets
+        if self.left <= 0:
             self._is_spent.set()
 
-    async def wait(self) -> None:
-        """Wait for a round that continues with this turn."""
-        await self._waiting.park()
+    async def turn(self) -> None:
+        """Wait until a turn may go on whose connection has accepted a part of what it sends."""
+        if self.left <= 0 and self._going_on:
+            self._going_on -= 1  # to wait takes another step of the task
+            return
+        signal = Signal()
+        if not self.begin(signal.set, is_heavy=True):
+            await signal.wait()
 
     async def run(self) -> None:
         """Begin the rounds, until cancelled."""
+        self.left = ROUND_OCTETS
+        turns = MOST_TURNS
         while True:
             await self._is_spent.wait()
-            while self._left <= 0 or self._waiting:
+            while self.left <= 0 or self.waiting:
+                begun = time.thread_time()
                 await trio.lowlevel.checkpoint()
-                # Those that continue come before any new one: nobody begins while others wait.
-                self._left = 0 if len(self._waiting) > ROUND_TURNS else ROUND_OCTETS
-                self._waiting.unpark(count=ROUND_TURNS)
+                is_long = time.thread_time() - begun > ROUND_SECONDS
+                turns = max(1, turns // 2) if is_long else min(turns + 1, MOST_TURNS)
+                self._going_on = MOST_TURNS
+                self._admit(self._light, turns)
+                self._admit(self._heavy, (turns + 1) // 2)
+                # Those that wait come before any new one: nobody begins while others wait.
+                self.left = 0 if self.waiting else ROUND_OCTETS
+
+    def _admit(self, turns: deque[Callable[[], None]], most: int) -> None:
+        for _ in range(min(most, len(turns))):
+            turns.popleft()()

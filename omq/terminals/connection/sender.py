@@ -20,13 +20,13 @@ from msgspec import Struct
 
 from omq.access.limits import RateLimit
 from omq.drivers.backlog import Backlog
-from omq.drivers.seam import Channel, CursorChannel, Octets, Selection
+from omq.drivers.seam import Channel, Flow, Octets, Selection
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.forwarding import Forwarder, begin_behind
-from omq.terminals.connection.pace import Pace
+from omq.terminals.connection.pace import TURN_OCTETS, Pace
 from omq.terminals.connection.transport import MOST_PARTS, Transport, behind
 from omq_storage.blocks import Block
 
@@ -43,7 +43,7 @@ gathered again.
 """
 
 
-class MessageSource(Protocol):
+class Source(Protocol):
     """Has something to send, from time to time."""
 
     @property
@@ -51,7 +51,7 @@ class MessageSource(Protocol):
         """Whether it has waited for the rate limit itself."""
 
     @property
-    def flow(self) -> CursorChannel | None:
+    def flow(self) -> Flow | None:
         """Its messages, where they may be sent together with those of other sources."""
 
     async def take_turn(self) -> bool:
@@ -61,8 +61,8 @@ class MessageSource(Protocol):
 class BlockShare(Struct, frozen=True):
     """What one source has of one block, in a turn that several sources share."""
 
-    source: MessageSource
-    flow: CursorChannel
+    source: Source
+    flow: Flow
     block: Block
     position: int
     frames: Octets
@@ -98,8 +98,10 @@ class Sender:
         "_answers",
         "_exempt",
         "_has_ended",
+        "_is_admitted",
         "_is_busy",
         "_is_heavy",
+        "_is_lined_up",
         "_messages",
         "_pace",
         "_ready",
@@ -121,13 +123,13 @@ class Sender:
         completed.
         """
         self._transport = transport
-        self._pace = pace
+        transport.pace = self._pace = pace
         self.forwarder = Forwarder(transport, stalled, scope)
         """Sources use it in their turns."""
         self._answers: RateLimit | None = None
         self._messages: RateLimit | None = None
-        self._ready: dict[MessageSource, None] = {}
-        self._exempt: dict[MessageSource, None] = {}  # those among them that need not wait for the rate limit
+        self._ready: dict[Source, None] = {}
+        self._exempt: dict[Source, None] = {}  # those among them that need not wait for the rate limit
         self.signal = Signal()
         """Set it when something is urgent, or `has_ended` changes."""
         self._side: SendingTerminal | None = None  # while it runs
@@ -138,7 +140,9 @@ class Sender:
         self.backlog = Backlog(tails)
         self._rest = b""  # of a message that another task, or a turn, has begun to send
         self._shared_octets = MOST_SHARED_OCTETS
-        self._is_heavy = False  # whether so much was sent in its last turn that it counts
+        self._is_heavy = False  # whether it sent much in its last turn
+        self._is_admitted = False  # whether the pace lets a source begin its turn
+        self._is_lined_up = False  # whether the pace lets one begin soon
 
     @property
     def is_idle(self) -> bool:
@@ -160,13 +164,30 @@ class Sender:
         """Whether a rate limit holds something back now."""
         return not all(limit is None or limit.is_open() for limit in (self._answers, self._messages))
 
-    def ready(self, source: MessageSource) -> None:
+    def ready(self, source: Source) -> None:
         """Give a source its turn, as it has something to send, unless nothing is sent any more."""
         if self._has_ended:
             return
         self._ready[source] = None
         if source.is_exempt:
             self._exempt[source] = None
+        if self._may_begin():
+            self.signal.set()
+
+    def _may_begin(self) -> bool:
+        """Return whether a source may have its turn in this round. If not, the signal is set when it may."""
+        if not (self._is_admitted or self._is_lined_up):
+            if self._pace.left > TURN_OCTETS:  # as in `begin`, which takes a call for each message
+                self._pace.left -= TURN_OCTETS
+                self._is_admitted = True
+            else:
+                self._is_admitted = self._pace.begin(self._admitted, is_heavy=self._is_heavy)
+                self._is_lined_up = not self._is_admitted
+        return self._is_admitted
+
+    def _admitted(self) -> None:
+        self._is_admitted = True
+        self._is_lined_up = False
         self.signal.set()
 
     # -- at once, in any task: see omq.drivers.seam.Outlet -------------------------------------------------
@@ -277,7 +298,6 @@ class Sender:
         self._side = side
         self._has_ended = False
         try:
-            may_begin = False  # a turn, although the round is spent
             owes_turn = False  # to a source, because the backlog was sent before
             while True:
                 self._is_busy = True
@@ -292,21 +312,17 @@ class Sender:
                     urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open())
                 ):
                     await self._send_urgent(side, urgent)
-                elif (source := self._next(side)) is not None:
-                    if self._is_heavy and self._pace.is_spent and not may_begin:
-                        await self._pace.wait()
-                        may_begin = True
-                        continue  # there may be answers by now
-                    may_begin = owes_turn = False
+                elif (source := self._next(side)) is not None and self._may_begin():
+                    self._is_admitted = owes_turn = False
                     await self._give_turn(source)
-                elif side.has_ended():
+                elif source is None and side.has_ended():
                     return
                 else:
                     self._is_busy = False
                     await self._wait(side)
                     continue
                 self._is_busy = False
-                if self._ready or self.signal.is_set:
+                if self.signal.is_set or (self._ready and self._may_begin()):
                     # A send that the socket takes at once is no checkpoint: let the other tasks have a turn.
                     await trio.lowlevel.checkpoint()
         finally:
@@ -318,7 +334,7 @@ class Sender:
             self._exempt.clear()
             self.backlog.close()
 
-    def _next(self, side: SendingTerminal) -> MessageSource | None:
+    def _next(self, side: SendingTerminal) -> Source | None:
         if not self._ready or not side.may_forward():
             return None
         if self._messages is None or self._messages.is_open():
@@ -336,7 +352,7 @@ class Sender:
         source = self._next(side)
         return source is not None and (source.flow is None or source.flow.after <= self.backlog.begin)
 
-    async def _give_turn(self, source: MessageSource) -> None:
+    async def _give_turn(self, source: Source) -> None:
         del self._ready[source]
         if source.is_exempt:
             del self._exempt[source]
@@ -350,12 +366,14 @@ class Sender:
         finally:
             octets = self._transport.sent - before
             self._is_heavy = octets > LEAST_SHARED_OCTETS
-            if self._is_heavy:
+            if self._pace.left > octets:
+                self._pace.left -= octets
+            else:
                 self._pace.spend(octets)
             if self._messages is not None:
                 self._messages.spend(octets)
 
-    def _share_turn(self, first: MessageSource) -> bool:
+    def _share_turn(self, first: Source) -> bool:
         """Send what this source has, and those whose turns follow, as far as the socket takes it now.
         Return whether anything was sent: if not, the source must have its turn alone.
         """
@@ -384,7 +402,7 @@ class Sender:
                 del self._ready[share.source]
         return taken > 0
 
-    def _gather(self, first: MessageSource) -> Iterator[BlockShare]:
+    def _gather(self, first: Source) -> Iterator[BlockShare]:
         room = self._shared_octets
         parts = MOST_PARTS
         left = self.backlog.begin if self.backlog.entries else math.inf

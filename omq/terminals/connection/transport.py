@@ -11,6 +11,7 @@ import trio
 
 from omq.addresses import format_address
 from omq.drivers.seam import SLOW_SECONDS, Octets
+from omq.terminals.connection.pace import Pace
 
 FIRST_OCTETS = 16 << 10
 """The octets of a first read: all connections can hold this much at the same time."""
@@ -33,7 +34,7 @@ LINGER_OCTETS = 64 << 20
 class Transport:
     """One connected stream socket."""
 
-    __slots__ = ("ending", "pending", "received", "sent", "since", "stream")
+    __slots__ = ("ending", "pace", "pending", "received", "sent", "since", "stream")
 
     is_encrypted = False
 
@@ -51,6 +52,8 @@ class Transport:
         """The number of octets handed to the socket. It is exact also if a send breaks or is cancelled."""
         self.pending: Octets = b""
         """What this object has taken over and the socket has not: nothing without TLS."""
+        self.pace: Pace | None = None
+        """The pace at which all connections send, from when this one has a sender."""
         self.ending: str | None = None
         """Why the connection ends, for the log; None while it is open."""
 
@@ -179,6 +182,8 @@ class Transport:
             await trio.lowlevel.wait_writable(self.stream.socket)
         except OSError as problem:
             raise self._broken(problem) from problem
+        if self.pace is not None:
+            await self.pace.turn()
 
     async def say_end(self) -> None:
         """Announce the end of the stream, if the protocol can. Raises trio.BrokenResourceError."""
