@@ -169,6 +169,10 @@ class Topology:
         """Wait until no topic is being given other types."""
         await self._exchanges.settled()
 
+    def pass_on(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> bool:
+        """Send one message to a subscriber of a topic, as `Driver.pass_on` does. Raises Refused."""
+        return batch.longest <= self._session.max_message_bytes and driver.pass_on(batch, heads)
+
     def offer(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offered:
         """Offer messages to a topic of a route, as `Driver.offer` does. Raises TooLarge, and Refused.
 

@@ -254,6 +254,12 @@ class Driver(StoredReads):
         self.hand_over(batch, heads, origins, octets)
         return CONFIRMED
 
+    def pass_on(self, batch: Batch, heads: Sequence[bytes]) -> bool:
+        """Send one message to a subscriber at once, so that it is done, and need not be kept. Return False if
+        that is not possible now, and nothing has happened: `offer` it. Raises Refused.
+        """
+        return False
+
     @property
     def takes_fragments(self) -> bool:
         """Whether large messages may be posted in fragments."""

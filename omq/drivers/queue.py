@@ -3,10 +3,11 @@
 A topic that a Declare command makes has the default options; then nothing here does anything.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from time import monotonic
 
+from omq.drivers.competing import FREE_OCTETS
 from omq.drivers.consumers import Consumers
 from omq.drivers.dealt_times import DealtTimes
 from omq.drivers.driver import InitialState
@@ -14,9 +15,11 @@ from omq.drivers.limited import LimitedDriver, Measured
 from omq.drivers.pieces import Pieces
 from omq.drivers.queue_expiry import QueueExpiry
 from omq.drivers.queue_options import QueueOptions
+from omq.drivers.reasons import Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Subscriber
 from omq.model import Replay
+from omq_storage.batches import Batch
 from omq_storage.runs import Run
 
 
@@ -59,6 +62,29 @@ class QueueDriver(LimitedDriver):
     def used(self) -> None:
         """Note that a client declared the queue, or asked it for a message."""
         self._disuse.used()
+
+    def pass_on(self, batch: Batch, heads: Sequence[bytes]) -> bool:
+        """See `Driver.pass_on`. A transient queue does it where it has one consumer, and no other message."""
+        channels = self._channels
+        if len(channels) != 1 or self.writer is not None or self.options.max_priority is not None:
+            return False
+        if self._is_undealt() or self.publisher_queue.is_wanted or self.spills_next or self.deleted:
+            return False
+        if self._sizes is not None or batch.octets > FREE_OCTETS or not self.has_ids(1):
+            return False
+        channel = channels[0]
+        if not channel.may_pass_on():
+            return False
+        try:
+            block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
+        except Exception as problem:  # a defect fails this message, and not the connection from which it came
+            raise Refused.of(self.told(problem)) from problem
+        if not channel.pass_on(block):
+            return False
+        self._used = True
+        self.next_id = self._cursor = block.next
+        self._count_in(block)
+        return True
 
     def _advance(self, cursor: int) -> None:
         super()._advance(cursor)

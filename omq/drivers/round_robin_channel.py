@@ -33,6 +33,7 @@ from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
     Accepted,
     CreditKind,
+    DirectSubscriber,
     Granted,
     Messages,
     MessageTruncated,
@@ -117,6 +118,7 @@ class RoundRobinChannel:
         messages in memory until they are done.
         """
         self.subscriber = subscriber
+        self._direct = subscriber if isinstance(subscriber, DirectSubscriber) else None
         self.rest = RemainderHolder.COUNTED if pieces is None else RemainderHolder.GIVEN_AGAIN
         self.traffic = dealer.traffic
         self.settles = False
@@ -160,6 +162,24 @@ class RoundRobinChannel:
             # One at a time, because each changes the room of the others.
             room = min(room, self._shared.room(), 1)
         return max(0, room)
+
+    def may_pass_on(self) -> bool:
+        """Return whether `pass_on` may be called: its subscriber has written all messages, and needs to
+        settle none.
+        """
+        if self._direct is None or self.settles or self._unsent or self._news:
+            return False
+        return not self._held and not self._cancelled and self._direct.may_send_now()
+
+    def pass_on(self, block: Block) -> bool:
+        """Let the subscriber send the only message of a block. Return False if it did not: see
+        `DirectSubscriber.send_now`.
+        """
+        assert self._direct is not None
+        if not self._direct.send_now(block):
+            return False
+        self.traffic.messages_out += 1
+        return True
 
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
         """Assign messages of a block, with a common step and the same number of earlier deliveries."""

@@ -8,7 +8,7 @@ its own commands to them.
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -264,6 +264,19 @@ class Subscriber(Protocol):
 
     def ended(self, end: EndReason) -> None:
         """End the subscriber: the topic was deleted, and the channel ended."""
+
+
+@runtime_checkable
+class DirectSubscriber(Subscriber, Protocol):
+    """A subscriber that can send a message which its topic has not taken into its memory."""
+
+    def may_send_now(self) -> bool:
+        """Return whether `send_now` may be called: nothing is to be sent before the message."""
+
+    def send_now(self, block: Block) -> bool:
+        """Send the only message of a block, in this task. Return False if nothing of it was sent, which
+        changes nothing. Otherwise it counts as written, and the subscriber has what the socket did not take.
+        """
 
 
 class Channel(Protocol):

@@ -26,7 +26,7 @@ class SpillingDriver(RoundRobinDriver):
 
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
         """See `Driver.offer`. While messages are on their way to the disk, later ones go there, too."""
-        if self._spill is not None and self._spill.on_the_way and not self.deleted:
+        if self.spills_next and not self.deleted:
             return self._without_room(batch, heads, origins)
         return super().offer(batch, heads, origins)
 
@@ -67,6 +67,11 @@ class SpillingDriver(RoundRobinDriver):
             self.resources.memory.sequences.keep(self.topic.id, last)
         if batch.count:
             self._spill.force(batch, heads, octets)
+
+    @property
+    def spills_next(self) -> bool:
+        """Whether the next messages must go to the disk, because others are on their way there."""
+        return self._spill is not None and self._spill.on_the_way > 0
 
     @property
     def has_spilled(self) -> bool:

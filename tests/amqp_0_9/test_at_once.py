@@ -170,3 +170,42 @@ async def test_several_consumers_of_a_connection_share_its_window(tmp_path: Path
             assert [int(client.wait().body) for _ in range(2)] == [12, 13]
 
         await in_thread(run)
+
+
+async def test_a_message_that_a_lost_client_was_not_sent_goes_to_the_next_one(tmp_path: Path) -> None:
+    async with brokered(tmp_path) as (_, broker):
+
+        def connect() -> None:
+            publisher, gone, _ = (broker.channel() for _ in range(3))
+            publisher.said(declare_queue(1, "q"), select_confirms(1))
+            gone.call(consume(1, "q", no_ack=1))
+
+        await in_thread(connect)
+        publisher, gone, other = broker.clients
+        for number in range(3):  # the first one reserves ids
+            assert (await in_thread(publisher.call, publish(1, "", "q", b"%d" % number))).name == "ack"
+            assert (await in_thread(gone.wait)).body == b"%d" % number
+        gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        publisher.send(publish(1, "", "q", b"3"))
+        assert (await in_thread(publisher.wait)).name == "ack"
+        await in_thread(other.call, consume(1, "q", no_ack=1))
+        assert await in_thread(other.bodies, 1, 0.0) == [b"3"]
+
+
+async def test_tags_of_a_consumer_that_does_not_acknowledge_have_no_gap(tmp_path: Path) -> None:
+    count = 20
+    async with brokered(tmp_path) as (_, broker):
+
+        def run() -> list[int]:
+            client = broker.channel()
+            client.said(declare_queue(1, "q"))
+            client.call(consume(1, "q", no_ack=1))
+            tags = []
+            for number in range(count):  # alone, and several at a time, on the connection that consumes
+                client.send(*[publish(1, "", "q", b"x") for _ in range(1 + number % 3)])
+                tags += [client.wait().tag for _ in range(1 + number % 3)]
+            return tags
+
+        tags = await in_thread(run)
+        assert tags == list(range(1, len(tags) + 1))

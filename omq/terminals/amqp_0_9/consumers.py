@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from omq import model
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, CreditKind, EndReason, Flow
+from omq.drivers.seam import Channel, CreditKind, EndReason, Flow, Selection
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
+from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
 Unreadable = Callable[["Consumer", str], None]
@@ -161,6 +162,20 @@ class Consumer:
             self._sender.forward_at_once(channel, self.form, selections)
         if self._may_send(channel):
             self.send_soon()
+
+    # -- a message that its queue does not keep: see `omq.drivers.seam.DirectSubscriber` ---------------------
+
+    def may_send_now(self) -> bool:
+        if not self._started or self._closed or self.is_paused or not self._contents.is_clear:
+            return False
+        return self.channel is not None and self._sender.may_send_at_once()
+
+    def send_now(self, block: Block) -> bool:
+        assert self.channel is not None
+        selections = (Selection(block, range(block.first, block.next)),)
+        octets = self._sender.send_whole(self.form.whole(selections))
+        self.channel.traffic.octets_out += octets
+        return octets > 0
 
     async def take_turn(self) -> bool:
         channel = self.form.source

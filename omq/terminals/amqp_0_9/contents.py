@@ -31,6 +31,11 @@ class Contents:
         """The source whose message is begun."""
         self._waiting: dict[Source, None] = {}
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether no message is begun, and no answer waits to be sent before the next one."""
+        return self._source is None and not self._outbox
+
     def is_begun_by(self, source: Source) -> bool:
         """Return whether a message of this source is begun, and must be completed."""
         return self._source is source

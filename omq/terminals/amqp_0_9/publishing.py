@@ -15,7 +15,8 @@ import msgspec
 import trio
 
 from omq.access.topology import REPLIES, Topology
-from omq.drivers.confirmation import Confirmation
+from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
 from omq.exchanges.routes import RoutedPart, TopicIsReplaced
 from omq.protocol.amqp import head as stored_head
@@ -152,8 +153,14 @@ class Publishing:
         for target, group in groups.items():
             try:
                 batch = joined(group.batches)
-                with self._at_once:
-                    offered = self._topology.offer(target, batch, group.heads)
+                offered: Offered = CONFIRMED
+                if (
+                    len(groups) > 1
+                    or batch.count > 1
+                    or not self._topology.pass_on(target, batch, group.heads)
+                ):
+                    with self._at_once:
+                        offered = self._topology.offer(target, batch, group.heads)
                 if not isinstance(offered, Confirmation):
                     self._at_once.send()
                     with self._excused:

@@ -290,6 +290,19 @@ class Sender:
         channel.written(count)
         channel.traffic.octets_out += octets
 
+    def send_whole(self, parts: Sequence[Octets]) -> int:
+        """Send one message if `may_send_at_once`, and return its octets; 0 if the socket took none of it.
+        What the socket does not take now follows before anything else.
+        """
+        octets = sum(map(len, parts))
+        taken = self.try_send(parts)
+        if not taken:
+            return 0
+        if taken < octets:
+            self.complete(b"".join(behind(parts, taken)))
+        self.delivered += 1
+        return octets
+
     # -- the task ------------------------------------------------------------------------------------------
 
     async def run(self, side: SendingTerminal) -> None:
