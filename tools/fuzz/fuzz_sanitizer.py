@@ -35,7 +35,6 @@ _SANITIZERS = (
     "-fno-sanitize-recover=all",
     "-fno-omit-frame-pointer",
     "-g",
-    "-O1",
 )
 
 _LOADED = ("libasan.so", "libubsan.so")
@@ -65,7 +64,9 @@ def run_sanitized(cases: int, seed: int, first: int) -> int:
         return max(found, run_cases(extension, cases, seed, first))
 
 
-def build(directory: Path, sources: Path = ROOT / "storage" / "omq_storage") -> Path:
+def build(
+    directory: Path, sources: Path = ROOT / "storage" / "omq_storage", optimization: str = "-O1"
+) -> Path:
     """Return the codec of these sources, made with the sanitizers in this directory. Raises
     CannotBuildError.
     """
@@ -77,7 +78,7 @@ def build(directory: Path, sources: Path = ROOT / "storage" / "omq_storage") -> 
     include = f"-I{sysconfig.get_paths()['include']}"
     commands: tuple[list[str | Path], ...] = (
         [sys.executable, "-m", "cython", "-3", sources / "_codec.pyx", "-o", source],
-        [compiler, "-shared", "-fPIC", *_SANITIZERS, include, source, "-o", made],
+        [compiler, "-shared", "-fPIC", optimization, *_SANITIZERS, include, source, "-o", made],
     )
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
