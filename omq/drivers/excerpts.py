@@ -9,7 +9,9 @@ def piece_of(block: Block, begun: Pieces) -> Piece:
     """Return a copy of a small part of a message."""
     body = block.frame(begun.message)[FRAME_HEADER:]
     octets = bytes(body[begun.begin : begun.begin + LITTLE_OCTETS])
-    return Piece(block.topic, begun.message, block.head(begun.message), len(body), begun.begin, octets)
+    message = begun.message
+    time, head = block.message_time(message), block.head(message)
+    return Piece(block.topic, message, time, head, len(body), begun.begin, octets)
 
 
 def beginning_of(block: Block, position: int) -> Block:

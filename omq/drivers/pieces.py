@@ -46,7 +46,15 @@ class Pieces:
             except DamagedBlock as damaged:
                 raise _torn(damaged) from damaged
             if found is not None:
-                return Piece(looked_at.topic, self.message, looked_at.head, looked_at.size, self.begin, found)
+                return Piece(
+                    looked_at.topic,
+                    self.message,
+                    looked_at.time,
+                    looked_at.head,
+                    looked_at.size,
+                    self.begin,
+                    found,
+                )
             self._looked_at = None
         raise MessageTruncated("the topic was deleted")
 

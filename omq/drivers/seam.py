@@ -91,6 +91,8 @@ class Piece(msgspec.Struct, frozen=True):
 
     topic: int
     message: int
+    time: int
+    """When the server took the message, in microseconds since the epoch."""
     head: bytes
     size: int
     """Octets of the whole body."""

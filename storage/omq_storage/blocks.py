@@ -235,12 +235,15 @@ def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Se
 
 
 def excerpt(block: Block, first: int, end: int) -> Block:
-    """Return a copy of the messages of a block from ``first`` on, before ``end``, with the time of the first
-    message of the block.
-    """
+    """Return a copy of the messages of a block from ``first`` on, before ``end``."""
     bodies = [bytes(block.frame(message)[FRAME_HEADER:]) for message in range(first, end)]
     heads = block.heads_from(first, end) if block.has_heads else ()
-    return encode(block.topic, first, bodies, block.time, heads)
+    time = block.message_time(first)
+    copied = encode(block.topic, first, bodies, time, heads)
+    if block.deltas is None:
+        return copied
+    deltas = numbers.pack(block.message_time(message) - time for message in range(first, end))
+    return msgspec.structs.replace(copied, deltas=deltas)
 
 
 def pack(block: Block) -> bytes:

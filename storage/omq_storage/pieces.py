@@ -35,6 +35,8 @@ class LargeMessage:
 
     topic: int
     id: int
+    time: int
+    """When it was taken, in microseconds since the epoch."""
     head: bytes
     """Its head; empty if it has none."""
     size: int
@@ -81,7 +83,7 @@ def _open_in_block(database: Database, topic: int, message: int, info: BlockReco
     with database.viewing() as get:
         if info.body:
             found = described(topic, info, get(BLOCKS, block_key(topic, info.first)))
-            return LargeMessage(topic, message, found.own_head, found.size, found)
+            return LargeMessage(topic, message, found.time, found.own_head, found.size, found)
         block, value = viewed(get, topic, info)
         return located(block, len(value), message)
 
@@ -97,6 +99,7 @@ def located(block: Block, octets: int, message: int) -> LargeMessage:
     return LargeMessage(
         topic=block.topic,
         id=message,
+        time=block.message_time(message),
         head=block.head(message),
         size=len(body),
         place=InBlock(tuple(checksums), block.first, octets - behind + FRAME_HEADER),

@@ -192,7 +192,7 @@ async def test_a_node_has_no_ids(store: Path) -> None:
         assert (await client.message()).octets == data(b"x")
 
 
-async def test_a_message_that_is_read_in_pieces_has_no_time(store: Path) -> None:
+async def test_a_message_that_is_read_in_pieces_has_its_time(store: Path) -> None:
     body = bytes(20_000_000)
     async with serving(store) as host, opened(host.port) as client:
         omq = await host.connect()
@@ -203,5 +203,8 @@ async def test_a_message_that_is_read_in_pieces_has_no_time(store: Path) -> None
         await client.accepted(0)
         await attach(client, "t", filter=BEGINNING)
         message = await client.message()
-        assert annotations_of(message.octets) == {Symbol("x-opt-omq-id"): ulong(1)}
+        found = annotations_of(message.octets)
+        assert found.pop(Symbol("x-opt-omq-id")) == ulong(1)
+        assert is_time(found.pop(Symbol("x-opt-omq-time")))
+        assert not found
         assert without_annotations(message.octets) == data(body)

@@ -504,6 +504,6 @@ async def test_a_fragment_that_is_damaged(store: Path, caplog: pytest.LogCapture
 def test_the_longest_body_fits_into_the_envelope_of_a_feed() -> None:
     """Also with a default head that has a long name: then the envelope has a plain head."""
     head = encode(Head(routing_key=b"n" * 255))
-    assert FeedForm(head).begin(1, 1, b"", LONGEST_BODY, 0)
+    assert FeedForm(head).begin(1, 1, 0, b"", LONGEST_BODY, 0)
     with pytest.raises(ValueError, match="does not fit"):
-        FeedForm(head).begin(1, 1, head, LONGEST_BODY, 0)
+        FeedForm(head).begin(1, 1, 0, head, LONGEST_BODY, 0)

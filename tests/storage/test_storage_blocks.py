@@ -8,11 +8,11 @@ import pytest
 from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
-from storage_helpers import NOON, bodies_of
+from storage_helpers import NOON, bodies_of, numbered
 
 from omq_storage import heads as heads_module
 from omq_storage import numbers
-from omq_storage.blocks import FRAME_HEADER, Block, encode, merge, pack, unpack
+from omq_storage.blocks import FRAME_HEADER, Block, encode, excerpt, merge, pack, unpack
 from omq_storage.errors import DamagedBlock, NewerFormat
 from omq_storage.heads import Heads
 
@@ -364,3 +364,13 @@ def test_a_check_of_very_many_offsets_keeps_nothing_in_memory() -> None:
         tracemalloc.stop()
     assert highest > len(offsets)
     assert kept < len(offsets) // 4
+
+
+def test_an_excerpt_keeps_the_times_of_its_messages() -> None:
+    block = merge([numbered(1, 3 * n, 3, time=NOON + 5 * n) for n in range(4)])
+    copied = excerpt(block, 4, 11)
+    assert copied.time == NOON + 5
+    assert [copied.message_time(each) for each in range(4, 11)] == [
+        block.message_time(each) for each in range(4, 11)
+    ]
+    assert unpack(1, 4, pack(copied)) == copied

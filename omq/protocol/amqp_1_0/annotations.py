@@ -16,13 +16,14 @@ _ID = Symbol("x-opt-omq-id")
 _TIME = Symbol("x-opt-omq-time")
 
 
-def with_id(around: BodyFraming, message: int, time: int | None) -> BodyFraming:
+def with_id(around: BodyFraming, message: int, time: int) -> BodyFraming:
     """Return what stands around a body with the id of the message, and its time in microseconds since the
-    epoch if it is known.
+    epoch.
     """
-    added: list[tuple[Symbol, Value]] = [(_ID, Number(NumberType.ULONG, message))]
-    if time is not None:
-        added.append((_TIME, Number(NumberType.TIMESTAMP, time // 1000)))
+    added: list[tuple[Symbol, Value]] = [
+        (_ID, Number(NumberType.ULONG, message)),
+        (_TIME, Number(NumberType.TIMESTAMP, time // 1000)),
+    ]
     return stored.annotated(around, added)
 
 

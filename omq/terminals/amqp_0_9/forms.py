@@ -84,7 +84,7 @@ class ConsumerForm:
             self._tags.unacknowledged.drop(kept, sum(len(selection.ids) for selection in selections))
         return count, begun
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
+    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> "Begun":
         tag, self._begun = self._begun, None
         if tag is not None:
             octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)

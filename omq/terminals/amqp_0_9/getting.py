@@ -56,7 +56,7 @@ class GetForm:
             self._tags.unacknowledged.drop(self._tag, 1)
         return count, begun
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Begun:
+    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> Begun:
         if self._is_begun:
             self._is_begun = False
             return Begun(self._consumer, self._opening(head, size, deliveries), size, None)

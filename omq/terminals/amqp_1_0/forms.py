@@ -46,8 +46,6 @@ class _Framed(msgspec.Struct, frozen=True):
 
     delivery: int
     is_settled: bool
-    time: int | None = None
-    """In microseconds since the epoch; None for one that is read from the store in pieces."""
 
 
 class Transfers:
@@ -138,8 +136,8 @@ class Transfers:
         if not self.may_begin(len(before) + len(body) + len(after)):
             return None
         payload = b"".join((before, body, after))
-        selections = self.selection(_Framed(delivery, settled), message, payload, 0, len(payload))
-        frames = [octets for octets, _ in selections]
+        divided = self.divide(_Framed(delivery, settled), message, payload, 0, len(payload))
+        frames = [octets for octets, _ in divided]
         now = self.admit(frames)
         self._framed.append(SentFrames(now, len(frames) - now))
         return b"".join(frames[:now])
@@ -165,17 +163,15 @@ class Transfers:
             selection.ids for selection in _first(selections, count) if self._is_settled(selection)
         ]
         if left and octets:
-            selection, message = selection_at(selections, count)
-            time = selection.block.message_time(message)
-            self._begun = _Framed(serials.add(self._first, count), self._is_settled(selection), time)
+            selection, _ = selection_at(selections, count)
+            self._begun = _Framed(serials.add(self._first, count), self._is_settled(selection))
             left -= 1
         self._session.take_back(self.link, left)
         self._framed.clear()
         return count, octets if left or self._begun is not None else 0
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
+    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> "Begun":
         framed, self._begun = self._begun, None
-        time = None if framed is None else framed.time
         return Begun(self, message, self.around(head, deliveries, Portion(), message, time), size, framed)
 
     def take_sent(self) -> list[range]:
@@ -183,9 +179,7 @@ class Transfers:
         left, self._left = self._left, []
         return left
 
-    def around(
-        self, head: bytes, deliveries: int, portion: Portion, message: int, time: int | None
-    ) -> BodyFraming:
+    def around(self, head: bytes, deliveries: int, portion: Portion, message: int, time: int) -> BodyFraming:
         """Return what stands around the body of a message. The work counts in `portion`."""
         around = around_of(head, deliveries, portion)
         if not self._annotates:
@@ -228,7 +222,7 @@ class Transfers:
         """Take back the message that began last: it has not left."""
         self._session.take_back(self.link, 1)
 
-    def selection(
+    def divide(
         self, framed: _Framed, message: int, octets: bytes, at: int, total: int
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the frames of these octets of a message, which are at `at` of its `total` octets. Yield with
@@ -315,7 +309,7 @@ class Begun:
         if self._body + len(body) == self._size:
             beyond = max(self._at - len(self._before) - self._size, 0)
             payload += self._after[beyond:]
-        frames = list(form.selection(self._framed, self._message, payload, self._at, self._total))
+        frames = list(form.divide(self._framed, self._message, payload, self._at, self._total))
         now = form.admit([octets for octets, _ in frames])
         self._frames, self._waiting = frames[:now], frames[now:]
         return [*([self._owed] if self._owed else ()), *(octets for octets, _ in self._frames)]

@@ -69,9 +69,9 @@ class Form(Protocol):
         octets of the next one are. That one goes on with `begin`; `whole` frames the later ones again.
         """
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Begun:
-        """Start to send one message in pieces. `size` is the octets of its body, and `deliveries` how often
-        it was delivered before.
+    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> Begun:
+        """Start to send one message in pieces. `time` is when the server took it, in microseconds since the
+        epoch, `size` the octets of its body, and `deliveries` how often it was delivered before.
         """
 
 

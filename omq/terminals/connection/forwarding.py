@@ -190,7 +190,9 @@ class Forwarder:
             if isinstance(taken, Messages):
                 left = await self._send_taken(channel, form, taken, is_wanted, piece)
             else:
-                begun = form.begin(taken.topic, taken.message, taken.head, taken.size, taken.deliveries)
+                begun = form.begin(
+                    taken.topic, taken.message, taken.time, taken.head, taken.size, taken.deliveries
+                )
                 left = await self._send_piece(channel, begun, taken)
             del taken  # nothing of it is held while the client is stalled, except what is left
             left = await self._unless_stalled(topic, channel, left)
@@ -493,7 +495,7 @@ def begin_behind(
     selection, message = selection_at(selections, count)
     block = selection.block
     body = block.frame(message)[FRAME_HEADER:]
-    begun = form.begin(block.topic, message, block.head(message), len(body), selection.deliveries)
+    begun = _begin(form, selection, message, len(body))
     begun.framed(body)
     begun.sent(octets)
     return block, begun, body[begun.body :]
@@ -543,5 +545,11 @@ def _before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
 def _begin_long(form: Form, selection: Selection, piece: int) -> _InMemory:
     block, message = selection.block, selection.ids[0]
     body = memoryview(block.frame(message))[FRAME_HEADER:]
-    begun = form.begin(block.topic, message, block.head(message), len(body), selection.deliveries)
-    return _InMemory(begun, block, body, piece)
+    return _InMemory(_begin(form, selection, message, len(body)), block, body, piece)
+
+
+def _begin(form: Form, selection: Selection, message: int, size: int) -> Begun:
+    """Begin a message in memory, whose body has N octets (`size`)."""
+    block = selection.block
+    time, head = block.message_time(message), block.head(message)
+    return form.begin(block.topic, message, time, head, size, selection.deliveries)

@@ -49,7 +49,9 @@ class FeedForm:
                 self.framed += count
         return parts if is_any_large else [b"".join(parts)]
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> ContiguousMessage:
         return ContiguousMessage(self._opening(head, size, Portion()), size)
 
     def _opening(self, head: bytes, size: int, portion: Portion) -> bytes:

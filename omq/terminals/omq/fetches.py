@@ -277,7 +277,9 @@ class Fetches:
         """Send a block in pieces, as one frame. Raises trio.BrokenResourceError."""
         forwarder = self._sender.forwarder
         message = large.message
-        looked_at = LargeMessage(message.topic, message.first, message.own_head, message.size, message)
+        looked_at = LargeMessage(
+            message.topic, message.first, message.time, message.own_head, message.size, message
+        )
         sent = 0
         parts: tuple[Octets, ...] = (large.beginning,)
         while True:

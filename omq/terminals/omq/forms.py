@@ -19,7 +19,9 @@ class Frames:
         self.framed = sum([len(selection.ids) for selection in selections])
         return [selection.frames() for selection in selections]
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> ContiguousMessage:
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> ContiguousMessage:
         return ContiguousMessage(
             MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size
         )
