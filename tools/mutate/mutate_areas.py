@@ -296,6 +296,7 @@ PROTOCOL = Area(
         },
         "amqp_1_0/composites.py": (*_protocol("amqp_1_0_types"), *AMQP_1_0),
         "amqp_1_0/expansion.py": (*_protocol("amqp_1_0_expansion"), *AMQP_1_0),
+        "amqp_1_0/long_messages.py": _protocol("amqp_1_0_long_messages"),
         "amqp_1_0/performatives.py": (*_protocol("amqp_1_0_types"), *AMQP_1_0),
         "amqp_1_0/runs.py": (*_protocol("amqp_1_0_runs"), *AMQP_1_0),
         "amqp_1_0/sections.py": _protocol("amqp_1_0_translation", "amqp_1_0_stored"),

@@ -94,6 +94,22 @@ def find(octets: bytes) -> list[Place]:
     return places
 
 
+def body_at(octets: bytes) -> int:
+    """Return where the body begins in the first octets of a message; -1 if they do not show it. Raises
+    `DecodeError`.
+    """
+    at, end = 0, len(octets)
+    last: Section | None = None
+    while at < end:
+        section, value = _descriptor(octets, at, end)
+        if last is not None and not _may_follow(section, last):
+            raise DecodeError(f"the section {_name(section)} cannot follow {_name(last)}")
+        if section in _BODY:
+            return at
+        at, last = types.skip(octets, value, end), section
+    return -1
+
+
 _TO = 2
 """The place of the field `to` in the properties."""
 

@@ -52,6 +52,9 @@ class BodyKind(IntEnum):
 WIDE = 16
 """Added to a form whose content had a length of four octets although one was enough."""
 
+WIDE_CONTENT = 0xB0
+"""The first of the constructors of contents with a length of four octets."""
+
 _TABLE_AT = 4
 _BEGINNING = b"\x00\x00\x20\x00"
 """Of a head with nothing but headers: no exchange, no routing key, and the property flags."""
@@ -88,11 +91,7 @@ def store(message: bytes) -> Stored:
 
 def store_sections(message: bytes, places: list[Place]) -> Stored:
     """Return how the message with these sections is stored."""
-    before = b"".join(
-        message[place.begin : place.end]
-        for place in places
-        if place.section < Section.DATA and place.section is not Section.DELIVERY_ANNOTATIONS
-    )
+    before = kept(message, places)
     bodies = [place for place in places if Section.DATA <= place.section < Section.FOOTER]
     after = b"".join(message[place.begin : place.end] for place in places if place.section is Section.FOOTER)
     if len(before) + len(after) > MOST_AROUND:
@@ -101,6 +100,15 @@ def store_sections(message: bytes, places: list[Place]) -> Stored:
         return Stored(_head(BodyKind.MESSAGE, b"", b""), whole)
     form, content = _content(message, bodies)
     return stored_as(form, before, content, after)
+
+
+def kept(octets: bytes, places: list[Place]) -> bytes:
+    """Return the octets of these sections of a message that are stored from before its body."""
+    return b"".join(
+        octets[place.begin : place.end]
+        for place in places
+        if place.section < Section.DATA and place.section is not Section.DELIVERY_ANNOTATIONS
+    )
 
 
 def form_of(code: int, constructor: int) -> BodyKind | None:
@@ -123,7 +131,7 @@ def _content(message: bytes, bodies: list[Place]) -> tuple[int, bytes]:
         form = _CONTENT_FORMS.get((place.section, constructor))
         plain = message[place.begin : place.value] == b"\x00\x53%c" % place.section
         if form is not None and plain:
-            wide = constructor >= 0xB0
+            wide = constructor >= WIDE_CONTENT
             content = message[place.value + (5 if wide else 2) : place.end]
             return form + (WIDE if wide and len(content) < 256 else 0), content
     if not bodies:

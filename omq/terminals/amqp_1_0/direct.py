@@ -11,6 +11,7 @@ from omq.drivers.seam import Accepted, Modified, Octets, Outcome, Rejected, Rele
 from omq.protocol.amqp_1_0 import events, performatives, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.long_messages import LongMessage
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
@@ -138,6 +139,15 @@ class DirectIncoming(Producing):
             self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
         else:
             self._offer(Bodies([made.body]), made.head, wanted, self._refused())
+
+    def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
+        wanted = None if settled else delivery
+        try:
+            made = message.stored()
+        except DecodeError as problem:
+            self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
+        else:
+            self._offer(made.batch, made.head, wanted, self._refused())
 
     def take_run(self, run: TransferRun) -> None:
         refused = self._refused()

@@ -14,6 +14,7 @@ from omq.drivers.sequences import Origin
 from omq.protocol.amqp_1_0 import annotations, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.long_messages import LONG_OCTETS, LongMessage
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.idempotent import read_origins
@@ -42,6 +43,12 @@ def _joined(runs: Sequence[_Run]) -> _Run:
             heads += run.heads or [b""] * run.batch.count
     deliveries = [each for run in runs for each in run.deliveries]
     return _Run(joined([run.batch for run in runs]), heads, deliveries)
+
+
+def _together(runs: Sequence[_Run]) -> int:
+    """Return how many of these runs are posted together: a long message alone, because joining copies it."""
+    longs = (number for number, run in enumerate(runs) if run.batch.longest >= LONG_OCTETS)
+    return max(1, next(longs, len(runs)))
 
 
 class Incoming(Producing):
@@ -88,14 +95,27 @@ class Incoming(Producing):
         try:
             made = stored.store(message)
         except DecodeError as problem:
-            self.undelivered += 1
-            if not settled:
-                self._reject(delivery, Condition.DECODE_ERROR, str(problem))
-            self.renew()
+            self._refuse(delivery, problem, settled=settled)
             return
         self._bodies.append(made.body)
         self._heads.append(made.head)
         self._deliveries.append(PostedDeliveries(None if settled else delivery, 1))
+
+    def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
+        try:
+            made = message.stored()
+        except DecodeError as problem:
+            self._refuse(delivery, problem, settled=settled)
+            return
+        self._end_bodies()
+        deliveries = [PostedDeliveries(None if settled else delivery, 1)]
+        self._runs.append(_Run(made.batch, [made.head] if made.head else (), deliveries))
+
+    def _refuse(self, delivery: int, problem: DecodeError, *, settled: bool) -> None:
+        self.undelivered += 1
+        if not settled:
+            self._reject(delivery, Condition.DECODE_ERROR, str(problem))
+        self.renew()
 
     def take_run(self, run: TransferRun) -> None:
         self._end_bodies()
@@ -115,17 +135,19 @@ class Incoming(Producing):
         queues. Raises LinkProblem.
         """
         self._end_bodies()
-        if not self._runs:
-            return
-        run = _joined(self._runs)
-        origins: Sequence[Origin | None] = ()
-        if run.heads and annotations.may_have_origins(run.heads):
-            run, origins = await self._read_origins(run)
-        self._runs = []
-        self._look_failed()
+        while self._runs:
+            together = _together(self._runs)
+            run = _joined(self._runs[:together])
+            origins: Sequence[Origin | None] = ()
+            if run.heads and annotations.may_have_origins(run.heads):
+                run, origins = await self._read_origins(run)
+            del self._runs[:together]
+            self._look_failed()
+            if run.batch.count:
+                await self._post(run, origins)
+
+    async def _post(self, run: _Run, origins: Sequence[Origin | None]) -> None:
         batch, heads = run.batch, run.heads
-        if not batch.count:
-            return
         try:
             offered = await self._held.post(self._name, batch, heads, origins)
             if offered is None:

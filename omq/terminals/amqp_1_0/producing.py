@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Part
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.long_messages import LongMessage, read_beginning
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.terminals.amqp_1_0.posted import Told
 from omq.terminals.connection.statistics import LinkStatistics
@@ -19,7 +20,7 @@ class Producing(ABC):
         self.link = link
         self._most = max_message_bytes
         self._credit = credit
-        self._parts = bytearray()
+        self._parts: bytearray | LongMessage = bytearray()
         self.unconfirmed = 0
         """How many messages have no outcome yet."""
         self._stalls = 0
@@ -56,21 +57,34 @@ class Producing(ABC):
 
     @property
     def held(self) -> int:
-        """The octets of a message that is not complete."""
-        return len(self._parts)
+        """The octets of memory for a message that is not complete."""
+        return self._parts.octets if isinstance(self._parts, LongMessage) else len(self._parts)
 
     def add(self, part: Part) -> None:
         """Take a message, or a part of one. Raises LinkProblem."""
-        if len(self._parts) + len(part.octets) > self._most:
-            raise LinkProblem(Condition.MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._most} octets")
         if part.begins and part.ends:
+            self._look_size(len(part.octets))
             self._take(part.delivery, part.octets, settled=part.settled)
             return
-        self._parts += part.octets
+        if part.begins and (beginning := read_beginning(part.octets)) is not None:
+            self._look_size(beginning.octets)
+            self._parts = LongMessage(beginning, part.octets)
+        elif isinstance(self._parts, LongMessage):
+            self._parts.add(part.octets)
+        else:
+            self._parts += part.octets
+        self._look_size(self.held)
         if part.ends:
-            message = bytes(self._parts)
+            message = self._parts
             self.abort()
-            self._take(part.delivery, message, settled=part.settled)
+            if isinstance(message, LongMessage):
+                self._take_long(part.delivery, message, settled=part.settled)
+            else:
+                self._take(part.delivery, bytes(message), settled=part.settled)
+
+    def _look_size(self, octets: int) -> None:
+        if octets > self._most:
+            raise LinkProblem(Condition.MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._most} octets")
 
     def abort(self) -> None:
         """Forget the message that is not complete."""
@@ -83,6 +97,10 @@ class Producing(ABC):
     @abstractmethod
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
         """Take a complete message."""
+
+    @abstractmethod
+    def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
+        """Take a complete message that came in long parts."""
 
     @abstractmethod
     def take_run(self, run: TransferRun) -> None:

@@ -20,6 +20,7 @@ from omq.drivers.sequences import Origin
 from omq.protocol.amqp_1_0 import annotations, sections, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.long_messages import LongMessage
 from omq.protocol.amqp_1_0.performatives import Target
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
@@ -104,6 +105,9 @@ class Relay(Producing):
             self._end(wanted, rejection(Condition.DECODE_ERROR, str(problem)))
         else:
             self._add(to, made, wanted)
+
+    def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
+        self._take(delivery, message.whole(), settled=settled)
 
     def take_run(self, run: TransferRun) -> None:
         heads = repeat(b"") if run.heads is None else run.heads

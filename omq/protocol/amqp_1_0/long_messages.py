@@ -1,0 +1,106 @@
+"""Long messages that come in several frames: their bodies go to their places in the frame that is stored.
+
+To join the parts of a message of 60 MiB, and to cut its body out, would keep all other connections waiting
+for tens of milliseconds, and take its memory three times. So if the first part of a message shows how long
+its only data section or value is, nothing that takes long is left for the end.
+"""
+
+from typing import NamedTuple
+
+from omq.protocol.amqp_1_0 import sections, stored
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.stored import MOST_AROUND, BodyKind
+from omq.protocol.amqp_1_0.types import DecodeError
+from omq_storage.batches import Assembly, Batch, Bodies
+
+LONG_OCTETS = 256 << 10
+"""The octets of a body from which on it is worth the effort."""
+
+_OPENING = 8
+"""The octets of a section before its contents: a descriptor, a constructor, and the length."""
+
+
+class StoredBatch(NamedTuple):
+    """A message as it is stored: one batch."""
+
+    head: bytes
+    batch: Batch
+
+
+class Beginning(NamedTuple):
+    """What the first part of a long message shows."""
+
+    form: BodyKind
+    content: int
+    """The index of the first octet of the contents of the body."""
+    size: int
+    """The octets of these contents."""
+
+    @property
+    def octets(self) -> int:
+        """The octets that the message has at least."""
+        return self.content + self.size
+
+
+class LongMessage:
+    """A long message that comes in parts."""
+
+    def __init__(self, beginning: Beginning, octets: bytes) -> None:
+        """Begin a message with the octets of its first part."""
+        self._form = beginning.form
+        self._opening = octets[: beginning.content]
+        self._size = self._left = beginning.size
+        self._body = Assembly(beginning.size)
+        self._after = bytearray()
+        self.add(octets[beginning.content :])
+
+    @property
+    def octets(self) -> int:
+        """The octets that the message has at least, also those that did not come yet."""
+        return len(self._opening) + self._size + len(self._after)
+
+    def add(self, octets: bytes) -> None:
+        """Take the next octets of the message."""
+        body = octets[: self._left]
+        self._body.add(body)
+        self._left -= len(body)
+        self._after += octets[len(body) :]
+
+    def stored(self) -> StoredBatch:
+        """Return how the message is stored, which is complete. Raises `DecodeError`."""
+        if self._left:
+            raise DecodeError(f"the last {self._left} octets of a body of {self._size} are missing")
+        batch, after = self._body.batch(), bytes(self._after)
+        before = stored.kept(self._opening, sections.find(self._opening[:-_OPENING]))
+        if len(before) + len(after) > MOST_AROUND or not _may_be_kept(after):
+            (body,) = batch.bodies()
+            made = stored.store(self._opening + body + after)
+            return StoredBatch(made.head, Bodies([made.body]))
+        return StoredBatch(stored.stored_as(self._form, before, b"", after).head, batch)
+
+    def whole(self) -> bytes:
+        """Return the octets of the message, which is complete. Raises `DecodeError`."""
+        if self._left:
+            raise DecodeError(f"the last {self._left} octets of a body of {self._size} are missing")
+        (body,) = self._body.batch().bodies()
+        return self._opening + body + bytes(self._after)
+
+
+def _may_be_kept(after: bytes) -> bool:
+    """Return whether these octets are a footer, or nothing."""
+    return not after or [place.section for place in sections.find(after)] == [Section.FOOTER]
+
+
+def read_beginning(octets: bytes) -> Beginning | None:
+    """Return what the first part of a message shows; None if that is not enough, or the message not long."""
+    try:
+        body = sections.body_at(octets)
+    except DecodeError:
+        return None  # what is wrong is found when the message is complete
+    end = body + _OPENING
+    if body < 0 or len(octets) < end or octets[body : body + 2] != b"\x00\x53":
+        return None
+    form, size = stored.form_of(octets[body + 2], octets[body + 3]), int.from_bytes(octets[body + 4 : end])
+    if form is None or octets[body + 3] < stored.WIDE_CONTENT or size < LONG_OCTETS:
+        return None
+    return Beginning(form, end, size)
