@@ -10,6 +10,7 @@ import math
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import assert_never
 
@@ -17,7 +18,7 @@ import trio
 
 from omq.access.session import Session
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Channel, Octets, Unavailable
+from omq.drivers.seam import Channel, Octets
 from omq.logs import quoted, subject
 from omq.model import Topic
 from omq.protocol.amqp_1_0 import performatives, types
@@ -401,9 +402,8 @@ class Amqp1Terminal:
         assert duplex.nursery is not None, "the connection is served"
         consumers = QueueConsumers()
         held = HeldPublishes(self._context.memory, session, consumers, duplex.nursery, duplex.excused)
-        links = Links(
-            session, direct, self._config, self._sender, self._wake, self._tell_gap, consumers, held
-        )
+        missed = partial(self._context.tell_gap, self._transport.peer())
+        links = Links(session, direct, self._config, self._sender, self._wake, missed, consumers, held)
         self._admitted = Admitted(session, links)
         await self._duplex.limit_reading(session)
         return True
@@ -420,9 +420,6 @@ class Amqp1Terminal:
                 return await access.connect_certified(self._transport.certificate, response, peer)
             case _:
                 raise BadLogin("there is no such mechanism")
-
-    def _tell_gap(self, topic: bytes, gap: Unavailable) -> None:
-        self._context.tell_gap(self._transport.peer(), topic, gap)
 
     def _open(self, hostname: str | None) -> None:
         """Begin to serve. The host name that the client says has no effect but this line of the log."""
