@@ -70,6 +70,13 @@ def spool(make_spool: MakeSpool) -> Spool:
     return make_spool()
 
 
+@pytest.fixture
+def is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every read find the page cache: not every file system can tell, and pages may leave it."""
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, parts, place, flags=0: preadv(file, parts, place))
+
+
 async def written(spool: Spool, *blocks: Block, before: SpoolExtent | None = None) -> list[SpoolExtent]:
     ((*extents,),) = await spool.write([Spooling(blocks, before)])
     return extents
@@ -190,6 +197,7 @@ async def test_damage_is_told_up_to_the_end_of_its_extent(
     assert spooled.at_hand(7) == ()
 
 
+@pytest.mark.usefixtures("is_cached")
 async def test_only_small_extents_are_at_hand(spool: Spool) -> None:
     spooled = Spooled(spool, TOPIC)
     (small,) = await written(spool, block(1, [100]))
@@ -360,6 +368,7 @@ async def test_pages_that_are_read_are_not_used_again(
     assert used_pages(spool) == 0
 
 
+@pytest.mark.usefixtures("is_cached")
 async def test_a_small_extent_is_read_without_a_thread(spool: Spool, readers: trio.CapacityLimiter) -> None:
     (small,) = await written(spool, block(1, [100]))
     (exact,) = await written(spool, block(2, [AT_ONCE_OCTETS - small.octets + 100]))
