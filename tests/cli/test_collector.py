@@ -28,6 +28,6 @@ def test_a_scan_of_new_objects_is_short_however_many_are_kept() -> None:
         [sys.executable, "-c", SCANS], capture_output=True, text=True, timeout=120, check=True
     )
     youngest, younger, full = map(int, run.stdout.split())
-    assert 0 < youngest <= 2_500
-    assert 0 < younger <= 15_000
+    assert 0 < youngest <= 1_500
+    assert 0 < younger <= 5_000
     assert full == 0
