@@ -51,7 +51,7 @@ class Terminal(Protocol):
         """Do as `shut_down`, and tell the client this sentence as far as the protocol can."""
 
 
-class Connections:
+class ConnectionRegistry:
     """The connections after their handshake."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 import trio
 
 from omq.access.limits import Quota
-from omq.connections import Connections
+from omq.connections import ConnectionRegistry
 from omq.listening import SpokenProtocols
 from omq.logs import LogThrottle
 from omq.metrics.source import MetricsSource
@@ -42,7 +42,7 @@ class Reception:
         self,
         context: Context,
         certificates: Certificates | None,
-        connections: Connections,
+        connections: ConnectionRegistry,
         long_answers: LongAnswers,
         source: MetricsSource,
     ) -> None:

@@ -13,7 +13,7 @@ from omq.access.control import AccessControl
 from omq.access.rights import Right
 from omq.access.session import Session
 from omq.config import Config
-from omq.connections import Connections, Terminal
+from omq.connections import ConnectionRegistry, Terminal
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.histogram import Distribution, Histogram
 from omq.drivers.housekeeping import (
@@ -85,7 +85,7 @@ class Server:
         self._withdrawn = LogThrottle(log, logging.INFO, "connections were closed after a reload")
         context = Context.of(config, self._access, memory)
         self.pace = context.pace
-        self._connections = Connections()
+        self._connections = ConnectionRegistry()
         self.reception = Reception(context, certificates, self._connections, self.long_answers, self)
         self._since = trio.current_time()
         self._lag = Histogram()

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from java_classes import java_options
 
 # No test of ours is about how fast hypothesis gets on, and on a busy machine it gets on slowly.
 settings.register_profile("omq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("omq")
 
-# Java spends most of its first seconds on optimizing what a short test runs once. Without that, a Spark job
-# takes half the processor time, which on a busy machine decides whether it ends before the test gives up.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
 # A shell starts a program in the background with SIGINT ignored. The commands that tests start and interrupt
 # would inherit that, and not end.

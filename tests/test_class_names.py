@@ -33,11 +33,6 @@ SHARED = {
     },
     "The part that has this role in each protocol or terminal.": {
         "Answered": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
-        "Begun": {
-            "omq.terminals.amqp_0_9.forms",
-            "omq.terminals.amqp_1_0.forms",
-            "omq.terminals.connection.forms",
-        },
         "Commands": {"omq.terminals.amqp_0_9.commands", "omq.terminals.omq.commands"},
         "ConnectionProblem": {"omq.protocol.amqp_0_9.problems", "omq.protocol.amqp_1_0.conditions"},
         "Declined": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
@@ -47,6 +42,11 @@ SHARED = {
             "omq.protocol.omq.frames",
         },
         "Greeting": {"omq.protocol.omq.client", "omq.terminals.connection.states"},
+        "MessageInPieces": {
+            "omq.terminals.amqp_0_9.forms",
+            "omq.terminals.amqp_1_0.forms",
+            "omq.terminals.connection.forms",
+        },
         "PublishRun": {"omq.protocol.amqp_0_9.events", "omq.protocol.omq.lines"},
         "Serving": {
             "omq.terminals.amqp_0_9.terminal",
@@ -56,24 +56,18 @@ SHARED = {
     },
     "A frame, command or type that the specification of a protocol calls so.": {
         "Blocks": {"omq.blocking.blocks", "omq.client.bulk", "omq.protocol.omq.types"},
-        "Channel": {"omq.drivers.seam", "omq.protocol.amqp_0_9.channels"},
         "Close": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.dmp.server"},
-        "Connections": {"omq.connections", "omq.protocol.omq.types"},
         "Error": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.omq.types"},
-        "Flow": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},
         "Received": {
             "omq.protocol.amqp_1_0.performatives",
             "omq.protocol.dmp.client",
             "omq.protocol.omq.types",
         },
-        "Request": {"omq.protocol.http.requests", "omq.protocol.omq.types"},
         "Session": {"omq.access.session", "omq.protocol.amqp_1_0.session"},
-        "Source": {"omq.protocol.amqp_1_0.performatives", "omq.terminals.connection.sender"},
     },
     "A type that clients use as `management.X` or `watching.X`.": {
         "Done": {"omq.management", "omq.protocol.omq.types"},
         "Exchange": {"omq.exchanges.types", "omq.management"},
-        "Exchanges": {"omq.exchanges.exchanges", "omq.management"},
         "Messages": {"omq.drivers.seam", "omq.management"},
         "Purge": {"omq.management", "omq.protocol.omq.types"},
         "Server": {"omq.server", "omq.watching"},

@@ -23,7 +23,7 @@ from collections.abc import Callable
 import trio
 from msgspec import Struct
 
-from omq.access.marks import Marks
+from omq.access.recent_events import RecentEvents
 from omq.access.turns import Turns
 from omq.threads import in_thread
 
@@ -69,8 +69,12 @@ class Attempts:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._wrong_networks, self._wrong_addresses, self._wrong_names = Marks(), Marks(), Marks()
-        self._wrong_ids = Marks()
+        self._wrong_networks, self._wrong_addresses, self._wrong_names = (
+            RecentEvents(),
+            RecentEvents(),
+            RecentEvents(),
+        )
+        self._wrong_ids = RecentEvents()
         self._turns = Turns(self._wrong_networks.time)
         self._networks: dict[bytes, Turns] = {}
         self._addresses: dict[bytes, _Address] = {}
@@ -95,7 +99,7 @@ class Attempts:
             if was_shown():
                 return True
             if id in self._wrong_ids:
-                self._wrong_ids.mark(id)
+                self._wrong_ids.record(id)
                 return False
             addresses = self._networks.setdefault(network, Turns(self._wrong_addresses.time))
             async with addresses.turn(address), self._turns.turn(network):
@@ -105,12 +109,12 @@ class Attempts:
                 try:
                     is_right = await in_thread(fits, limiter=self._thread, abandon_on_cancel=True)
                     if not is_right:
-                        self._wrong_ids.mark(id)
+                        self._wrong_ids.record(id)
                 finally:
                     if not is_right:
-                        self._wrong_networks.mark(network)
-                        self._wrong_addresses.mark(address)
-                        self._wrong_names.mark(name)
+                        self._wrong_networks.record(network)
+                        self._wrong_addresses.record(address)
+                        self._wrong_names.record(name)
                         here.paused_until = trio.current_time() + PAUSE_SECONDS
                 return is_right
 
@@ -127,8 +131,8 @@ class Attempts:
         for network, addresses in list(self._networks.items()):
             if not addresses.in_use:
                 del self._networks[network]
-        for marks in (self._wrong_networks, self._wrong_addresses, self._wrong_names, self._wrong_ids):
-            marks.forget()
+        for events in (self._wrong_networks, self._wrong_addresses, self._wrong_names, self._wrong_ids):
+            events.forget()
 
     def _digest(self, kind: bytes, *parts: bytes) -> bytes:
         """Return a key of 32 octets for input of a stranger; it does not reveal a secret in that input."""

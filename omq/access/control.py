@@ -28,7 +28,7 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Private
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.model import LONGEST_HELD_BODY, Delivery, Topic, TopicInfo
 
 
@@ -60,7 +60,7 @@ class AccessControl:
         self._catalogue = catalogue
         self._administered = administered
         self.watches = Watches(catalogue, administered)
-        self._exchanges = Exchanges(catalogue)
+        self._exchanges = ExchangeRegistry(catalogue)
         self.nodes = Nodes(DirectMemory(memory.waiting, memory.publisher_queues))
         self._shared = SessionContext(
             catalogue=catalogue,

@@ -27,7 +27,7 @@ from omq.drivers.lifetime import check_user
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT
 from omq.drivers.reasons import Reason, Refused
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import ALTERNATE, RESERVED, Destination, DestinationKind
 from omq.logs import quoted
 from omq.model import PERSISTENCES, Persistent
@@ -51,7 +51,7 @@ class Management:
 
     __slots__ = ("_catalogue", "_exchanges", "_session")
 
-    def __init__(self, session: Session, catalogue: Catalogue, exchanges: Exchanges) -> None:
+    def __init__(self, session: Session, catalogue: Catalogue, exchanges: ExchangeRegistry) -> None:
         self._session = session
         self._catalogue = catalogue
         self._exchanges = exchanges

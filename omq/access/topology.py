@@ -31,7 +31,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
-from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
@@ -41,12 +41,13 @@ from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import RoutedPart
 from omq.exchanges.types import DEFAULT, RESERVED, Destination, DestinationKind, Exchange, alternate_exchange
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
+from omq.watching import Limits
 from omq_storage.batches import Batch
 
 Target = Driver
@@ -120,7 +121,7 @@ class Getter:
 class Topology:
     """The exchanges and queues, as one connection may use them. Call `close` when it ends."""
 
-    def __init__(self, session: Session, catalogue: Catalogue, exchanges: Exchanges) -> None:
+    def __init__(self, session: Session, catalogue: Catalogue, exchanges: ExchangeRegistry) -> None:
         self._session = session
         self._catalogue = catalogue
         self._exchanges = exchanges
@@ -184,10 +185,10 @@ class Topology:
         return offer_or_spill(driver, batch, heads)
 
     async def taken(
-        self, driver: Driver, batch: Batch, heads: Sequence[bytes], place: NoRoom
+        self, driver: Driver, batch: Batch, heads: Sequence[bytes], pending: PendingOffer
     ) -> Confirmation:
-        """Wait until a topic accepts messages that have this place since `offer`. Raises Refused."""
-        return await taken_or_spilled(driver, batch, heads, place)
+        """Wait until a topic accepts the messages of a pending offer. Raises Refused."""
+        return await taken_or_spilled(driver, batch, heads, pending)
 
     @property
     def max_message_bytes(self) -> int:
@@ -216,7 +217,7 @@ class Topology:
         auto_delete: bool,
         internal: bool,
     ) -> None:
-        """See `Exchanges.declare`. Raises Refused."""
+        """See `ExchangeRegistry.declare`. Raises Refused."""
         if not name.startswith(RESERVED):  # which exist, or are refused to everybody
             self._check(Right.DECLARE, name)
             check_forwarding(self._check, alternate_exchange(name, arguments), None)
@@ -272,15 +273,24 @@ class Topology:
         check_forwarding(self._check, options.dead_letter_exchange, options.dead_letter_key)
         return _state(await self._catalogue.declare_queue(name, options, self._owner, self._admit(name)))
 
-    async def declare_stream(self, name: bytes, sync: Sync | None) -> QueueState:
-        """Return the persistent broadcast topic with this name; make it if there is none. Raises Refused."""
+    async def declare_stream(
+        self, name: bytes, sync: Sync | None, most_octets: int | None, most_ms: int | None
+    ) -> QueueState:
+        """Return the persistent broadcast topic with this name; make it if there is none, with the limits of
+        its retention that are not None. One that exists must have these. Raises Refused.
+        """
+        limits = Limits(most_octets, most_ms)
         if name.startswith(RESERVED):
             raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
         self._check(Right.DECLARE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
             driver = await self._catalogue.declare(
-                name, Delivery.BROADCAST, Persistent(sync or self._session.durable_sync), self._admit(name)
+                name,
+                Delivery.BROADCAST,
+                Persistent(sync or self._session.durable_sync),
+                self._admit(name),
+                retention=limits,
             )
         check_user(driver.lifetime, self._owner)
         what = f"queue {quoted(name)}"
@@ -288,7 +298,24 @@ class Topology:
             raise Inequivalent(what, "x-queue-type", "'stream'", "'classic'")
         if not driver.is_persistent:
             raise Inequivalent(what, "durable", "'true'", "'false'")
+        self._check_limits(driver, limits)
         return _state(driver)
+
+    def _check_limits(self, driver: Driver, limits: Limits) -> None:
+        """Raise Refused unless a stream has the limits that are not None, or those of the configuration where
+        they are lower.
+        """
+        octets, seconds = driver.retention
+        ms = None if seconds is None else round(seconds * 1000)
+        lower = self._catalogue.retention_for(driver.topic.topic, limits) or limits
+        what = f"queue {quoted(driver.topic.topic)}"
+        if limits.octets is not None and octets not in (limits.octets, lower.octets):
+            raise Inequivalent(
+                what, "x-max-length-bytes", f"'{limits.octets}'", "none" if octets is None else f"'{octets}'"
+            )
+        if limits.ms is not None and ms not in (limits.ms, lower.ms):
+            current = None if ms is None else f"'{ms / 1000:g}s'"
+            raise Inequivalent(what, "x-max-age", f"'{limits.ms / 1000:g}s'", current or "none")
 
     async def make_reply_queue(self) -> bytes:
         """Make the queue of this connection for replies, and return its name. Raises Refused."""

@@ -8,7 +8,7 @@ from omq.model import Topic
 from omq.protocol.omq.frames import MessageRun
 
 
-class Carrier(Protocol):
+class SubscribedConnection(Protocol):
     """A connection, as its subscriptions see it."""
 
     def taken(self) -> None:
@@ -33,7 +33,7 @@ class Receiver(Protocol):
     @property
     def full(self) -> bool: ...
 
-    def subscribed(self, connection: Carrier, topic: Topic) -> None: ...
+    def subscribed(self, connection: SubscribedConnection, topic: Topic) -> None: ...
 
     def put(self, run: MessageRun) -> None: ...
 

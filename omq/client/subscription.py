@@ -6,7 +6,7 @@ from collections.abc import Callable
 from omq.client.arguments import check_positive, check_replay
 from omq.client.errors import ConnectionLost, Gap, OmqError
 from omq.client.parking import ParkingLot
-from omq.client.receiving import Carrier
+from omq.client.receiving import SubscribedConnection
 from omq.client.run_iterator import RunIterator
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Topic, TopicInfo, Transient
 from omq.protocol.omq.commands import sexp_of_command
@@ -57,7 +57,7 @@ class Subscription:
         """For FromCurrent: the last id before the subscription's start."""
         self._capacity = capacity
         self._on_gap = on_gap
-        self._connection: Carrier | None = None
+        self._connection: SubscribedConnection | None = None
         self._buffer: deque[tuple[MessageRun, int] | Gap] = deque()
         self._arrived = ParkingLot()
         self._expected: int | None = None  # the id that would follow without a gap, after reconnecting
@@ -160,7 +160,7 @@ class Subscription:
         """Whether the buffer has reached its capacity, so that the client does not read the connection."""
         return self.buffered >= self._capacity and not self._closed
 
-    def subscribed(self, connection: Carrier, topic: Topic) -> None:
+    def subscribed(self, connection: SubscribedConnection, topic: Topic) -> None:
         """Note that the server has accepted the subscription on this connection."""
         self._connection = connection
         self.topic = topic

@@ -272,9 +272,9 @@ class BroadcastDriver(SpoolingDriver):
     def free(self, octets: int) -> None:
         self.publisher_queue.look()
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+    def enqueue(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
         was_wanted = self.publisher_queue.is_wanted
-        waiting_publisher = super().line_up(octets, admitted)
+        waiting_publisher = super().enqueue(octets, admitted)
         if self.publisher_queue.is_wanted and not was_wanted:
             self._backpressure.watch()
         return waiting_publisher

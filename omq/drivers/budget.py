@@ -12,7 +12,7 @@ import trio
 
 
 class Turn:
-    """A place in the queue of a budget."""
+    """An entry in the queue of a budget."""
 
     __slots__ = ("granted", "is_granted", "octets")
 
@@ -63,7 +63,7 @@ class Budget:
         """Take `octets` even if they are not free."""
         self.used += octets
 
-    def line_up(self, octets: int, granted: Callable[[], None]) -> Turn:
+    def enqueue(self, octets: int, granted: Callable[[], None]) -> Turn:
         """Wait for `octets` behind all other takers, after `try_take` has failed.
 
         `granted` is called when they are taken.
@@ -85,7 +85,7 @@ class Budget:
         if self.try_take(octets):
             return
         granted = trio.Event()
-        turn = self.line_up(octets, granted.set)
+        turn = self.enqueue(octets, granted.set)
         try:
             await granted.wait()
         except trio.Cancelled:

@@ -31,7 +31,7 @@ from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_changes import TopicChanges
 from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
-from omq.drivers.topics_by_name import TopicsByName
+from omq.drivers.topics_by_name import UNLIMITED, TopicsByName
 from omq.drivers.writer import Writer
 from omq.logs import quoted
 from omq.model import (
@@ -43,6 +43,7 @@ from omq.model import (
     stored_persistence,
 )
 from omq.threads import in_thread
+from omq.watching import Limits
 from omq_storage.catalogue import StoreCatalogue
 from omq_storage.levels import Level
 from omq_storage.store import Store
@@ -225,16 +226,20 @@ class Catalogue:
         persistence: Persistence,
         admit: Admit | None = None,
         lifetime: Durable = DURABLE,
+        retention: Limits = UNLIMITED,
     ) -> Driver:
         """Return the topic with this name and these types; create it if there is none. Raises Refused.
 
-        `admit` decides whether it may be made; None where no client asks for it. `lifetime` is for a topic
-        that is made.
+        `admit` decides whether it may be made; None where no client asks for it. `lifetime` and `retention`
+        are for a topic that is made: see `retention_for`.
         """
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
-                return await self._create(name, delivery, persistence, admit, lifetime, declared=True)
+                limits = self.retention_for(name, retention)
+                return await self._create(
+                    name, delivery, persistence, admit, lifetime, retention=limits, declared=True
+                )
             record = self._records.get(driver.topic.id)
             same = driver.delivery is delivery and driver.persistence == persistence
             if same and (record is None or record.declared):
@@ -243,6 +248,12 @@ class Catalogue:
                 return await self.changes.retype(driver, record, delivery, persistence)
             types = declaration(driver.delivery, driver.persistence)
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
+
+    def retention_for(self, name: bytes, limits: Limits) -> Limits | None:
+        """Return what a new topic keeps for which a client wants these limits: no more than the configuration
+        says. None leaves it to the configuration.
+        """
+        return self._topics.lower_limits(name, limits)
 
     async def declare_changeable(
         self,
@@ -381,6 +392,7 @@ class Catalogue:
         lifetime: Durable = DURABLE,
         options: QueueOptions | None = None,
         *,
+        retention: Limits | None = None,
         declared: bool,
         for_messages: bool = False,
     ) -> Driver:
@@ -397,6 +409,7 @@ class Catalogue:
                     # What may still get other types is not to look used after the server was killed.
                     reserved=first_bound(persistence) if declared or for_messages else 1,
                     queue=None if options is None else options.encode(),
+                    retention=None if retention is None else (retention.octets, retention.ms),
                 )
             )
         except BaseException:  # cancelled, too: there is no topic that could count

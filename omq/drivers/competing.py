@@ -24,7 +24,7 @@ from omq.drivers.seam import EndReason, Subscriber
 from omq.drivers.settling import Settling
 from omq.drivers.signal import Signal
 from omq.drivers.unsettled import number_of
-from omq.drivers.waits import Room
+from omq.drivers.wait_graph import Room
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block

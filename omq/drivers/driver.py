@@ -18,7 +18,7 @@ from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
-from omq.drivers.places import PersistentPlace, TopicPlace
+from omq.drivers.pending_offers import PendingPersistentOffer, PendingTransientOffer
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
@@ -32,7 +32,7 @@ from omq.drivers.spool import Spool
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.stored_reads import StoredReads
 from omq.drivers.tail import Tail
-from omq.drivers.waits import Room
+from omq.drivers.wait_graph import Room
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
@@ -210,7 +210,7 @@ class Driver(StoredReads):
         return offered if isinstance(offered, Confirmation) else await offered.taken()
 
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
-        """Accept messages, or return a place in the queue for room; never wait. The confirmation is
+        """Accept messages, or queue them for room; never wait. The confirmation is
         settled when they have the persistence of the topic.
 
         A transient topic settles it at once: it only promises that the driver has the messages.
@@ -244,9 +244,9 @@ class Driver(StoredReads):
             if self.resources.memory.posted.try_take(octets):
                 self.writer.submit(post)
                 return post.confirmation
-            return PersistentPlace(self.writer.submit, self.resources.memory.posted, post)
+            return PendingPersistentOffer(self.writer.submit, self.resources.memory.posted, post)
         if batch.count > 1 and batch.octets >= self.most():
-            return TopicPlace(self, batch, heads, origins).again()
+            return PendingTransientOffer(self, batch, heads, origins).again()
         if self.deleted:
             raise Refused.of(DELETED)
         if not self.has_ids(batch.count) or not self.publisher_queue.try_enter(octets):
@@ -282,7 +282,7 @@ class Driver(StoredReads):
 
     def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> Offered:
         """Return the answer to messages of a transient topic without room, or ids. Raises Refused."""
-        return TopicPlace(self, batch, heads, origins).again()
+        return PendingTransientOffer(self, batch, heads, origins).again()
 
     def try_push(self, batch: Batch, pushes: Pushes) -> bool:
         """Take over messages, and add them to what is pushed, if all subscribers have everything before them
@@ -315,11 +315,11 @@ class Driver(StoredReads):
                 if last:
                     self.resources.memory.sequences.keep(self.topic.id, last)
         except Exception as problem:  # a defect fails this post, and not the connection from which it came
-            raise Refused.of(self.told(problem)) from problem
+            raise Refused.of(self.log_failure(problem)) from problem
         finally:
             self.free(octets - kept)  # of none, too: a broadcast topic admits its next publisher then
 
-    def told(self, problem: Exception) -> Failure:
+    def log_failure(self, problem: Exception) -> Failure:
         """Log a problem with a post, and return the failure for its publisher."""
         if isinstance(problem, StoreError):
             self._unreserved.add(problem)
@@ -393,9 +393,9 @@ class Driver(StoredReads):
     def free(self, octets: int) -> None:
         """Free octets that `_take_room` has counted."""
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+    def enqueue(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
         """Wait for room in a transient topic: see `PublisherQueue`."""
-        return self.publisher_queue.line_up(octets, admitted)
+        return self.publisher_queue.enqueue(octets, admitted)
 
     # -- out: channels -------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class LevelWriter(Protocol):
     refusal: Failure | None
     was_full: bool
 
-    def told(self, problem: Exception) -> Failure:
+    def log_failure(self, problem: Exception) -> Failure:
         """Log why a part was not stored, and return the failure for its publisher."""
 
 
@@ -98,7 +98,7 @@ class FragmentCommits:
                 for waiting in group:
                     await self._put_all([waiting])
                 return
-            failure = writer.told(problem)
+            failure = writer.log_failure(problem)
             for waiting in group:
                 waiting.failure = waiting.failure or failure
         for waiting in group:

@@ -15,7 +15,7 @@ from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unfinished import UnfinishedMemory
-from omq.drivers.waits import Waits
+from omq.drivers.wait_graph import WaitGraph
 
 SEQUENCES_KEPT = 1 << 15
 """The number of producers of transient topics whose last sequence number is remembered: at most 16 MiB."""
@@ -55,7 +55,7 @@ class Memory:
         """The topics whose publishers wait until tails have moved to the spool."""
         self.publisher_queues = PublisherQueues()
         """The topics whose publishers wait for a part of `waiting`."""
-        self.waits = Waits()
+        self.waits = WaitGraph()
         """Who waits for room in those topics."""
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""

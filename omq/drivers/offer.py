@@ -1,7 +1,7 @@
 """Messages for which a driver has no room now, and the wake-up of their publisher when there is.
 
-A driver never waits: `Driver.offer` takes messages over, or answers with a place in the line for room. So a
-terminal decides what it does meanwhile: it waits, goes on with other commands, or gives up.
+A driver never waits: `Driver.offer` accepts messages, or returns a `PendingOffer`, which waits in the queue
+for room. So the terminal decides what it does meanwhile: it waits, executes other commands, or gives up.
 """
 
 from abc import ABC, abstractmethod
@@ -10,15 +10,15 @@ from collections.abc import Callable
 import trio
 
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.waits import Room
+from omq.drivers.wait_graph import Room
 
 
-class NoRoom(ABC):
-    """A post for which there is no room now: its place in the queue for room.
+class PendingOffer(ABC):
+    """A post for which there is no room now, and which waits in a queue for room.
 
-    The publisher offers nothing else to the same topic until these messages are accepted or given up: so
-    its messages stay in order. Room that is granted to this place is not available to
-    others, until `again` or `leave` is called: do that soon after the wake-up.
+    The publisher must offer nothing else to the same topic until these messages are accepted or given up, so
+    that its messages stay in order. Room that is granted to this offer is not available to others until
+    `again` or `leave` is called: call one of them soon after the wake-up.
     """
 
     __slots__ = ("_is_woken", "_wake", "room")
@@ -32,7 +32,7 @@ class NoRoom(ABC):
     def call_when_free(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, when `again` can make progress; at once if it already can.
 
-        It is called in the middle of the driver's work: it only notes that, and wakes a task.
+        The driver calls it in the middle of its work, so `wake` must only set a flag or wake a task.
         """
         if self._is_woken:
             self._is_woken = False
@@ -52,12 +52,12 @@ class NoRoom(ABC):
     def again(self) -> "Offered":
         """Offer the same messages again. Return the confirmation, or itself if there is still no room.
 
-        Raises Refused. After that, and after a confirmation, this place is used up.
+        Raises Refused. After that, and after a confirmation, this offer must not be used again.
         """
 
     @abstractmethod
     def leave(self) -> None:
-        """Give up the place, and the messages that are not accepted yet. The place may be used up already."""
+        """Leave the queue, and give up the messages that are not accepted yet; do nothing after the end."""
 
     async def taken(self) -> Confirmation:
         """Wait until the messages are accepted. Raises Refused."""
@@ -67,7 +67,7 @@ class NoRoom(ABC):
                 return offered
 
     async def free(self) -> None:
-        """Wait until `again` can make progress; give up the place if that is cancelled."""
+        """Wait until `again` can make progress; leave the queue if that is cancelled."""
         free = trio.Event()
         self.call_when_free(free.set)
         try:
@@ -77,5 +77,5 @@ class NoRoom(ABC):
             raise
 
 
-Offered = Confirmation | NoRoom
+Offered = Confirmation | PendingOffer
 """The result of an offer."""

@@ -1,13 +1,13 @@
 """A post of which a queue takes only the first messages, because it has no room for the others."""
 
 from omq.drivers.confirmation import Confirmation, Outcomes
-from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.reasons import Failure
 
 
 def followed_by(offered: Offered, count: int, refused: int, failure: Failure) -> Offered:
     """Return the offer of a post whose first `count` messages were offered, and the others refused."""
-    if isinstance(offered, NoRoom):
+    if isinstance(offered, PendingOffer):
         return _Part(offered, count, refused, failure)
     part, whole = offered, Confirmation()
 
@@ -19,28 +19,28 @@ def followed_by(offered: Offered, count: int, refused: int, failure: Failure) ->
     return whole
 
 
-class _Part(NoRoom):
-    """The place of the first messages in the queue for room."""
+class _Part(PendingOffer):
+    """The pending offer of the first messages."""
 
-    __slots__ = ("_count", "_failure", "_place", "_refused")
+    __slots__ = ("_count", "_failure", "_pending", "_refused")
 
-    def __init__(self, place: NoRoom, count: int, refused: int, failure: Failure) -> None:
-        super().__init__(place.room)
-        self._place = place
+    def __init__(self, pending: PendingOffer, count: int, refused: int, failure: Failure) -> None:
+        super().__init__(pending.room)
+        self._pending = pending
         self._count = count
         self._refused = refused
         self._failure = failure
-        place.call_when_free(self.woken)
+        pending.call_when_free(self.woken)
 
     def again(self) -> Offered:
-        """See `NoRoom`."""
-        offered = self._place.again()
-        if isinstance(offered, NoRoom):
-            self._place = offered
+        """See `PendingOffer`."""
+        offered = self._pending.again()
+        if isinstance(offered, PendingOffer):
+            self._pending = offered
             offered.call_when_free(self.woken)
             return self
         return followed_by(offered, self._count, self._refused, self._failure)
 
     def leave(self) -> None:
-        """See `NoRoom`."""
-        self._place.leave()
+        """See `PendingOffer`."""
+        self._pending.leave()

@@ -116,7 +116,7 @@ class PublisherQueue:
         """Count `octets` if there is room for them now, and no publisher waits."""
         return not self._publishers and self._take(octets, False) is RoomAnswer.TAKEN
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+    def enqueue(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
         """Wait for room behind all waiting publishers. `admitted` is called when the octets are counted,
         unless that happens within this call, and when the topic is deleted.
         """
@@ -192,6 +192,6 @@ class PublisherQueue:
 
 
 def _nothing() -> None:
-    """Do nothing, in place of `admitted` until `line_up` returns: a publisher that is admitted at once is not
+    """Do nothing, in place of `admitted` until `enqueue` returns: a publisher that is admitted at once is not
     called.
     """

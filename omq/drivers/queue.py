@@ -78,7 +78,7 @@ class QueueDriver(LimitedDriver):
         try:
             block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
         except Exception as problem:  # a defect fails this message, and not the connection from which it came
-            raise Refused.of(self.told(problem)) from problem
+            raise Refused.of(self.log_failure(problem)) from problem
         if not channel.pass_on(block):
             return False
         self._used = True

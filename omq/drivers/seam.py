@@ -221,7 +221,7 @@ class Outlet(Protocol):
         """Send the rest of a message whose beginning the socket took, before anything else."""
 
 
-class Flow(Protocol):
+class CursorChannel(Protocol):
     """A channel whose messages may be sent in any portions, without taking them: they can be given again.
 
     While credit limits the channel, `at_hand` gives nothing; `passed` counts credit granted meanwhile.
@@ -301,7 +301,7 @@ class Channel(Protocol):
     """
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> CursorChannel | None:
         """Another way to its messages, where there is one."""
 
     def ready(self) -> bool:

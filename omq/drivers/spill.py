@@ -15,7 +15,7 @@ import trio
 from omq.drivers.budget import Budget
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.offer import Offered
-from omq.drivers.places import PersistentPlace
+from omq.drivers.pending_offers import PendingPersistentOffer
 from omq.drivers.posts import Post, StoredDriver
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
@@ -66,7 +66,7 @@ class Spill:
         """Write messages to the disk. Only the memory for messages on their way to a store limits them."""
         post = Post(self._queue, batch, octets, Confirmation(), heads)
         if not self._budget.try_take(octets):
-            return PersistentPlace(self.submit, self._budget, post)
+            return PendingPersistentOffer(self.submit, self._budget, post)
         self.submit(post)
         return post.confirmation
 

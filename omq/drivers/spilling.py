@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver, InitialState
 from omq.drivers.lifetime import Ephemeral
-from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.spill import Spill
@@ -137,11 +137,11 @@ async def taken_or_spilled(
     return offered
 
 
-def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], place: NoRoom) -> Offered:
-    """Spill messages that are to wait for the workers of a topic. Those that wait for something else keep
-    their place.
+def _spilled(driver: Driver, batch: Batch, heads: Sequence[bytes], pending: PendingOffer) -> Offered:
+    """Spill messages that would wait for the workers of a topic. Return the offer of messages that wait for
+    something else: it stays in its queue.
     """
-    if isinstance(driver, SpillingDriver) and place.room is driver and driver.has_ids(batch.count):
-        place.leave()
+    if isinstance(driver, SpillingDriver) and pending.room is driver and driver.has_ids(batch.count):
+        pending.leave()
         return driver.spill(batch, heads)
-    return place
+    return pending

@@ -13,9 +13,12 @@ from omq.drivers.slices import Slices
 from omq.drivers.stored_types import LEVELS
 from omq.drivers.writer import Writer
 from omq.model import Delivery, Persistent, Topic, read_stored_persistence
+from omq.watching import Limits
 from omq_storage.levels import Level
 from omq_storage.routes import Route
 from omq_storage.topics import TopicRecord
+
+UNLIMITED = Limits(None, None)
 
 
 class TopicsByName:
@@ -72,9 +75,20 @@ class TopicsByName:
         of the configuration.
         """
         if record.retention is None:
-            return self._retentions.get(record.name) or self._config.retention()
+            return self._configured(record.name)
         octets, milliseconds = record.retention
         return octets, None if milliseconds is None else milliseconds / 1000
+
+    def lower_limits(self, name: bytes, limits: Limits) -> Limits | None:
+        """Return these limits, or those of the configuration where they are lower; None for no limits."""
+        if limits == UNLIMITED:
+            return None
+        octets, seconds = self._configured(name)
+        ms = None if seconds is None else round(seconds * 1000)
+        return Limits(_lower(limits.octets, octets), _lower(limits.ms, ms))
+
+    def _configured(self, name: bytes) -> tuple[int | None, float | None]:
+        return self._retentions.get(name) or self._config.retention()
 
     async def reload(self, config: Config) -> None:
         """Apply the limits of retention of another configuration."""
@@ -86,3 +100,8 @@ class TopicsByName:
             if driver.is_persistent and record is not None:
                 driver.retain(*self.retention(record))
             await slices.step()
+
+
+def _lower(limit: int | None, other: int | None) -> int | None:
+    limits = [each for each in (limit, other) if each is not None]
+    return min(limits, default=None)

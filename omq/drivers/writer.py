@@ -249,7 +249,7 @@ class Writer:
         async with self._lock:
             return await in_thread(function)
 
-    def told(self, problem: Exception) -> Failure:
+    def log_failure(self, problem: Exception) -> Failure:
         """Log why a part of a large message was not stored, and return the failure for its publisher."""
         if isinstance(problem, StoreError):
             self._problems.add(problem)
@@ -350,7 +350,7 @@ class Writer:
                 if begin:
                     await trio.lowlevel.cancel_shielded_checkpoint()
                 for driver, first, values in commit.stored(begin, begin + TOPICS_IN_TURN):
-                    self._tell_routed(driver, first, values)
+                    self._deliver_routed(driver, first, values)
         return True
 
     def _store_routed(self, commit: "StoreCommit") -> None:
@@ -358,14 +358,14 @@ class Writer:
         self.environment.append_commit(commit)
         self._commit_times.observe(time.perf_counter() - began)
 
-    def _tell_routed(
+    def _deliver_routed(
         self, driver: RoutedDriver, first: int, values: Sequence[tuple[int, int, int, bytes]]
     ) -> None:
-        """Tell a driver with subscribers what was stored."""
+        """Pass what was stored to a driver with subscribers."""
         try:
             driver.routed(first, [block_of(driver.topic.id, *value) for value in values])
         except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
-            self._tell(driver)
+            self._log_exception(driver)
 
     async def _commit(self, group: Sequence[Post]) -> None:
         """Store a group of posts and settle each of them in any case.
@@ -414,7 +414,7 @@ class Writer:
                     self._problems.add(problem)
                     failures[driver] = for_clients(problem)
                 except Exception:  # noqa: BLE001 - logged; the posts of other topics continue
-                    self._tell_defect(driver, defective)
+                    self._log_defect(driver, defective)
                 else:
                     if portion.blocks:  # else every message was repeated
                         portions[driver] = portion
@@ -434,9 +434,9 @@ class Writer:
                 self._settle(post, failure)
         return [post for post in group if post.driver in defective and post not in late]
 
-    def _tell_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
+    def _log_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
         """Log the exception that is being handled, which posts of this driver raised."""
-        self._tell(driver)
+        self._log_exception(driver)
         defective.add(driver)
 
     def _settle(self, post: Post, failure: Failure | None) -> None:
@@ -483,7 +483,7 @@ class Writer:
             self._trouble = for_clients(problem)
             return dict.fromkeys(drivers, self._trouble)
         for driver in drivers:
-            self._tell_defect(driver, defective)
+            self._log_defect(driver, defective)
         return {}
 
     async def _append(
@@ -513,10 +513,10 @@ class Writer:
             try:
                 driver.stored(portion.blocks, extents[driver.topic.id])
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
-                self._tell(driver)
+                self._log_exception(driver)
         return {}
 
-    def _tell(self, driver: Numbered) -> None:
+    def _log_exception(self, driver: Numbered) -> None:
         """Log the exception that is being handled, which comes from this driver."""
         what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
         self._defects.add(what, topic=driver.topic.topic)

@@ -56,7 +56,7 @@ MOST_ARGUMENTS = 4096
 log = logging.getLogger("omq.exchanges")
 
 
-class Exchanges:
+class ExchangeRegistry:
     """The exchanges of a server. There is one for each catalogue."""
 
     def __init__(self, catalogue: Catalogue) -> None:

@@ -32,7 +32,7 @@ Route = tuple[Driver, ...]
 
 
 class TopicIsReplaced(Exception):
-    """A topic of the route is being given other types: await `Exchanges.settled`, then route again."""
+    """A topic of the route is being given other types: await `ExchangeRegistry.settled`, then route again."""
 
 
 class RoutedPart(NamedTuple):

@@ -8,7 +8,7 @@ from omq.metrics.nodes import NodeMetrics
 from omq.metrics.server import ServerMetrics
 from omq.metrics.source import MetricsSource
 from omq.metrics.topics import TopicMetrics
-from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
+from omq.protocol.http.requests import NO_STORE, HttpAnswer, HttpRequest
 
 
 class Metrics:
@@ -20,7 +20,7 @@ class Metrics:
         self._nodes = NodeMetrics(source)
         self._turn = trio.Lock()
 
-    async def answer(self, request: Request) -> HttpAnswer:
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Return all metrics as they are now."""
         async with self._turn:
             slices = Slices()

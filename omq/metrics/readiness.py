@@ -3,7 +3,7 @@
 from functools import partial
 
 from omq.metrics.source import MetricsSource
-from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
+from omq.protocol.http.requests import NO_STORE, HttpAnswer, HttpRequest
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
 
@@ -17,7 +17,7 @@ class Readiness:
     def __init__(self, source: MetricsSource) -> None:
         self._source = source
 
-    async def answer(self, request: Request) -> HttpAnswer:
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Return 200, or 503 with one line for each reason."""
         reasons = await self._reasons()
         if reasons:

@@ -27,7 +27,7 @@ from omq.replay.copying import ProducerNames, producers
 from omq.replay.envelopes import renamed
 from omq.replay.gaps import SKIP_LOST, going_on
 from omq.replay.meter import Meter
-from omq.replay.pacing import Due, publish
+from omq.replay.pacing import DueMessages, publish
 from omq.replay.plan import Plan
 from omq.replay.request import Csv, Json, ReplayRequest, Text, ToJson, ToParquet, ToServer
 from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
@@ -298,12 +298,12 @@ def _paced(frame: DataFrame, plan: Plan, destination: ToServer, speed: float, me
         publish(dues, plan, destination, speed, meter, stop)
 
 
-def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> Due:
+def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> DueMessages:
     headers = [Header(one.key, None if one.value is None else bytes(one.value)) for one in row.headers or ()]
     head = stored_head.encode(head_of(bytes(row.key or b""), headers))
     body = bytes(row.value)
     made = dmp_writer.for_sink([body], [renamed(head, row.offset, names.of(topic))])
-    return Due(row.time, row.topic, range(row.offset, row.offset + 1), len(body), made)
+    return DueMessages(row.time, row.topic, range(row.offset, row.offset + 1), len(body), made)
 
 
 # -- errors -------------------------------------------------------------------------------------------------

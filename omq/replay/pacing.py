@@ -27,7 +27,7 @@ PORTION_OCTETS = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueMessages:
     """Messages of one topic that are sent together."""
 
     time: int
@@ -58,7 +58,7 @@ def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event)
 
 
 def publish(
-    dues: Iterable[Due],
+    dues: Iterable[DueMessages],
     plan: Plan,
     destination: ToServer,
     speed: float,
@@ -76,7 +76,7 @@ def publish(
     with place.open() as server:
         try:
             for together in _in_time(dues, speed, stop):
-                by_source: dict[str, list[Due]] = {}
+                by_source: dict[str, list[DueMessages]] = {}
                 for due in together:
                     by_source.setdefault(due.source, []).append(due)
                 for source, parts in by_source.items():
@@ -99,11 +99,11 @@ def publish(
         raise lost
 
 
-def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterator[list[Due]]:
+def _in_time(dues: Iterable[DueMessages], speed: float, stop: threading.Event) -> Iterator[list[DueMessages]]:
     """Wait until messages are due, and yield those that are due together. Raises LostMessages when the
     messages before the lost ones are yielded.
     """
-    waiting: list[Due] = []
+    waiting: list[DueMessages] = []
     octets = 0
     begin: tuple[float, int] | None = None
     try:
@@ -129,7 +129,7 @@ def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterat
 
 def _due(
     access: Access, part: Range, producer: ReplayProducer, tick: int, skip_lost: bool, meter: Meter
-) -> Iterator[Due]:
+) -> Iterator[DueMessages]:
     """Split the messages of a topic into pieces of at most `tick` microseconds."""
     for block, messages in _blocks(access, part, skip_lost, meter):
         deltas = [0] * block.count if block.deltas is None else numbers.unpack(block.deltas)
@@ -141,7 +141,9 @@ def _due(
                 after += 1
             together = range(begin, after)
             made = envelopes(block, together, producer)
-            yield Due(block.time + delta, part.topic.name, together, bodies_size(block, together), made)
+            yield DueMessages(
+                block.time + delta, part.topic.name, together, bodies_size(block, together), made
+            )
             begin = after
 
 

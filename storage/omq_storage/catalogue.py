@@ -141,6 +141,7 @@ class StoreCatalogue:
         *,
         reserved: int = 0,
         queue: bytes | None = None,
+        retention: tuple[int | None, int | None] | None = None,
     ) -> TopicRecord:
         """Create a topic and return its record.  ``queue``: the options of a queue, in the same commit.
 
@@ -163,6 +164,7 @@ class StoreCatalogue:
                     persistence=persistence,
                     declared=declared,
                     reserved=reserved,
+                    retention=retention,
                 )
                 put_topic(transaction, record)
                 if queue is not None:

@@ -17,7 +17,7 @@ from omq.access.leases import Principal
 from omq.access.session import Session, TooLarge
 from omq.access.topology import GENERATED, REPLIES, QueueState, Topology
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.offer import NoRoom
+from omq.drivers.offer import PendingOffer
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import CreditKind, Messages
@@ -329,7 +329,7 @@ async def test_a_topic_of_omq_without_room_takes_messages_over_from_an_exchange(
     async with topology(tmp_path) as (session, one):
         await session.declare(b"t", Delivery.ROUND_ROBIN, Transient())
         batch = Bodies([bytes(1 << 20)])
-        while not isinstance(offered := session.offer(b"t", batch), NoRoom):
+        while not isinstance(offered := session.offer(b"t", batch), PendingOffer):
             assert isinstance(offered, Confirmation)
         offered.leave()
         (part,) = one.parts(b"", b"t", [encode(Head(b"", b"t"))])
@@ -337,5 +337,5 @@ async def test_a_topic_of_omq_without_room_takes_messages_over_from_an_exchange(
         for _ in range(2):
             assert isinstance(one.offer(driver, batch, ()), Confirmation)
         offered = session.offer(b"t", batch)
-        assert isinstance(offered, NoRoom)  # its own publishers wait
+        assert isinstance(offered, PendingOffer)  # its own publishers wait
         offered.leave()

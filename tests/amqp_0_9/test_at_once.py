@@ -41,15 +41,17 @@ class AfterSteps(trio.abc.Instrument):
         self.seen.add(self._look())
 
 
+def connect(broker: Broker, no_ack: int) -> None:
+    """Connect a publisher and a consumer of the queue q."""
+    publisher, consumer = broker.channel(), broker.channel()
+    publisher.said(declare_queue(1, "q"), select_confirms(1))
+    consumer.call(consume(1, "q", no_ack=no_ack))
+
+
 @pytest.mark.parametrize("no_ack", [0, 1])
 async def test_the_step_that_reads_a_message_delivers_and_confirms_it(tmp_path: Path, no_ack: int) -> None:
     count = 10
     async with brokered(tmp_path) as (host, broker):
-
-        def connect() -> None:
-            publisher, consumer = broker.channel(), broker.channel()
-            publisher.said(declare_queue(1, "q"), select_confirms(1))
-            consumer.call(consume(1, "q", no_ack=no_ack))
 
         def exchange(first: int) -> None:
             publisher, consumer = broker.clients
@@ -57,7 +59,7 @@ async def test_the_step_that_reads_a_message_delivers_and_confirms_it(tmp_path: 
                 assert publisher.call(publish(1, "", "q", b"%d" % number)).name == "ack"
                 assert consumer.wait().body == b"%d" % number
 
-        await in_thread(connect)
+        await in_thread(connect, broker, no_ack)
         await in_thread(exchange, 0)  # the first message reserves ids, which takes another task
         await wait_all_tasks_blocked()
         publishing, consuming = host.server.terminals()
@@ -76,13 +78,7 @@ async def test_the_step_that_reads_a_message_delivers_and_confirms_it(tmp_path: 
 @pytest.mark.parametrize("no_ack", [0, 1])
 async def test_a_client_that_reads_late_gets_everything_in_order(tmp_path: Path, no_ack: int) -> None:
     async with brokered(tmp_path) as (host, broker):
-
-        def connect() -> None:
-            publisher, consumer = broker.channel(), broker.channel()
-            publisher.said(declare_queue(1, "q"), select_confirms(1))
-            consumer.call(consume(1, "q", no_ack=no_ack))
-
-        await in_thread(connect)
+        await in_thread(connect, broker, no_ack)
         publisher, consumer = broker.clients
         _, consuming = host.server.terminals()
         sizes = [10, 3_000, AT_ONCE_OCTETS - 1_000, AT_ONCE_OCTETS + 1_000, 100_000]

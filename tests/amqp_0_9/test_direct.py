@@ -171,12 +171,18 @@ def test_the_server_offers_direct_mode(broker: Broker) -> None:
         assert b"\x06directI\0\0\0\x01" in principal.start
 
 
-def test_a_message_of_openamq_arrives_octet_for_octet(broker: Broker) -> None:
-    principal, connection, queue = feed(broker, "A_sub.conn1")
-    principal.send_next(renamed(b"auto.0", queue))
+def consuming_feed(broker: Broker, name: str, old: bytes) -> tuple[Principal, Dmp, bytes]:
+    """Return a recorded consumer that has bound and consumes its queue, whose name was `old`."""
+    principal, connection, queue = feed(broker, name)
+    principal.send_next(renamed(old, queue))
     principal.answer(50, 21)
-    principal.send_next(renamed(b"auto.0", queue))
+    principal.send_next(renamed(old, queue))
     principal.answer(60, 21)
+    return principal, connection, queue
+
+
+def test_a_message_of_openamq_arrives_octet_for_octet(broker: Broker) -> None:
+    principal, connection, _ = consuming_feed(broker, "A_sub.conn1", b"auto.0")
     for number in (1, 3, 5, 7):
         with closing(Principal(broker, f"A_pub.conn{number}")) as publisher:
             publisher.send_next()
@@ -414,11 +420,7 @@ OWN, ORDINARY = timed(4), timed(8)
 
 
 def test_times_in_envelopes_of_openamq_have_four_octets(broker: Broker) -> None:
-    principal, connection, queue = feed(broker, "C_amq_client.conn1")
-    principal.send_next(renamed(b"auto.1", queue))
-    principal.answer(50, 21)
-    principal.send_next(renamed(b"auto.1", queue))
-    principal.answer(60, 21)
+    principal, connection, queue = consuming_feed(broker, "C_amq_client.conn1", b"auto.1")
     principal.send_next()
     client = broker.channel()
     client.call(wire.declare_queue(1, "times", exclusive=1))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming
-from omq.terminals.amqp_0_9.forms import Begun
+from omq.terminals.amqp_0_9.forms import MessageInPieces
 
 from .wire import body
 
@@ -22,7 +22,7 @@ OPENING = b"what precedes the body"
 )
 def test_pieces_and_partial_sends(size: int, pieces: list[int], taken: list[int]) -> None:
     data = bytes(number % 251 for number in range(size))
-    begun = Begun(CONSUMER, OPENING, size, None)
+    begun = MessageInPieces(CONSUMER, OPENING, size, None)
     wire = b""
     piece_sizes, takes = iter(pieces), iter(taken)
     for _ in range(200):

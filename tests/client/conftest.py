@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 from client_helpers import OpenServer, url_of
+from relays import Relay, relayed
 from trio.testing import MockClock
 
 from omq.client import Client, connect
@@ -63,3 +64,9 @@ async def server(open_omq: OpenServer) -> AsyncIterator[Server]:
 async def client(server: Server) -> AsyncIterator[Client]:
     async with connect(url_of(server)) as connected:
         yield connected
+
+
+@pytest.fixture
+async def relay(server: Server) -> AsyncIterator[Relay]:
+    async with relayed(server.port) as running:
+        yield running

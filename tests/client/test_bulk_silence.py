@@ -41,12 +41,6 @@ async def server(open_omq: OpenServer) -> AsyncIterator[Server]:
         yield running
 
 
-@pytest.fixture
-async def relay(server: Server) -> AsyncIterator[Relay]:
-    async with relayed(server.port) as running:
-        yield running
-
-
 def blocking(url: str) -> Blocking:
     return Blocking(parse_servers(url), RETRY_POLICY)
 

@@ -1,6 +1,5 @@
 """How a client that reconnects handles a server that stops and starts again."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
@@ -8,7 +7,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running, connect_to
-from relays import Relay, relayed
+from relays import Relay
 
 from omq.client import (
     Client,
@@ -184,12 +183,6 @@ async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: T
     async with running.connect(reconnect=True) as client, client.subscribe("t"):
         await client.publish_confirmed("t", b"1")
         await running.stop()
-
-
-@pytest.fixture
-async def relay(server: Server) -> AsyncIterator[Relay]:
-    async with relayed(server.port) as running:
-        yield running
 
 
 async def test_a_loss_of_which_all_tasks_were_told_is_not_repeated_at_the_end(

@@ -39,12 +39,6 @@ def page(browser: Page) -> Iterator[Page]:
     assert browser.errors() == []
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path_factory.mktemp("store")) as running:
-        yield running
-
-
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[blocking.Client]:
     with blocking.connect(f"omq://{server.address}", id="tester") as connected:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ HERE = Path(__file__).parent / "client"
 RECORDED = Path(__file__).parent.parent / "data" / "sexp" / "gen.jsonl"
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path_factory.mktemp("store")) as running:
-        yield running
 
 
 def node(*arguments: str | Path, address: str = "", given: str | None = None) -> str:

@@ -18,6 +18,7 @@ selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("chromium or chromium-driver is not installed", allow_module_level=True)
 
+from pages import ARGUMENTS  # noqa: E402 - it imports selenium
 from selenium import webdriver  # noqa: E402 - only where it is installed
 from selenium.webdriver.chrome.options import Options  # noqa: E402 - only where it is installed
 from selenium.webdriver.chrome.service import Service  # noqa: E402 - only where it is installed
@@ -74,15 +75,7 @@ def driver() -> Iterator[webdriver.Chrome]:
     """Yield a browser for which all names lead to this machine, as an attacker's own do."""
     options = Options()
     options.binary_location = shutil.which("chromium")
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",  # tests may run as root, where chromium has no sandbox
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--no-proxy-server",
-        "--host-resolver-rules=MAP *.example 127.0.0.1",
-    ):
+    for argument in (*ARGUMENTS, "--host-resolver-rules=MAP *.example 127.0.0.1"):
         options.add_argument(argument)
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     driver.set_script_timeout(PATIENCE)

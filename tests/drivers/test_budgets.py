@@ -68,7 +68,7 @@ def test_shares_are_granted_in_order_to_those_that_fit() -> None:
     assert budget.try_take(9)
     for name, octets in (("small", 2), ("large", 8), ("tiny", 1)):
         assert not budget.try_take(octets)
-        budget.line_up(octets, lambda name=name: granted.append(name))  # type: ignore[misc]  # a lambda with a default has no type
+        budget.enqueue(octets, lambda name=name: granted.append(name))  # type: ignore[misc]  # a lambda with a default has no type
     for freed, names in (
         (1, ["small"]),
         (7, ["small"]),

@@ -253,7 +253,7 @@ async def test_topics_get_memory_that_nodes_held(scene: NodeScenario) -> None:
         scene.send(b"x" * 500_000)  # the other half is for topics
     publisher_queue = PublisherQueue(take, scene.shared.give, publisher_queues)
     assert publisher_queue.try_enter(1_000_000)
-    publisher_queue.line_up(1_000_000, lambda: topic.append(1))
+    publisher_queue.enqueue(1_000_000, lambda: topic.append(1))
     assert not topic
     channel.close()
     assert topic

@@ -26,7 +26,7 @@ from omq.config import Config
 from omq.drivers.confirmation import CONFIRMED
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import Durable, Ownership, Private
-from omq.drivers.offer import NoRoom
+from omq.drivers.offer import PendingOffer
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import ACCEPTED, CreditKind, EndReason
 from omq.model import Delivery, FromCurrent, FromMessage, Transient
@@ -160,7 +160,7 @@ async def test_a_deleted_private_topic_leaves_nothing(
     catalogue = shared_drivers.catalogue
     topic = catalogue.make_private(b"reply", delivery, Private())
     client = Client(topic)
-    while not isinstance(offered := topic.offer(Bodies([b"x" * 1_000_000])), NoRoom):
+    while not isinstance(offered := topic.offer(Bodies([b"x" * 1_000_000])), PendingOffer):
         pass
     woken: list[bool] = []
     offered.call_when_free(lambda: woken.append(True))

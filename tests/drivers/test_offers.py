@@ -23,7 +23,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from omq.config import Config
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.driver import Driver
-from omq.drivers.offer import NoRoom
+from omq.drivers.offer import PendingOffer
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Octets
 from omq.model import Delivery, Transient
@@ -47,7 +47,7 @@ class Publisher:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.place: NoRoom | None = None
+        self.place: PendingOffer | None = None
         self.wakes = 0
         self.wake = trio.Event()
 

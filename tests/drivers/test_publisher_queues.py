@@ -52,11 +52,11 @@ class Topic:
         self.memory.used -= octets
         self.publisher_queue.freed()
 
-    def line_up(self, name: str, octets: int = 1) -> WaitingPublisher:
-        return self.publisher_queue.line_up(octets, lambda: self.memory.admitted.append(name))
+    def enqueue(self, name: str, octets: int = 1) -> WaitingPublisher:
+        return self.publisher_queue.enqueue(octets, lambda: self.memory.admitted.append(name))
 
     def names(self, *names: str) -> list[WaitingPublisher]:
-        return [self.line_up(name) for name in names]
+        return [self.enqueue(name) for name in names]
 
 
 def test_publishers_of_a_topic_are_admitted_in_their_order() -> None:
@@ -64,7 +64,7 @@ def test_publishers_of_a_topic_are_admitted_in_their_order() -> None:
     topic = memory.topic("t", 3)
     assert topic.publisher_queue.try_enter(2)
     assert not topic.publisher_queue.try_enter(2)
-    first, second, third = topic.line_up("first", 2), topic.line_up("second", 1), topic.line_up("third", 1)
+    first, second, third = topic.enqueue("first", 2), topic.enqueue("second", 1), topic.enqueue("third", 1)
     assert (
         topic.publisher_queue.waiting,
         topic.publisher_queue.is_wanted,
@@ -93,7 +93,7 @@ def test_publishers_of_a_topic_are_admitted_in_their_order() -> None:
 def test_an_publisher_admitted_at_once_is_not_called() -> None:
     memory = Memory(100)
     topic = memory.topic("t")
-    waiting_publisher = topic.line_up("it")
+    waiting_publisher = topic.enqueue("it")
     assert waiting_publisher.is_admitted
     assert memory.admitted == []
     assert topic.publisher_queue.waiting == 0
@@ -125,8 +125,8 @@ def test_the_first_publisher_that_does_not_fit_lets_no_other_pass() -> None:
     memory = Memory(10)
     memory.used = 10
     large, small = memory.topic("large"), memory.topic("small")
-    large.line_up("large", 5)
-    small.line_up("small", 1)
+    large.enqueue("large", 5)
+    small.enqueue("small", 1)
     memory.free(4)
     assert memory.admitted == []
     memory.free(1)
@@ -220,7 +220,7 @@ def test_an_publisher_that_leaves_lets_the_others_pass(leaving: int, left: list[
     memory = Memory(10)
     topic = memory.topic("t", 10)
     assert topic.publisher_queue.try_enter(8)
-    publishers = [topic.line_up("first", 5), topic.line_up("second", 2), topic.line_up("third", 2)]
+    publishers = [topic.enqueue("first", 5), topic.enqueue("second", 2), topic.enqueue("third", 2)]
     topic.publisher_queue.leave(publishers[leaving])
     assert memory.admitted == (["second"] if leaving == 0 else [])
     topic.give(3)
@@ -233,7 +233,7 @@ def test_an_admitted_publisher_that_leaves_gives_its_room_back() -> None:
     memory = Memory(10)
     topic = memory.topic("t", 2)
     assert topic.publisher_queue.try_enter(2)
-    first, _ = topic.line_up("first", 2), topic.line_up("second", 2)
+    first, _ = topic.enqueue("first", 2), topic.enqueue("second", 2)
     topic.give(2)
     assert (memory.admitted, topic.publisher_queue.admitted, topic.held) == (["first"], 1, 2)
     topic.publisher_queue.leave(first)
@@ -244,8 +244,8 @@ def test_the_last_that_leaves_takes_its_topic_out_of_the_line() -> None:
     memory = Memory(2)
     memory.used = 2
     one, two = memory.topic("one"), memory.topic("two")
-    large = one.line_up("large", 2)
-    two.line_up("small", 1)
+    large = one.enqueue("large", 2)
+    two.enqueue("small", 1)
     memory.free(1)
     assert memory.admitted == []
     one.publisher_queue.leave(large)
@@ -275,13 +275,13 @@ def test_a_topic_may_leave_the_line_while_it_is_asked() -> None:
     memory = Memory(1)
     memory.used = 1
     one, two = memory.topic("one"), memory.topic("two")
-    one.publisher_queue.line_up(1, one.publisher_queue.close)
+    one.publisher_queue.enqueue(1, one.publisher_queue.close)
     later: list[str] = []
 
     def appended() -> None:
         later.append("one again")
 
-    one.publisher_queue.line_up(1, appended)
+    one.publisher_queue.enqueue(1, appended)
     two.names("two")
     memory.limit = 10
     memory.lines.look()

@@ -54,6 +54,16 @@ async def test_the_length_in_octets(drivers: Drivers, durable: bool) -> None:
     assert queue.ready == 0
 
 
+@EITHER
+async def test_a_queue_takes_exactly_its_length_in_octets(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_octets=10)
+    await post(queue, b"01234")
+    await post(queue, b"56789")
+    assert queue.ready == 2
+    await post(queue, b"0")
+    assert await rest(queue) == [b"56789", b"0"]
+
+
 @pytest.mark.parametrize("how", ["purge", "length", "octets", "settle", "release"])
 async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str) -> None:
     """To free a hundred thousand of them at once would take a tenth of a second."""

@@ -10,7 +10,7 @@ from served_drivers import ACCEPTED, KIB, MIB, NOTHING, Client, Drivers, opened,
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.holdings import JOINED_OCTETS
-from omq.drivers.offer import NoRoom
+from omq.drivers.offer import PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason
@@ -241,8 +241,8 @@ async def test_a_publisher_waits_for_the_memory_of_posts_alone(tmp_path: Path) -
         drivers.memory.posted.force(MIB)
         offered = queue.offer(Bodies([BODY] * 20))
         given_up = queue.offer(Bodies([BODY] * 20))
-        assert isinstance(offered, NoRoom)
-        assert isinstance(given_up, NoRoom)
+        assert isinstance(offered, PendingOffer)
+        assert isinstance(given_up, PendingOffer)
         assert offered.room is None  # no consumer has to make it
         given_up.leave()
         drivers.memory.posted.give(MIB)
@@ -286,7 +286,7 @@ async def test_spilled_messages_are_gone_after_a_restart(tmp_path: Path, killed:
         assert isinstance(topic, QueueDriver)
         await post(topic, *[BODY] * 20)
         waiting = topic.offer(Bodies([BODY] * 20))
-        assert isinstance(waiting, NoRoom)
+        assert isinstance(waiting, PendingOffer)
         waiting.leave()
         spilled = topic.spill(Bodies([BODY] * 20))
         assert isinstance(spilled, Confirmation)
@@ -321,7 +321,7 @@ async def test_idempotent_posts_keep_their_order(tmp_path: Path) -> None:
         queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
         await filled(queue, 10)
         waiting = queue.offer(Bodies([BODY] * 10), origins=[(b"p", number) for number in range(10)])
-        assert isinstance(waiting, NoRoom)
+        assert isinstance(waiting, PendingOffer)
         client = Client(queue)
         spilling = queue.offer(Bodies([BODY] * 30))
         async with trio.open_nursery() as nursery:

@@ -199,7 +199,7 @@ async def test_messages_of_this_run_age_by_the_monotonic_clock(
     assert ages.too_old().time_below == 50
 
 
-async def test_marks_that_come_fast_are_not_all_kept(mock_clock: MockClock) -> None:
+async def test_recent_events_that_come_fast_are_not_all_kept(mock_clock: MockClock) -> None:
     ages = Ages(next_id=1, seconds=2 * MARKS)
     mock_clock.jump(1.9)
     ages.mark(100)  # too early for a mark

@@ -8,7 +8,7 @@ from queue_cases import EITHER, FAILED, published, queue_of, worker
 from served_drivers import Drivers, post, quiet
 
 from omq.drivers.seam import REJECTED
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import Destination, DestinationKind
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
@@ -82,7 +82,7 @@ async def test_a_rejected_message_goes_to_the_exchange(drivers: Drivers, durable
 
 
 async def test_a_letter_keeps_its_key_unless_the_queue_has_one(drivers: Drivers) -> None:
-    exchanges = Exchanges(drivers.catalogue)
+    exchanges = ExchangeRegistry(drivers.catalogue)
     await exchanges.declare(b"dlx", b"topic")
     dead = await queue_of(drivers, b"dl")
     await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), b"orders.*")
@@ -235,7 +235,7 @@ async def test_a_cycle_without_a_consumer_ends(drivers: Drivers) -> None:
 @pytest.mark.parametrize(("octets", "key"), [(10, b"subject"), (40_000, b"q")])
 async def test_a_message_of_amqp_1_0_has_a_routing_key(drivers: Drivers, octets: int, key: bytes) -> None:
     """It is the name of its queue where the properties cannot be told to other protocols."""
-    exchanges = Exchanges(drivers.catalogue)
+    exchanges = ExchangeRegistry(drivers.catalogue)
     await exchanges.declare(b"dlx", b"direct")
     dead = await queue_of(drivers, b"dl")
     await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), key)

@@ -11,7 +11,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import REJECTED
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import Route
 from omq.exchanges.types import Destination, DestinationKind
 from omq.protocol.amqp_1_0 import types
@@ -68,7 +68,7 @@ async def test_a_dead_letter_is_done_only_when_it_is_stored_elsewhere(
     tmp_path: Path, mock_clock: trio.testing.MockClock, killed: bool
 ) -> None:
     async with opened(tmp_path / "store", killed=killed) as drivers:
-        Exchanges(drivers.catalogue)
+        ExchangeRegistry(drivers.catalogue)
         dead = await queue_of(drivers, b"dl", durable=True)
         source = await queue_of(drivers, b"q", durable=True, dead_letter_exchange=b"", dead_letter_key=b"dl")
         client = worker(source)
@@ -145,13 +145,13 @@ async def test_a_step_sends_only_some_letters(
     await post(source, *bodies, heads=sent)
     await client.read()
     steps = Steps()
-    route = Exchanges.route
+    route = ExchangeRegistry.route
 
-    def counted(self: Exchanges, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
+    def counted(self: ExchangeRegistry, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
         steps.counts[-1] += 1
         return route(self, exchange, key, head)
 
-    monkeypatch.setattr(Exchanges, "route", counted)
+    monkeypatch.setattr(ExchangeRegistry, "route", counted)
     trio.lowlevel.add_instrument(steps)
     assert client.channel.settle(range(1, count + 1), REJECTED) == count
     while source.info().messages:
@@ -167,7 +167,7 @@ async def test_a_step_sends_only_some_letters(
 async def test_a_letter_that_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None:
     """Letters wait until all queues and exchanges of the store are there."""
     async with opened(tmp_path / "store") as drivers:
-        exchanges = Exchanges(drivers.catalogue)
+        exchanges = ExchangeRegistry(drivers.catalogue)
         await exchanges.declare(b"dlx", b"fanout", durable=True)
         source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
         await post(source, b"1", b"2", b"3", b"4")
@@ -181,7 +181,7 @@ async def test_a_letter_that_dies_at_the_start_finds_its_exchange(tmp_path: Path
     async with opened(tmp_path / "store") as drivers:
         source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
         assert (source.ready, source.info().messages) == (4, 6)
-        Exchanges(drivers.catalogue)
+        ExchangeRegistry(drivers.catalogue)
         await passed_on(drivers)
         dead = drivers.catalogue.lookup(b"dl")
         assert isinstance(dead, QueueDriver)
@@ -210,7 +210,7 @@ async def test_a_queue_can_lose_its_exchange_while_letters_wait(
 
 async def fanout(drivers: Drivers, *queues: bytes) -> QueueDriver:
     """Return a queue whose dead letters go to all of these queues."""
-    exchanges = Exchanges(drivers.catalogue)
+    exchanges = ExchangeRegistry(drivers.catalogue)
     await exchanges.declare(b"dlx", b"fanout")
     for name in queues:
         await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, name), b"")
@@ -265,7 +265,7 @@ async def test_a_letter_that_was_delivered_is_not_sent_again_with_the_one_before
 ) -> None:
     one = await queue_of(drivers, b"one")
     failing = await queue_of(drivers, b"failing", durable=True)
-    exchanges = Exchanges(drivers.catalogue)
+    exchanges = ExchangeRegistry(drivers.catalogue)
     await exchanges.declare(b"dlx", b"direct")
     for name in (b"one", b"failing"):
         await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, name), name)

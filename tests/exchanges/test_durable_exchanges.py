@@ -15,7 +15,7 @@ from served_drivers import Drivers, opened, serving
 from omq.drivers.lifetime import Ownership
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import Binding, Exchange, ExchangeType
 from omq.protocol.amqp.fields import LongString, Table, Void
 from omq_storage.store import Store
@@ -25,17 +25,17 @@ ARGUMENTS = Table(((b"a", LongString(b"1")), (b"b", Void())))
 
 
 @asynccontextmanager
-async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, Exchanges]]:
+async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, ExchangeRegistry]]:
     """Yield exchanges over the drivers of a store, which ends as if killed."""
     async with opened(path / "store", killed=True, **config) as drivers:
-        yield drivers, Exchanges(drivers.catalogue)
+        yield drivers, ExchangeRegistry(drivers.catalogue)
 
 
-def routed(exchanges: Exchanges, exchange: bytes, key: bytes) -> list[bytes]:
+def routed(exchanges: ExchangeRegistry, exchange: bytes, key: bytes) -> list[bytes]:
     return [driver.topic.topic for driver in exchanges.route(exchange, key)]
 
 
-def own(exchanges: Exchanges) -> set[bytes]:
+def own(exchanges: ExchangeRegistry) -> set[bytes]:
     return {each.name for each in exchanges.declared() if not each.name.startswith(b"amq.")}
 
 
@@ -134,7 +134,7 @@ async def test_an_exchange_that_ended_is_deleted_in_the_store(tmp_path: Path) ->
                 await quiet()
 
 
-Meanwhile = Callable[[Drivers, Exchanges], None]
+Meanwhile = Callable[[Drivers, ExchangeRegistry], None]
 
 
 async def test_a_queue_that_is_deleted_while_it_is_bound_gets_no_binding(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_a_cancelled_declaration_is_whole_or_nothing(tmp_path: Path) -> No
 async def test_a_full_store_refuses_a_durable_exchange_and_keeps_the_rest(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store", map_size=1 << 18, boot_id="first")
     async with serving(store) as drivers:
-        exchanges = Exchanges(drivers.catalogue)
+        exchanges = ExchangeRegistry(drivers.catalogue)
         number = 0
         refused: Refused | None = None
         while refused is None:
@@ -247,7 +247,7 @@ async def test_records_that_this_version_cannot_use_are_reported(
 async def test_a_full_store_refuses_a_binding(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store", map_size=1 << 18, boot_id="first")
     async with serving(store) as drivers:
-        exchanges = Exchanges(drivers.catalogue)
+        exchanges = ExchangeRegistry(drivers.catalogue)
         await make(drivers, b"q")
         refused: Refused | None = None
         number = 0

@@ -11,7 +11,7 @@ from served_drivers import Drivers, opened
 from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.reasons import Inequivalent, Reason, Refused
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import TopicIsReplaced
 from omq.exchanges.types import Exchange, ExchangeType
 from omq.model import Delivery, Transient
@@ -27,8 +27,8 @@ async def drivers(tmp_path: Path) -> AsyncIterator[Drivers]:
 
 
 @pytest.fixture
-def exchanges(drivers: Drivers) -> Exchanges:
-    return Exchanges(drivers.catalogue)
+def exchanges(drivers: Drivers) -> ExchangeRegistry:
+    return ExchangeRegistry(drivers.catalogue)
 
 
 def table(**values: Value) -> Table:
@@ -45,12 +45,12 @@ def keys(*names: bytes) -> Array:
     return Array(tuple(map(LongString, names)))
 
 
-def routed(exchanges: Exchanges, exchange: bytes, key: bytes, head: bytes = b"") -> list[bytes]:
+def routed(exchanges: ExchangeRegistry, exchange: bytes, key: bytes, head: bytes = b"") -> list[bytes]:
     return [driver.topic.topic for driver in exchanges.route(exchange, key, head)]
 
 
 def parts(
-    exchanges: Exchanges, exchange: bytes, key: bytes, run: Sequence[bytes]
+    exchanges: ExchangeRegistry, exchange: bytes, key: bytes, run: Sequence[bytes]
 ) -> list[tuple[list[bytes], list[int] | None]]:
     return [
         ([driver.topic.topic for driver in part.route], part.indexes and list(part.indexes))
@@ -61,7 +61,7 @@ def parts(
 # -- declaring ----------------------------------------------------------------------------------------------
 
 
-async def test_predeclared_exchanges(exchanges: Exchanges) -> None:
+async def test_predeclared_exchanges(exchanges: ExchangeRegistry) -> None:
     assert [(each.name, each.type.value) for each in exchanges.declared()] == [
         (b"amq.direct", "direct"),
         (b"amq.fanout", "fanout"),
@@ -75,7 +75,7 @@ async def test_predeclared_exchanges(exchanges: Exchanges) -> None:
         await exchanges.declare(b"amq.direct", b"topic")
 
 
-async def test_declaring_twice(exchanges: Exchanges) -> None:
+async def test_declaring_twice(exchanges: ExchangeRegistry) -> None:
     made = await exchanges.declare(b"e", b"topic", table(alternate_exchange=LongString(b"other\0")))
     assert made == Exchange(b"e", ExchangeType.TOPIC, alternate=b"other")
     again = await exchanges.declare(
@@ -111,7 +111,7 @@ async def test_declaring_twice(exchanges: Exchanges) -> None:
     ],
 )
 async def test_declaring_differently_names_both_values(
-    exchanges: Exchanges, type_name: bytes, flags: dict[str, bool], arguments: Table, difference: str
+    exchanges: ExchangeRegistry, type_name: bytes, flags: dict[str, bool], arguments: Table, difference: str
 ) -> None:
     await exchanges.declare(b"e", b"direct")
     with pytest.raises(Inequivalent, match=re.escape(difference)) as caught:
@@ -120,7 +120,7 @@ async def test_declaring_differently_names_both_values(
     assert exchanges.find(b"e") == Exchange(b"e", ExchangeType.DIRECT)
 
 
-async def test_refused_names_and_types(exchanges: Exchanges) -> None:
+async def test_refused_names_and_types(exchanges: ExchangeRegistry) -> None:
     for name, type_name, reason in (
         (b"amq.mine", b"direct", Reason.FORBIDDEN),
         (b"", b"direct", Reason.FORBIDDEN),
@@ -137,7 +137,7 @@ async def test_refused_names_and_types(exchanges: Exchanges) -> None:
         assert caught.value.reason is reason
 
 
-async def test_deleting(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_deleting(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"q")
     await exchanges.declare(b"e", b"direct")
     await exchanges.bind(b"e", queue(b"q"), b"k")
@@ -159,7 +159,7 @@ async def test_deleting(exchanges: Exchanges, drivers: Drivers) -> None:
 
 
 async def test_a_message_reaches_a_queue_once_however_many_bindings_match(
-    exchanges: Exchanges, drivers: Drivers
+    exchanges: ExchangeRegistry, drivers: Drivers
 ) -> None:
     await make(drivers, b"q", b"other")
     for pattern in (b"#", b"a.*", b"a.b"):
@@ -169,7 +169,7 @@ async def test_a_message_reaches_a_queue_once_however_many_bindings_match(
     assert sorted(routed(exchanges, b"amq.topic", b"c")) == [b"other", b"q"]
 
 
-async def test_changed_bindings_change_kept_routes(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_changed_bindings_change_kept_routes(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"one", b"two")
     assert routed(exchanges, b"amq.direct", b"k") == []
     await exchanges.bind(b"amq.direct", queue(b"one"), b"k")
@@ -183,7 +183,7 @@ async def test_changed_bindings_change_kept_routes(exchanges: Exchanges, drivers
 
 
 async def test_bindings_with_the_same_arguments_in_another_order_are_one(
-    exchanges: Exchanges, drivers: Drivers
+    exchanges: ExchangeRegistry, drivers: Drivers
 ) -> None:
     await make(drivers, b"q")
     one = Table(((b"a", LongString(b"1")), (b"b", LongString(b"2"))))
@@ -194,7 +194,7 @@ async def test_bindings_with_the_same_arguments_in_another_order_are_one(
     assert exchanges.bindings(destination=queue(b"q")) == []
 
 
-async def test_binding_needs_both_ends(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_binding_needs_both_ends(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"q")
     for source, destination, reason, text in (
         (b"none", queue(b"q"), Reason.NOT_FOUND, "no exchange 'none'"),
@@ -212,7 +212,7 @@ async def test_binding_needs_both_ends(exchanges: Exchanges, drivers: Drivers) -
     assert exchanges.bindings() == []
 
 
-async def test_bindings_end_with_their_queue(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_bindings_end_with_their_queue(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"q", b"kept")
     await exchanges.declare(b"e", b"fanout")
     for name in (b"q", b"kept"):
@@ -224,7 +224,9 @@ async def test_bindings_end_with_their_queue(exchanges: Exchanges, drivers: Driv
     assert routed(exchanges, b"e", b"") == [b"kept"]
 
 
-async def test_auto_delete_ends_an_exchange_with_its_bindings(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_auto_delete_ends_an_exchange_with_its_bindings(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     await make(drivers, b"q", b"r")
     await exchanges.declare(b"front", b"fanout", auto_delete=True)
     await exchanges.declare(b"back", b"fanout", auto_delete=True)
@@ -244,7 +246,9 @@ async def test_auto_delete_ends_an_exchange_with_its_bindings(exchanges: Exchang
 # -- routes -------------------------------------------------------------------------------------------------
 
 
-async def test_the_default_exchange_routes_to_topics_by_name(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_the_default_exchange_routes_to_topics_by_name(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     assert routed(exchanges, b"", b"q") == []
     await make(drivers, b"q")
     assert routed(exchanges, b"", b"q") == [b"q"]
@@ -252,7 +256,9 @@ async def test_the_default_exchange_routes_to_topics_by_name(exchanges: Exchange
     assert routed(exchanges, b"", b"q") == []
 
 
-async def test_bindings_between_exchanges_may_form_a_cycle(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_bindings_between_exchanges_may_form_a_cycle(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     await make(drivers, b"one", b"two")
     for name in (b"a", b"b"):
         await exchanges.declare(name, b"direct")
@@ -266,7 +272,9 @@ async def test_bindings_between_exchanges_may_form_a_cycle(exchanges: Exchanges,
         assert routed(exchanges, name, b"other") == []
 
 
-async def test_an_alternate_exchange_gets_unmatched_messages(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_an_alternate_exchange_gets_unmatched_messages(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     await make(drivers, b"matched", b"rest", b"lost")
     await exchanges.declare(b"e", b"direct", table(alternate_exchange=LongString(b"alternate")))
     await exchanges.bind(b"e", queue(b"matched"), b"k")
@@ -280,7 +288,9 @@ async def test_an_alternate_exchange_gets_unmatched_messages(exchanges: Exchange
     assert routed(exchanges, b"by-name", b"lost") == [b"lost"]
 
 
-async def test_clients_cannot_publish_to_internal_exchanges(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_clients_cannot_publish_to_internal_exchanges(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     await make(drivers, b"q")
     await exchanges.declare(b"inside", b"fanout", internal=True)
     await exchanges.bind(b"inside", queue(b"q"), b"")
@@ -292,7 +302,7 @@ async def test_clients_cannot_publish_to_internal_exchanges(exchanges: Exchanges
     assert caught.value.reason is Reason.FORBIDDEN
 
 
-async def test_a_headers_exchange_divides_a_run(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_a_headers_exchange_divides_a_run(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"one", b"two")
     await exchanges.bind(b"amq.headers", queue(b"one"), b"", table(a=LongString(b"1")))
     await exchanges.bind(b"amq.headers", queue(b"two"), b"", table(a=LongString(b"2")))
@@ -307,7 +317,7 @@ async def test_a_headers_exchange_divides_a_run(exchanges: Exchanges, drivers: D
     assert parts(exchanges, b"amq.headers", b"", run[:1]) == [([b"one"], None)]
 
 
-async def test_headers_count_behind_other_exchanges(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_headers_count_behind_other_exchanges(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"q")
     await exchanges.bind(b"amq.fanout", exchange(b"amq.match"), b"")
     await exchanges.bind(b"amq.match", queue(b"q"), b"", table(a=LongString(b"1")))
@@ -315,7 +325,7 @@ async def test_headers_count_behind_other_exchanges(exchanges: Exchanges, driver
     assert routed(exchanges, b"amq.fanout", b"", head(a=LongString(b"1"))) == [b"q"]
 
 
-async def test_copies_are_routed_by_the_further_keys(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_copies_are_routed_by_the_further_keys(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"to", b"copy", b"blind")
     run = [head(b"to"), head(b"to", BCC=keys(b"blind"), CC=keys(b"copy", b"to"), kept=LongString(b"CC"))]
     found = exchanges.parts(b"", b"to", run)
@@ -333,13 +343,13 @@ async def test_copies_are_routed_by_the_further_keys(exchanges: Exchanges, drive
 
 
 @pytest.mark.parametrize("value", [LongString(b"copy"), Array((Number(NumberType.INT8, 1),))])
-async def test_malformed_copies_are_refused(exchanges: Exchanges, value: Value) -> None:
+async def test_malformed_copies_are_refused(exchanges: ExchangeRegistry, value: Value) -> None:
     with pytest.raises(Refused, match="the header CC must be an array of strings") as caught:
         exchanges.parts(b"", b"to", [head(CC=value)])
     assert caught.value.reason is Reason.INVALID
 
 
-async def test_kept_routes_take_a_limited_memory(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_kept_routes_take_a_limited_memory(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"q")
     await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
     for number in range(30_000):
@@ -348,7 +358,7 @@ async def test_kept_routes_take_a_limited_memory(exchanges: Exchanges, drivers: 
 
 
 async def test_a_route_to_a_topic_with_new_types_leads_to_its_new_driver(
-    exchanges: Exchanges, drivers: Drivers
+    exchanges: ExchangeRegistry, drivers: Drivers
 ) -> None:
     first = await drivers.catalogue.lookup_or_declare(b"q")
     await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
@@ -359,7 +369,9 @@ async def test_a_route_to_a_topic_with_new_types_leads_to_its_new_driver(
     await exchanges.settled()
 
 
-async def test_messages_for_a_topic_that_gets_new_types_wait(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_messages_for_a_topic_that_gets_new_types_wait(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     await drivers.catalogue.lookup_or_declare(b"q")
     await exchanges.bind(b"amq.headers", queue(b"q"), b"")
     async with trio.open_nursery() as nursery:
@@ -375,7 +387,9 @@ async def test_messages_for_a_topic_that_gets_new_types_wait(exchanges: Exchange
             assert part.route == (drivers.catalogue.lookup(b"q"),)
 
 
-async def test_routes_by_long_headers_are_computed_each_time(exchanges: Exchanges, drivers: Drivers) -> None:
+async def test_routes_by_long_headers_are_computed_each_time(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
     await make(drivers, b"q")
     await exchanges.bind(b"amq.headers", queue(b"q"), b"", table(a=LongString(b"1")))
     long = head(a=LongString(b"1"), b=LongString(b"x" * 5000))

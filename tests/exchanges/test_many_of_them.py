@@ -7,7 +7,7 @@ from served_drivers import opened
 
 from omq.drivers.lifetime import Ownership
 from omq.drivers.queue_options import QueueOptions
-from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import Destination, DestinationKind
 from omq_storage.pages import Pages
 
@@ -23,7 +23,7 @@ def commits(path: Path) -> int:
 
 async def test_many_exclusive_queues_take_few_commits(tmp_path: Path) -> None:
     async with opened(tmp_path / "store") as drivers:
-        exchanges = Exchanges(drivers.catalogue)
+        exchanges = ExchangeRegistry(drivers.catalogue)
         before = commits(tmp_path)
         owner = Ownership()
         options = QueueOptions(exclusive=True, auto_delete=True)
@@ -46,7 +46,7 @@ async def test_many_exclusive_queues_take_few_commits(tmp_path: Path) -> None:
 
 async def test_many_bindings_of_one_exchange(tmp_path: Path) -> None:
     async with opened(tmp_path / "store") as drivers:
-        exchanges = Exchanges(drivers.catalogue)
+        exchanges = ExchangeRegistry(drivers.catalogue)
         for number in range(BINDINGS):
             name = b"q%d" % (number % 10)
             await drivers.catalogue.declare_queue(name, QueueOptions())

@@ -1,7 +1,5 @@
 """Runs of transfers, and dispositions: the compiled codec and plain Python agree, and so do single frames."""
 
-import importlib
-import importlib.util
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from twins import compiled, needs_codec
 
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import frames, performatives, runs, stored, transfers, types
@@ -22,19 +21,13 @@ from omq_storage.batches import Bodies
 
 MAX_FRAME = 65536
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("omq_storage._codec") is None,
-    reason="no compiled codec here: it was installed without a C compiler, or not installed",
-)
+pytestmark = needs_codec
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> Iterator[None]:
     """Use the compiled codec, also with OMQ_PLAIN=1."""
-    with pytest.MonkeyPatch.context() as patch:
-        if importlib.util.find_spec("omq_storage._codec") is not None:
-            patch.setattr(codec, "native", importlib.import_module("omq_storage._codec"), raising=False)
-            patch.setattr(codec, "COMPILED", True)
+    with compiled():
         yield
 
 

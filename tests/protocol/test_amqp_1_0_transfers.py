@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.connection import (
@@ -84,6 +86,23 @@ def test_a_run_that_is_refused_is_read_twice_at_most(peer: Peer) -> None:
         assert [type(event) for event in peer.say(octets)] == [Pause] * (8000 // FRAMES_IN_TURN)
         seconds.append(time.process_time() - begin)
     assert seconds[1] < 3 * seconds[0]
+
+
+@pytest.mark.parametrize("fields", [{"rcv_settle_mode": 0}, {}], ids=["one by one", "as a run"])
+def test_more_transfers_than_the_window_end_the_session(peer: Peer, fields: dict[str, int]) -> None:
+    """The client knows a window when the flow has left that tells it, and not before."""
+    peer.attach_sender(credit=1000)
+
+    def transfers(first: int, count: int) -> bytes:
+        ids = range(first, first + count)
+        return b"".join(frame(Transfer(1, id, b"t", 0, True, **fields), b"\0Su\xa0\0") for id in ids)
+
+    peer.say(transfers(0, WINDOW // 2))
+    assert len(peer.heard()) == 1
+    peer.say(transfers(WINDOW // 2, WINDOW))
+    assert all(isinstance(said, Flow) for said in peer.heard())
+    peer.say(transfers(WINDOW // 2 + WINDOW, WINDOW + 1))
+    assert condition(peer.heard()) == "amqp:session:window-violation"
 
 
 def test_more_messages_than_credit_detach_the_link(peer: Peer) -> None:

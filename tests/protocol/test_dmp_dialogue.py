@@ -22,8 +22,8 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseReceived,
     LeaseRefused,
-    LeaseShown,
     Outcome,
     Send,
     ServerDialogue,
@@ -111,7 +111,7 @@ def test_the_three_digits_are_enough() -> None:
 
 def test_a_whole_dialogue_may_come_at_once() -> None:
     dialogue = ServerDialogue()
-    assert dialogue.feed(HEADER + b"\x05lease" + b"messages") == [HELLO, LeaseShown(b"lease")]
+    assert dialogue.feed(HEADER + b"\x05lease" + b"messages") == [HELLO, LeaseReceived(b"lease")]
     assert dialogue.feed(b", more") == []
     assert dialogue.decide(SinkReady(b"s")) == [
         Send(said(b"200 OK Sink 's' ready")),
@@ -125,7 +125,7 @@ def test_octet_by_octet_each_answer_comes_with_the_last_octet() -> None:
     dialogue = ServerDialogue()
     octets = HEADER + b"\x02ab"
     answers = {at: events for at in range(len(octets)) if (events := dialogue.feed(octets[at : at + 1]))}
-    assert answers == {7: [HELLO], 10: [LeaseShown(b"ab")]}
+    assert answers == {7: [HELLO], 10: [LeaseReceived(b"ab")]}
     assert dialogue.decide(FeedReady(b"f")) == [Send(said(b"200 OK Feed 'f' ready"))]
 
 
@@ -157,7 +157,7 @@ def test_an_empty_lease_is_not_answered() -> None:
 
 def test_a_lease_has_up_to_255_octets() -> None:
     lease = bytes(range(255))
-    assert ServerDialogue().feed(HEADER + said(lease)) == [HELLO, LeaseShown(lease)]
+    assert ServerDialogue().feed(HEADER + said(lease)) == [HELLO, LeaseReceived(lease)]
 
 
 @pytest.mark.parametrize("octets", [b"", HEADER, HEADER + b"\x02l"])
@@ -258,7 +258,7 @@ def test_the_two_sides_understand_each_other(outcome: Outcome, lease: bytes, mes
     purpose = Purpose.FEED if isinstance(outcome, FeedReady) else Purpose.SINK
     client, server = ClientDialogue(lease, purpose), ServerDialogue()
     events = server.feed(client.start() + messages)
-    assert events[-1] == LeaseShown(lease)
+    assert events[-1] == LeaseReceived(lease)
     events = [*events[:-1], *server.decide(outcome)]
     heard = client.feed(b"".join(event.octets for event in events if isinstance(event, Send)))
     assert heard[0] == Greeted(GREETING)

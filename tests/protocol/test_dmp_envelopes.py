@@ -18,7 +18,7 @@ from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose
 from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
-from omq.protocol.dmp.server import LeaseShown, ServerDialogue, SinkReady
+from omq.protocol.dmp.server import LeaseReceived, ServerDialogue, SinkReady
 from omq.protocol.steps import finished
 from omq_storage import codec
 
@@ -396,7 +396,7 @@ def test_mutated_envelopes_read_alike_alone_and_in_runs_and_in_pieces(octets: by
 def test_mutated_dialogues_raise_nothing_else(octets: bytes) -> None:
     server = ServerDialogue()
     for event in server.feed(octets):
-        if isinstance(event, LeaseShown):
+        if isinstance(event, LeaseReceived):
             server.decide(SinkReady(event.lease))
     for purpose in Purpose:
         with suppress(DialogueError):

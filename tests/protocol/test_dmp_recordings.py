@@ -20,8 +20,8 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseReceived,
     LeaseRefused,
-    LeaseShown,
     Outcome,
     Send,
     ServerDialogue,
@@ -57,7 +57,7 @@ def run_server(name: str, pieces: list[bytes]) -> list[ServerEvent]:
     for piece in pieces:
         for event in dialogue.feed(piece):
             events.append(event)
-            if isinstance(event, LeaseShown):
+            if isinstance(event, LeaseReceived):
                 events += dialogue.decide(outcome(name, event.lease))
     messages = b"".join(event.octets for event in events if isinstance(event, EnvelopeOctets))
     rest: list[ServerEvent] = [event for event in events if not isinstance(event, EnvelopeOctets)]
@@ -114,7 +114,7 @@ def test_a_recorded_client_is_read_as_its_description_says(name: str) -> None:
     words = [f"protocol header {handshake.DMP_HEADER!r}"]
     for event in run_server(name, [recorded.sent(name, "C")]):
         match event:
-            case LeaseShown(lease):
+            case LeaseReceived(lease):
                 words.append(f"lease {lease!r}")
             case EnvelopeOctets(octets):
                 reader = EnvelopeReader()
@@ -159,7 +159,7 @@ def test_our_server_answers_each_read_of_a_recorded_client_as_openamq_did(name: 
         if read.side != "C" or len(ours) == 2:
             continue
         events = dialogue.feed(read.octets)
-        if events and isinstance(events[-1], LeaseShown):
+        if events and isinstance(events[-1], LeaseReceived):
             events = dialogue.decide(outcome(name, events[-1].lease))
         answer = b"".join(event.octets for event in events if isinstance(event, Send))
         ours.append((answer, events[-1] == Close()))
@@ -295,7 +295,7 @@ def test_recorded_leases_are_those_that_direct_gave() -> None:
         event.lease
         for name in recorded.DMP
         for event in run_server(name, [recorded.sent(name, "C")])
-        if isinstance(event, LeaseShown)
+        if isinstance(event, LeaseReceived)
     }
     assert shown - given == {b"no-such-lease"}
     assert len(shown) == 12

@@ -1,19 +1,19 @@
 """The compiled codec parses and writes exactly as its plain twin, for valid and invalid octets."""
 
-import importlib
-import importlib.util
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+import twins
 from fuzz_codec_cases import all_events
 from hypothesis import example, given
 from hypothesis import strategies as st
 from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated, sized
 from test_dmp_fields import nested, values
 from test_frames import frames as any_frames
+from twins import needs_codec, outcome
 
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import openamq
@@ -34,33 +34,19 @@ from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
-from omq.protocol.omq import frames, lines, sexp
+from omq.protocol.omq import atoms, frames, lines, sexp
 from omq.protocol.steps import finished
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, encode
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("omq_storage._codec") is None,
-    reason="no compiled codec here: it was installed without a C compiler, or not installed",
-)
+pytestmark = needs_codec
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _compiled() -> Any:
-    """Return the compiled codec, also with OMQ_PLAIN=1."""
-    with pytest.MonkeyPatch.context() as patch:
-        if importlib.util.find_spec("omq_storage._codec") is not None:
-            patch.setattr(codec, "native", importlib.import_module("omq_storage._codec"), raising=False)
-            patch.setattr(codec, "COMPILED", True)
+def _compiled() -> Iterator[None]:
+    """Use the compiled codec, also with OMQ_PLAIN=1."""
+    with twins.compiled():
         yield
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """Return the value of a call, or the type and text of its exception."""
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - any error at all must be the twin's
-        return type(error), str(error)
 
 
 # -- envelopes -----------------------------------------------------------------------------------------------
@@ -317,8 +303,10 @@ def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | No
     """Return what a sexp is, or what is wrong with it, when a step has at most N `octets`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
-        for name in ("_STEP", "_CHUNK", "_TOKENS_CHUNK"):
-            patch.setattr(sexp, name, octets)
+        for module in (atoms, sexp):
+            patch.setattr(module, "STEP", octets)
+            patch.setattr(module, "CHUNK", octets)
+        patch.setattr(sexp, "TOKENS_CHUNK", octets)
         return outcome(lambda: sexp.read(text, max_depth, max_tokens))
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
+from omq.terminals.connection import forwarding, transport
+
 
 @pytest.fixture
 def clock() -> MockClock:
@@ -21,3 +23,10 @@ def clock() -> MockClock:
 def store(tmp_path: Path) -> Path:
     """Return where the server keeps its store."""
     return tmp_path / "store"
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no client count as stalled while it does not read."""
+    monkeypatch.setattr(forwarding, "SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(transport, "SLOW_SECONDS", 60.0)

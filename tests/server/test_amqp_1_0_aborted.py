@@ -6,7 +6,6 @@ import pytest
 
 from omq.protocol.amqp_1_0.performatives import Detach, Transfer
 from omq.protocol.amqp_1_0.types import NULL, Symbol
-from omq.terminals.connection import forwarding, transport
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
@@ -26,11 +25,7 @@ MEMORY = 64 << 20
 """So little that the message is read from the store."""
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no client count as stalled while it does not read."""
-    monkeypatch.setattr(forwarding, "SLOW_SECONDS", 60.0)
-    monkeypatch.setattr(transport, "SLOW_SECONDS", 60.0)
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 def damage(store: Path) -> None:

@@ -98,16 +98,17 @@ async def test_frames_that_end_the_session_only(
         await client.accepted(0)
 
 
-async def test_a_client_that_ignores_the_window_of_its_session_is_served(store: Path) -> None:
-    """What the server has read is taken before it reads more: nothing piles up behind the window."""
-    async with serving(store, amqp1_credit=1000) as host, opened(host.port) as client:
+async def test_a_client_that_ignores_the_window_of_its_session_loses_it(store: Path) -> None:
+    """The connection goes on. What came within the window is there."""
+    async with serving(store, amqp1_credit=10_000) as host, opened(host.port) as client:
         await client.sender("q")
-        count = 10 * WINDOW
-        said = [performatives.write(Transfer(1, number, b"t", 0)) for number in range(count)]
+        said = [performatives.write(Transfer(1, number, b"t", 0, True)) for number in range(40 * WINDOW)]
         await client.send(b"".join(frames.write(0, each, data(b"x")) for each in said))
-        await client.accepted(count - 1)
-        await client.receiver("q", 2, credit=count)
-        for _ in range(count):
+        assert condition(await client.until(End)) == "amqp:session:window-violation"
+        await client.say(End(), Begin(None, 0, 1 << 20, 1 << 20))
+        await client.heard(Begin)
+        await client.receiver("q", 2, credit=WINDOW)
+        for _ in range(WINDOW):
             assert (await client.message()).octets == data(b"x")
 
 

@@ -84,7 +84,9 @@ async def test_messages_beyond_what_a_connection_can_hold_are_rejected(store: Pa
     async with worker(store) as (host, client):
         await client.sender("jobs")
         async with opened(host.port) as other:
-            await publish(client, range(TOO_MANY))
+            for begin in range(0, TOO_MANY, IN_TURN):
+                await publish(client, range(begin, begin + IN_TURN))
+                await client.settle()  # no client sends more than the window of its session
             accepted = refused = 0
             while not refused:
                 outcome = await client.outcome()

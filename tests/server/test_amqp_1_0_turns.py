@@ -6,7 +6,6 @@ import pytest
 from quietness import quiet
 
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
-from omq.terminals.connection import forwarding, transport
 
 from .amqp_1_0_peer import Peer, data, opened
 from .conversation import Host, eventually, serving
@@ -24,11 +23,7 @@ EVERY = pytest.mark.parametrize(
 """Where the long message is: with little memory it is read from the store."""
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no client count as stalled while it does not read."""
-    monkeypatch.setattr(forwarding, "SLOW_SECONDS", 60.0)
-    monkeypatch.setattr(transport, "SLOW_SECONDS", 60.0)
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 async def attach_both(host: Host, client: Peer, other: Peer, persistence: bytes) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from omq.drivers.seam import Flow
+from omq.drivers.seam import CursorChannel
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.pace import MOST_TURNS, ROUND_OCTETS, TURN_OCTETS, Pace
@@ -30,7 +30,7 @@ class Flood:
     """A source that has always something to send."""
 
     is_exempt = False
-    flow: Flow | None = None
+    flow: CursorChannel | None = None
 
     def __init__(self, sender: Sender, octets: int, turns: int) -> None:
         self.sender = sender

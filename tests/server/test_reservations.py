@@ -51,6 +51,18 @@ async def test_first_messages_of_many_topics_share_their_commits(store: Path, pe
         assert [info.last for info in (await client.topics()).values()] == [2] * len(TOPICS)
 
 
+def refuse_ids_of(unlucky: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store reserve no ids of this topic."""
+    reserve = StoreCatalogue.reserve
+
+    def refuse(self: StoreCatalogue, bounds: Mapping[int, int]) -> None:
+        if unlucky in bounds:
+            raise StoreFull(Limit.DISK, "There is no room on disk.")
+        reserve(self, bounds)
+
+    monkeypatch.setattr(StoreCatalogue, "reserve", refuse)
+
+
 @EVERY
 async def test_a_topic_whose_ids_cannot_be_reserved_fails_alone(
     store: Path, persistence: bytes, monkeypatch: pytest.MonkeyPatch
@@ -60,13 +72,7 @@ async def test_a_topic_whose_ids_cannot_be_reserved_fails_alone(
     async with serving(store) as host:
         client = await host.connect()
         unlucky = (await client.topics())[TOPICS[7]].id
-
-        def refuse(self: StoreCatalogue, bounds: Mapping[int, int]) -> None:
-            if unlucky in bounds:
-                raise StoreFull(Limit.DISK, "There is no room on disk.")
-            reserve(self, bounds)
-
-        monkeypatch.setattr(StoreCatalogue, "reserve", refuse)
+        refuse_ids_of(unlucky, monkeypatch)
         await client.send(b"".join(publish(topic, [b"first"]) for topic in TOPICS) + b"(Confirm 1)\n")
         assert (await client.error()).startswith(b"Publish t7: ")
         assert (await client.error()).startswith(b"Confirm 1: ")
@@ -106,18 +112,11 @@ async def test_publishers_that_come_at_once_share_their_commits(store: Path) -> 
 async def test_a_topic_whose_ids_cannot_be_reserved_fails_no_other_publisher(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = StoreCatalogue.reserve
     await declare_pairs(store)
     async with serving(store) as host:
         clients = [await host.connect() for _ in TOPICS]
         unlucky = (await clients[0].topics())[TOPICS[7]].id
-
-        def refuse(self: StoreCatalogue, bounds: Mapping[int, int]) -> None:
-            if unlucky in bounds:
-                raise StoreFull(Limit.DISK, "There is no room on disk.")
-            reserve(self, bounds)
-
-        monkeypatch.setattr(StoreCatalogue, "reserve", refuse)
+        refuse_ids_of(unlucky, monkeypatch)
         for client, topic in zip(clients, TOPICS, strict=True):
             await client.send(TWO % (topic, topic))
         for client, topic in zip(clients, TOPICS, strict=True):

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
-from omq.drivers.seam import Channel, Flow, Octets, Outlet
+from omq.drivers.seam import Channel, CursorChannel, Octets, Outlet
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
 from omq.terminals.connection.pace import Pace
@@ -42,7 +42,7 @@ async def sending(
 class WordSource:
     """A source that has a number of words to say, one in each turn."""
 
-    flow: Flow | None = None
+    flow: CursorChannel | None = None
 
     def __init__(self, sender: Sender, words: str, *, is_exempt: bool = False) -> None:
         self._sender = sender
@@ -117,7 +117,7 @@ class TopicWordSource(WordSource):
 
     def __init__(self, sender: Sender, words: str, after: int) -> None:
         super().__init__(sender, words)
-        self.flow: Flow = self
+        self.flow: CursorChannel = self
         self.after = after
         self.position = 1
 

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyspark
+from java_classes import java_options
 from made_stores import Topic, make_store
 from serving_stores import serving
 
@@ -35,6 +36,7 @@ def spark_process(role: str, ready: str, *words: str) -> Iterator[re.Match[str]]
     name = f"org.apache.spark.deploy.{role.lower()}.{role}"
     command = [str(SPARK / "bin" / "spark-class"), name, "--host", "127.0.0.1", "--port", "0", *words]
     environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["JDK_JAVA_OPTIONS"] = java_options()  # the executors have it from their worker
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as process:

@@ -9,8 +9,10 @@ import pytest
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
+from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.records import TooOld
+from omq_storage.store import lock_store
 
 NOON = 1_700_000_000_000_000
 """A time, in microseconds since the epoch."""
@@ -129,3 +131,9 @@ def panicking(monkeypatch: pytest.MonkeyPatch) -> list[Panicking]:
 
     monkeypatch.setattr(lmdb, "open", open_so)
     return opened
+
+
+def problems(path: Path) -> list[str]:
+    """Return what a check of a store finds."""
+    with lock_store(path):
+        return inspect(path, "first", lambda _: None).problems

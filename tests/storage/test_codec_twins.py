@@ -1,30 +1,22 @@
 """The compiled codec and the plain one: the same values and the same errors for everything."""
 
-import importlib
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from twins import BUILT, compiled, native, needs_codec, outcome
 
 from omq_storage import codec, numbers, plain
 from omq_storage.batches import Assembly, Batch, Bodies, Framed, batch, joined
 from omq_storage.blocks import FRAME_HEADER, Block, encode
-
-BUILT = importlib.util.find_spec("omq_storage._codec") is not None
-
-needs_codec = pytest.mark.skipif(
-    not BUILT, reason="no compiled codec here: it was installed without a C compiler, or not installed"
-)
 
 LAST_NUMBER = (1 << 32) - 1
 
@@ -35,25 +27,10 @@ lists = st.lists(octets, max_size=12)
 odd_lists = st.lists(octets | octets.map(memoryview) | octets.map(bytearray) | st.just("text"), max_size=4)
 
 
-def native() -> Any:
-    return importlib.import_module("omq_storage._codec")
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """Return the value of a call, or the type and text of its exception."""
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - any error at all must be the twin's
-        return type(error), str(error)
-
-
 @pytest.fixture(autouse=True, scope="module")
-def _compiled() -> Any:
-    """Return the compiled codec, also with OMQ_PLAIN=1."""
-    with pytest.MonkeyPatch.context() as patch:
-        if BUILT:
-            patch.setattr(codec, "native", native(), raising=False)
-            patch.setattr(codec, "COMPILED", True)
+def _compiled() -> Iterator[None]:
+    """Use the compiled codec, also with OMQ_PLAIN=1."""
+    with compiled():
         yield
 
 

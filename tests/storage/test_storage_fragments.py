@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from crc32c import crc32c
-from storage_helpers import NOON, bodies_of, numbered, open_level, whole
+from storage_helpers import NOON, bodies_of, numbered, open_level, problems, whole
 
 from omq_storage.backup import backup
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -26,7 +26,6 @@ from omq_storage.fragments import (
     TooLargeToHold,
     assembled,
 )
-from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.lookup import LargeBlock
 from omq_storage.reader import StoreReader
@@ -321,11 +320,6 @@ class SampleInterpreter:
         return TopicRecord(topic, b"unnamed-%d" % topic, "news", level.value, declared=True)
 
 
-def checked(path: Path) -> list[str]:
-    with lock_store(path):
-        return inspect(path, "first", lambda _: None).problems
-
-
 @pytest.fixture
 def filled(path: Path) -> Path:
     """Return a store with messages of both kinds, and with a body that was never completed."""
@@ -340,7 +334,7 @@ def filled(path: Path) -> Path:
 
 
 def test_a_check_finds_nothing_wrong(filled: Path) -> None:
-    assert checked(filled) == []
+    assert problems(filled) == []
 
 
 @pytest.mark.parametrize("change", [None, b"damaged"])
@@ -353,11 +347,11 @@ def test_a_check_reports_a_message_without_a_fragment_and_a_repair_saves_the_oth
     assert isinstance(looked_at.place, Fragmented)
     key = looked_at.place.body.to_bytes(8, "big") + (3).to_bytes(8, "big")
     replace(filled / "weak", FRAGMENTS, key, change)
-    told = checked(filled)
+    told = problems(filled)
     assert "weak: messages 7 to 7 of 'large' cannot be read." in told
     with lock_store(filled):
         assert repair(filled, SampleInterpreter(), "first", lambda _: None, map_size=1 << 28)
-    assert checked(filled) == []
+    assert problems(filled) == []
     with Store.open(filled, map_size=1 << 28, boot_id="first") as store:
         environment = store.level(Level.WEAK)
         for message in (6, 8):
@@ -370,7 +364,7 @@ def test_a_repair_without_the_catalogue_and_the_trees_saves_the_messages(filled:
     data = filled / "weak" / "data.mdb"
     with data.open("r+b") as file:
         file.write(bytes(2 * 4096))  # both meta pages: no tree can be found
-    assert checked(filled)
+    assert problems(filled)
     with lock_store(filled):
         assert repair(filled, SampleInterpreter(), "first", lambda _: None, map_size=1 << 28)
     with Store.open(filled, map_size=1 << 28, boot_id="first") as store:
@@ -451,7 +445,7 @@ def test_after_an_end_at_any_step_there_are_whole_messages_and_nothing_else(
         assert whole(environment, 0, message) == body(MIB, 5)
         messages = environment.extent(0).messages
     assert counts(path / level.value) == (messages * -(-MIB // FRAGMENT_OCTETS), 0)
-    assert checked(path) == ["The catalogue of " + str(path) + " never knew topics that have messages: 0."]
+    assert problems(path) == ["The catalogue of " + str(path) + " never knew topics that have messages: 0."]
 
 
 def test_an_environment_without_the_tables_refuses_large_messages(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from storage_helpers import bodies_of, numbered, read_all
+from storage_helpers import bodies_of, numbered, problems, read_all
 
 from omq_storage.backup import backup
 from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError
-from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
 from omq_storage.runs import runs_of
@@ -67,11 +66,6 @@ def filled(path: Path) -> Path:
                 if delivery == "work":
                     environment.set_positions({record.id: Position(501, runs_of((7, 9)))})
     return path
-
-
-def problems(path: Path) -> list[str]:
-    with lock_store(path):
-        return inspect(path, "first", lambda _: None).problems
 
 
 def repaired(path: Path) -> list[str]:

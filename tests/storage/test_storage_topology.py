@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from storage_helpers import problems
 
 from omq_storage.backup import backup
 from omq_storage.catalogue import TABLES, StoreCatalogue
@@ -228,11 +229,6 @@ def test_a_store_of_format_2_gets_the_tables(tmp_path: Path, boot: str) -> None:
 
 
 # -- damage -------------------------------------------------------------------------------------------------
-
-
-def problems(store: Path) -> list[str]:
-    with lock_store(store):
-        return inspect(store, "first", lambda _: None).problems
 
 
 def repaired(store: Path) -> list[str]:

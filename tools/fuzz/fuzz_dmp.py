@@ -30,8 +30,8 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseReceived,
     LeaseRefused,
-    LeaseShown,
     Outcome,
     Send,
     ServerDialogue,
@@ -73,7 +73,7 @@ def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], b
             match waiting.pop(0):
                 case Send(octets):
                     sent += octets
-                case LeaseShown(lease):
+                case LeaseReceived(lease):
                     assert 1 <= len(lease) <= 255
                     leases.append(lease)
                     waiting += dialogue.decide(outcome)

@@ -2,14 +2,14 @@
 
 from fuzz_checks import Target, check_pieces, check_sentence, in_pieces
 
-from omq.protocol.http.origins import Sites
-from omq.protocol.http.requests import HEAD_OCTETS, BadRequest, HttpAnswer, Request, Requests
+from omq.protocol.http.origins import AllowedOrigins
+from omq.protocol.http.requests import HEAD_OCTETS, BadRequest, HttpAnswer, HttpRequest, Requests
 from omq.protocol.http.websocket import NoUpgrade, WebSocket, accept
 
 _NOT_UTF_8 = b"\x88\x02\x03\xef"
 """A Close with the code 1007."""
 
-_SITES = Sites.of(["omq.example"], ["https://friend.example"])
+_ORIGINS = AllowedOrigins.of(["omq.example"], ["https://friend.example"])
 
 
 def check_requests(data: bytes) -> None:
@@ -19,9 +19,9 @@ def check_requests(data: bytes) -> None:
     check_pieces(data, _answers)
 
 
-def _answers(pieces: list[bytes], _: int) -> list[Request | BadRequest]:
+def _answers(pieces: list[bytes], _: int) -> list[HttpRequest | BadRequest]:
     requests = Requests(())
-    found: list[Request | BadRequest] = []
+    found: list[HttpRequest | BadRequest] = []
     for piece in pieces:
         requests.feed(piece)
         while not requests.is_over and (request := requests.next()) is not None:
@@ -36,8 +36,8 @@ def _answers(pieces: list[bytes], _: int) -> list[Request | BadRequest]:
     return found
 
 
-def _check_request(request: Request) -> None:
-    refusal = _SITES.check(request, "127.0.0.1", is_encrypted=False)
+def _check_request(request: HttpRequest) -> None:
+    refusal = _ORIGINS.check(request, "127.0.0.1", is_encrypted=False)
     if refusal is not None:
         check_sentence(refusal.why)
     try:

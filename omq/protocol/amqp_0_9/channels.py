@@ -53,7 +53,7 @@ class ChannelState(Enum):
     """The server sent Channel.Close: everything but Channel.Close-Ok is dropped."""
 
 
-class Channel:
+class ChannelInput:
     """One channel that is open or closing."""
 
     __slots__ = ("_content", "number", "state")

@@ -12,7 +12,7 @@ from omq.model import DEFAULT_MAX_BODY
 from omq.protocol.amqp import openamq
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.channels import Channel, ChannelState, widened_header
+from omq.protocol.amqp_0_9.channels import ChannelInput, ChannelState, widened_header
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     ChannelFault,
@@ -138,7 +138,7 @@ class ServerConnection:
         self._whole_body = min(whole_body, max_message)
         self._phase = _Phase.STARTED
         self._offered = (CHANNEL_MAX, FRAME_MAX)
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, ChannelInput] = {}
         self._incomplete = bytearray()
         self._needed = FRAME.size
         self._held = 0
@@ -396,10 +396,10 @@ class ServerConnection:
             text = f"channel {number} is not open"
             raise ConnectionProblem(ReplyCode.CHANNEL_ERROR, text, class_id, method_id)
         method = self._decode(payload)
-        self._channels[number] = Channel(number)
+        self._channels[number] = ChannelInput(number)
         return (MethodCalled(number, method),)
 
-    def _on_open_channel(self, channel: Channel, payload: bytes) -> tuple[Event, ...]:
+    def _on_open_channel(self, channel: ChannelInput, payload: bytes) -> tuple[Event, ...]:
         method = self._decode(payload)
         match method:
             case BasicPublish():
@@ -424,7 +424,9 @@ class ServerConnection:
             raise _problem(ReplyCode.COMMAND_INVALID, f"{name} is not allowed on an open channel", method)
         return (MethodCalled(channel.number, method),)
 
-    def _on_closing_channel(self, kind: FrameType, channel: Channel, payload: bytes) -> tuple[Event, ...]:
+    def _on_closing_channel(
+        self, kind: FrameType, channel: ChannelInput, payload: bytes
+    ) -> tuple[Event, ...]:
         if kind is not FrameType.METHOD:
             return ()
         if payload == methods.encode(ChannelCloseOk()):
@@ -438,11 +440,11 @@ class ServerConnection:
     def _decode(self, payload: bytes) -> Method:
         return methods.decode(payload, openamq.widened_table if self._is_openamq else None)
 
-    def _drop(self, channel: Channel) -> None:
+    def _drop(self, channel: ChannelInput) -> None:
         self._held -= channel.held
         channel.close()
 
-    def _free(self, channel: Channel) -> None:
+    def _free(self, channel: ChannelInput) -> None:
         self._drop(channel)
         del self._channels[channel.number]
 

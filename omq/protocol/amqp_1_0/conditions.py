@@ -26,6 +26,7 @@ class Condition(Enum):
 
     HANDLE_IN_USE = "amqp:session:handle-in-use"
     UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+    WINDOW_VIOLATION = "amqp:session:window-violation"
 
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"

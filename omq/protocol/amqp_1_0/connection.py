@@ -103,6 +103,8 @@ class AmqpConnection:
         """Whether a message did not begin, because transfers of others wait."""
         self._flushable: dict[Session, None] = {}
         """Sessions with transfers that waited, and may leave."""
+        self._told_windows: set[Session] = set()
+        """Sessions whose clients are told another window by what `take` returns next."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
         self.waiting = 0
         """How many octets of transfers wait for the windows of all sessions."""
@@ -121,6 +123,8 @@ class AmqpConnection:
     def take(self) -> bytes:
         """Return the octets to send since the last call."""
         out, self._out = self._out, []
+        while self._told_windows:
+            self._told_windows.pop().window_left()
         return b"".join(out)
 
     @property
@@ -371,6 +375,7 @@ class AmqpConnection:
 
     def _finish(self) -> Iterator[Event]:
         self._flushable.clear()
+        self._told_windows.clear()
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             yield from session.lost()
@@ -386,6 +391,10 @@ class AmqpConnection:
         stolen = self._links.get(key)
         self._links[key] = link
         return stolen
+
+    def told_window(self, session: Session) -> None:
+        """See `session.Peer`."""
+        self._told_windows.add(session)
 
     def waits(self, octets: int) -> None:
         """See `session.Peer`."""

@@ -62,6 +62,9 @@ class Peer(Protocol):
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
 
+    def told_window(self, session: "Session") -> None:
+        """Call `window_left` of this session when what was put so far has left."""
+
     def attached(self, link: SendingLink | ReceivingLink) -> SendingLink | ReceivingLink | None:
         """Add a link that was attached. Return the one of the same name and direction, which it steals."""
 
@@ -101,6 +104,8 @@ class Session:
         """The channel of the frames that the server sends."""
         self._next_in = begin.next_outgoing_id
         self._window = WINDOW
+        self._end_in = serials.add(begin.next_outgoing_id, WINDOW)
+        """The first transfer-id behind the window that the client can know."""
         self._next_out = 0
         self._remote_window = begin.incoming_window
         self._waiting: deque[tuple[SendingLink, bytes]] = deque()
@@ -124,6 +129,10 @@ class Session:
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Send a frame."""
         self._peer.put(frames.write(self.channel, performatives.write(frame), payload))
+
+    def window_left(self) -> None:
+        """Note that the client may know the window."""
+        self._end_in = serials.add(self._next_in, self._window)
 
     def tell_credit(
         self,
@@ -441,6 +450,7 @@ class Session:
             not isinstance(found, ReceivingLink)
             or not found.takes(count, run.longest)
             or count > self._window
+            or serials.difference(serials.add(self._next_in, count), self._end_in) > 0
             or (last is not None and serials.difference(run.delivery, last) <= 0)
         ):
             return None
@@ -452,6 +462,9 @@ class Session:
         return StoredRun(found, run)
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
+        if serials.difference(self._next_in, self._end_in) >= 0:
+            text = "more transfers came than the window of the session allows"
+            raise SessionProblem(Condition.WINDOW_VIOLATION, text)
         self._next_in = serials.add(self._next_in, 1)
         self._window -= 1
         found = self._link(transfer.handle)
@@ -507,6 +520,7 @@ class Session:
         if self._window <= WINDOW // 2 and not self.is_over:
             self._window = WINDOW
             self.send(Flow(*self._windows()))
+            self._peer.told_window(self)
 
     def _disposition(self, told: Disposition) -> Sequence[Outcome]:
         if not told.role:

@@ -23,7 +23,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseShown:
+class LeaseReceived:
     """The client has sent this lease, 1 to 255 octets, and the dialogue waits for `decide`.
 
     Do not read further before that: the dialogue would buffer everything.
@@ -44,7 +44,7 @@ class Close:
     """Close the connection after sending everything. No event follows."""
 
 
-ServerEvent = Send | LeaseShown | EnvelopeOctets | Close
+ServerEvent = Send | LeaseReceived | EnvelopeOctets | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class ServerDialogue:
         lease = bytes(self._kept[1:end])
         del self._kept[:end]
         self._state = _State.DECISION
-        return [LeaseShown(lease)]
+        return [LeaseReceived(lease)]
 
     def _ready(self, response: Response) -> list[ServerEvent]:
         self._state = _State.MESSAGES

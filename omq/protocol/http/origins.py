@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from omq.protocol.http.requests import Request
+from omq.protocol.http.requests import HttpRequest
 
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]@/\s]+))(?::[0-9]{0,5})?")
 
@@ -25,18 +25,18 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Sites:
+class AllowedOrigins:
     """The names under which this server may be addressed, and the foreign origins that may use it."""
 
     hosts: frozenset[str]
     origins: frozenset[str]
 
     @classmethod
-    def of(cls, hosts: Iterable[str], origins: Iterable[str]) -> "Sites":
+    def of(cls, hosts: Iterable[str], origins: Iterable[str]) -> "AllowedOrigins":
         """Compare names and origins without regard to case."""
         return cls(frozenset(map(_name, hosts)), frozenset(origin.lower() for origin in origins))
 
-    def check(self, request: Request, local: str, *, is_encrypted: bool) -> Refusal | None:
+    def check(self, request: HttpRequest, local: str, *, is_encrypted: bool) -> Refusal | None:
         """Return why a request is refused that came to the address `local`; None if it is not."""
         found = _AUTHORITY.fullmatch(request.authority)
         if found is None:
@@ -51,7 +51,7 @@ class Sites:
             return None
         return Refusal(403, "Origin is not this server's own and not in http_origins")
 
-    def check_read(self, request: Request) -> Refusal | None:
+    def check_read(self, request: HttpRequest) -> Refusal | None:
         """Return why a request is refused for what only the server's own pages may load; None if it is not.
 
         Browsers do not add Origin to all requests of pages of other sites, for example not to those for an

@@ -26,7 +26,7 @@ _HEAD_END = re.compile(rb"\n\r?\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """The head of a request, and whether a body follows it."""
 
     method: str
@@ -101,7 +101,7 @@ class Requests:
         self._received.clear()
         return rest
 
-    def next(self) -> Request | BadRequest | None:
+    def next(self) -> HttpRequest | BadRequest | None:
         """Return the next request, or None if it has not arrived yet."""
         if not self._searched:
             blank = len(self._received) - len(self._received.lstrip(b"\r\n"))
@@ -122,7 +122,7 @@ class Requests:
             return self._refused(431, f"the head of a request has at most {HEAD_LINES} lines")
         return self._parse(head)
 
-    def _parse(self, head: bytes) -> Request | BadRequest:
+    def _parse(self, head: bytes) -> HttpRequest | BadRequest:
         self._http.receive_data(head)
         try:
             request = self._http.next_event()
@@ -139,7 +139,7 @@ class Requests:
         fields = [(name, value) for name, value in request.headers]
         host = b"".join(value for name, value in fields if name == b"host").decode("latin-1")
         is_absolute = not target.startswith("/") and parts.scheme in ("http", "https")
-        return Request(
+        return HttpRequest(
             method=request.method.decode("ascii"),
             target=target,
             path=(parts.path or "/") if is_absolute else target.partition("?")[0],

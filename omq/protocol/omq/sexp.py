@@ -51,7 +51,7 @@ _PAIRS = (b"#|", b"|#")
 
 _CARRIAGE, _LINE_FEED, _SEMICOLON, _QUOTE, _OPEN, _CLOSE, _NUMBER_SIGN = b'\r\n;"()#'
 
-_TOKENS_CHUNK = 1 << 8
+TOKENS_CHUNK = 1 << 8
 """How many octets are, where each may be a token."""
 
 # What may be wrong, in the order of the compiled codec's faults, from 1 on.
@@ -83,7 +83,7 @@ def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
     at = paused = 0
     while at < size:
         before = at
-        bound = min(size, at + _TOKENS_CHUNK)
+        bound = min(size, at + TOKENS_CHUNK)
         for match in _TOKEN.finditer(text, at, bound):
             begin, end = match.span(1)
             if end == bound < size:
@@ -101,7 +101,7 @@ def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
             at = _blanks_end(text, at, bound)
         if at == before:
             at = yield from _long(text, at)
-        if at - paused >= _TOKENS_CHUNK:
+        if at - paused >= TOKENS_CHUNK:
             paused = at
             yield None
 
@@ -186,7 +186,7 @@ def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
     depth = 1
     paused = at
     while True:
-        bound = min(len(text), at + _TOKENS_CHUNK)
+        bound = min(len(text), at + TOKENS_CHUNK)
         for match in _WITHIN_COMMENT.finditer(text, at, bound):
             at = match.end()
             match match[0]:
@@ -209,7 +209,7 @@ def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
                 raise SexpError(_ENDLESS_COMMENT)
             # The first octet of a pair may be the last of the chunk.
             at = max(at, bound - 1)
-        if at - paused >= _TOKENS_CHUNK - 1:
+        if at - paused >= TOKENS_CHUNK - 1:
             paused = at
             yield
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from omq.access.administration import LONGEST_RETENTION
 from omq.drivers.queue_options import Overflow, QueueKind, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.logs import quoted
@@ -11,6 +12,7 @@ from omq.model import Sync
 from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.shortstr import LONGEST
 from omq.protocol.amqp_0_9.methods import QueueDeclare
+from omq.terminals.amqp_0_9.offsets import read_interval
 
 MAX_PRIORITY = 255
 """The greatest priority of messages that a queue may have."""
@@ -22,17 +24,25 @@ class StreamDeclared:
 
     sync: Sync | None
     """None leaves it to the configuration."""
+    most_octets: int | None
+    most_ms: int | None
+    """How much it keeps, and for how long; None leaves that to the configuration, too."""
 
 
 def options_of(method: QueueDeclare) -> QueueOptions | StreamDeclared:
     """Return what a declaration asks for. Raises Refused."""
     found = _read(method.queue, method.arguments)
     kind = found.pop("queue_type", b"classic")
+    for argument, (option, _) in _KNOWN.items():
+        if option in found and option not in _OF_BOTH and (option in _OF_STREAMS) is not (kind == b"stream"):
+            what = "only a stream has it" if option in _OF_STREAMS else "a stream does not have it"
+            raise _invalid(argument.decode(), method.queue, what)
     sync: Sync | None = found.pop("sync", None)
     if kind == b"stream":
         if not method.durable or method.exclusive or method.auto_delete:
             raise _invalid("x-queue-type", method.queue, "a stream is durable, and nobody has it alone")
-        return StreamDeclared(sync)
+        octets = found.get("max_octets")
+        return StreamDeclared(sync, None if octets is None else max(1, octets), found.get("max_age_ms"))
     is_durable = method.durable and not method.exclusive
     if kind == b"quorum":
         if not is_durable or method.auto_delete:
@@ -129,6 +139,14 @@ def _queue_type(value: Value) -> bytes:
     return text
 
 
+def _age(value: Value) -> int:
+    """Return milliseconds."""
+    seconds = read_interval(_text(value))
+    if not seconds:
+        raise ValueError("it is no interval such as 7D or 12h")
+    return min(seconds * 1000, LONGEST_RETENTION)
+
+
 def _sync(value: Value) -> Sync:
     return Sync(_text(value).decode(errors="replace").capitalize())
 
@@ -146,4 +164,11 @@ _KNOWN: dict[bytes, tuple[str, Callable[[Value], object]]] = {
     b"x-max-priority": ("max_priority", _priority),
     b"x-delivery-limit": ("delivery_limit", _number),
     b"x-single-active-consumer": ("single_active", _truth),
+    b"x-max-age": ("max_age_ms", _age),
 }
+
+_OF_STREAMS = {"max_age_ms"}
+_OF_BOTH = {"sync", "max_octets"}
+"""The options that only streams have, and those that all queues have. A queue refuses an option that it does
+not have, because it would not keep what the option promises.
+"""

@@ -217,7 +217,9 @@ class Commands:
             name = method.queue or self._topology.generate()
             options = options_of(method)
             if isinstance(options, StreamDeclared):
-                state = await self._topology.declare_stream(name, options.sync)
+                state = await self._topology.declare_stream(
+                    name, options.sync, options.most_octets, options.most_ms
+                )
             else:
                 state = await self._topology.declare_queue(name, options)
         channel.last_queue = state.name

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from omq import model
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, CreditKind, EndReason, Flow, Selection
+from omq.drivers.seam import Channel, CreditKind, CursorChannel, EndReason, Selection
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
@@ -68,7 +68,7 @@ class Consumer:
         self._closed = False
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> CursorChannel | None:
         return None
 
     def open(self, channel: Channel) -> None:

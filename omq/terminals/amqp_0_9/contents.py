@@ -10,7 +10,7 @@ from omq.drivers.seam import Channel, Unavailable
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.forwarding import Unfinished
-from omq.terminals.connection.sender import Sender, Source
+from omq.terminals.connection.sender import MessageSource, Sender
 
 
 class Contents:
@@ -27,21 +27,21 @@ class Contents:
         self._outbox = outbox
         self._tell = tell
         self._left: Unfinished | None = None
-        self._source: Source | None = None
+        self._source: MessageSource | None = None
         """The source whose message is begun."""
-        self._waiting: dict[Source, None] = {}
+        self._waiting: dict[MessageSource, None] = {}
 
     @property
     def is_clear(self) -> bool:
         """Whether no message is begun, and no answer waits to be sent before the next one."""
         return self._source is None and not self._outbox
 
-    def is_begun_by(self, source: Source) -> bool:
+    def is_begun_by(self, source: MessageSource) -> bool:
         """Return whether a message of this source is begun, and must be completed."""
         return self._source is source
 
     async def send(
-        self, source: Source, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
+        self, source: MessageSource, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
     ) -> bool:
         """Send what the channel of the seam has at once, unless it is not wanted any more then, or the next
         piece of the message that is begun. Return False if the source must wait: it is ready again when the
@@ -72,7 +72,7 @@ class Contents:
             self.leave(source)
         return True
 
-    def leave(self, source: Source) -> None:
+    def leave(self, source: MessageSource) -> None:
         """Remove a source that sends nothing more, or pauses."""
         self._waiting.pop(source, None)
         if self._source is not source:

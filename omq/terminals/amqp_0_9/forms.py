@@ -84,14 +84,18 @@ class ConsumerForm:
             self._tags.unacknowledged.drop(kept, sum(len(selection.ids) for selection in selections))
         return count, begun
 
-    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> "Begun":
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> "MessageInPieces":
         tag, self._begun = self._begun, None
         if tag is not None:
             octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
-            return Begun(self._consumer, octets, size, None)
+            return MessageInPieces(self._consumer, octets, size, None)
         tag = self._tags.take(1)
         octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
-        return Begun(self._consumer, octets, size, lambda: self._remember(tag, range(message, message + 1)))
+        return MessageInPieces(
+            self._consumer, octets, size, lambda: self._remember(tag, range(message, message + 1))
+        )
 
     def _remember(self, tag: int, ids: range) -> None:
         if not self._no_ack:
@@ -108,7 +112,7 @@ class _Role(Enum):
     END = "a frame end"
 
 
-class Begun:
+class MessageInPieces:
     """One message that leaves in pieces. Each piece has body frames of its own, so other frames may follow
     one that left as a whole.
     """

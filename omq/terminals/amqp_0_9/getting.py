@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import trio
 
 from omq.access.topology import Getter
-from omq.drivers.seam import Channel, EndReason, Flow, Octets, Selection
+from omq.drivers.seam import Channel, CursorChannel, EndReason, Octets, Selection
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, get_opening
 from omq.protocol.amqp_0_9.frames import body_frames
 from omq.terminals.amqp_0_9.contents import Contents
-from omq.terminals.amqp_0_9.forms import Begun, Tags
+from omq.terminals.amqp_0_9.forms import MessageInPieces, Tags
 from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import FRAME_HEADER
 
@@ -56,13 +56,15 @@ class GetForm:
             self._tags.unacknowledged.drop(self._tag, 1)
         return count, begun
 
-    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> Begun:
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> MessageInPieces:
         if self._is_begun:
             self._is_begun = False
-            return Begun(self._consumer, self._opening(head, size, deliveries), size, None)
+            return MessageInPieces(self._consumer, self._opening(head, size, deliveries), size, None)
         self._tag = self._tags.take(1)
         opening = self._opening(head, size, deliveries)
-        return Begun(self._consumer, opening, size, lambda: self._remember(message))
+        return MessageInPieces(self._consumer, opening, size, lambda: self._remember(message))
 
     def _remember(self, message: int) -> None:
         if not self._no_ack:
@@ -83,7 +85,7 @@ class GetTurn:
         self._sent = trio.Event()
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> CursorChannel | None:
         return None
 
     async def take_turn(self) -> bool:

@@ -49,11 +49,17 @@ def read_offset(value: Value | None) -> Offset | None:
         case LongString(b"last"):
             return FromLast()
         case LongString(text):
-            match = _INTERVAL.fullmatch(text)
-            return FromAgo(int(match[1]) * _SECONDS[match[2]]) if match else None
+            seconds = read_interval(text)
+            return None if seconds is None else FromAgo(seconds)
         case Number(NumberType.TIMESTAMP, seconds):
             return FromTime(int(seconds))
         case Number(_, int(number)) if number >= 0:
             return FromMessage(max(1, number))
         case _:
             return None
+
+
+def read_interval(text: bytes) -> int | None:
+    """Return the seconds of an interval such as 12h; None if it is none."""
+    match = _INTERVAL.fullmatch(text)
+    return int(match[1]) * _SECONDS[match[2]] if match else None

@@ -18,7 +18,7 @@ from omq.protocol.amqp_1_0 import annotations, serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq.protocol.amqp_1_0.transfers import Framing, head_around
-from omq.terminals.connection.forms import GivenUp, selection_at
+from omq.terminals.connection.forms import AbandonedMessage, selection_at
 from omq_storage.blocks import FRAME_HEADER
 
 MIXED = 2
@@ -170,9 +170,13 @@ class Transfers:
         self._framed.clear()
         return count, octets if left or self._begun is not None else 0
 
-    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> "Begun":
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> "MessageInPieces":
         framed, self._begun = self._begun, None
-        return Begun(self, message, self.around(head, deliveries, Portion(), message, time), size, framed)
+        return MessageInPieces(
+            self, message, self.around(head, deliveries, Portion(), message, time), size, framed
+        )
 
     def take_sent(self) -> list[range]:
         """Return the messages that have left since the last call, for a link that settles them itself."""
@@ -255,7 +259,7 @@ class Transfers:
         self._session.forget(self.link, frames.waiting)
 
 
-class Begun:
+class MessageInPieces:
     """One message that leaves in pieces.
 
     The rest of a frame that is begun is held here. Frames that are not begun are made again.
@@ -342,12 +346,12 @@ class Begun:
             self._form.take_back()
             self._framed = None
 
-    def given_up(self, *, is_done: bool) -> GivenUp:
+    def given_up(self, *, is_done: bool) -> AbandonedMessage:
         owed, self._owed = self._owed, b""
         if self._framed is None:
-            return GivenUp(self._message, owed)
+            return AbandonedMessage(self._message, owed)
         aborted = self._form.given_up(self._message, self._framed.delivery, is_done=is_done)
-        return GivenUp(self._message, owed + aborted)
+        return AbandonedMessage(self._message, owed + aborted)
 
 
 def around_of(head: bytes, deliveries: int, portion: Portion) -> BodyFraming:

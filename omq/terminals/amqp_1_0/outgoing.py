@@ -17,8 +17,8 @@ from omq.drivers.seam import (
     RELEASED,
     Channel,
     CreditKind,
+    CursorChannel,
     EndReason,
-    Flow,
     Modified,
     Outcome,
     Unavailable,
@@ -80,7 +80,7 @@ class Outgoing(Generic[C]):
         """The rest of the message that is begun, and its channel."""
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> CursorChannel | None:
         return None
 
     def open(self, channel: C) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from omq.drivers.seam import Octets, Selection
 
 
-class Begun(Protocol):
+class MessageInPieces(Protocol):
     """One message that leaves in pieces, and how much of it has left."""
 
     @property
@@ -35,13 +35,13 @@ class Begun(Protocol):
     def sent(self, octets: int) -> None:
         """Note that N `octets` of the last result of `framed` have left."""
 
-    def given_up(self, *, is_done: bool) -> "GivenUp | None":
+    def given_up(self, *, is_done: bool) -> "AbandonedMessage | None":
         """Give the rest of the message up. `is_done`: the message counts as sent, and is not settled by its
         subscriber. Return None where the protocol has no words for it, and nothing else may follow.
         """
 
 
-class GivenUp(msgspec.Struct, frozen=True):
+class AbandonedMessage(msgspec.Struct, frozen=True):
     """A message of which a part has left, and whose rest will not."""
 
     message: int
@@ -51,7 +51,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 class Form(Protocol):
     """How one source frames its messages. omq and DMP put an opening before the body (`ContiguousMessage`);
-    a protocol that cuts bodies into frames has a `Begun` of its own.
+    a protocol that cuts bodies into frames has a `MessageInPieces` of its own.
     """
 
     framed: int
@@ -69,7 +69,9 @@ class Form(Protocol):
         octets of the next one are. That one goes on with `begin`; `whole` frames the later ones again.
         """
 
-    def begin(self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int) -> Begun:
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> MessageInPieces:
         """Start to send one message in pieces. `time` is when the server took it, in microseconds since the
         epoch, `size` the octets of its body, and `deliveries` how often it was delivered before.
         """

@@ -40,7 +40,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
-from omq.terminals.connection.forms import Begun, Form, selection_at, selections_behind
+from omq.terminals.connection.forms import Form, MessageInPieces, selection_at, selections_behind
 from omq.terminals.connection.transport import Transport, behind
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
@@ -52,14 +52,14 @@ LONG_OCTETS = 256 << 10
 class _Given(Struct, frozen=True):
     """The channel gives the rest."""
 
-    begun: Begun | None
+    begun: MessageInPieces | None
     """The message that is begun, if one is."""
 
 
 class _Remainder(Struct, frozen=True):
     """The rest of the message that is begun."""
 
-    begun: Begun
+    begun: MessageInPieces
     body: Octets
     """The body from `begun.body` on."""
     share: Block | None
@@ -69,7 +69,7 @@ class _Remainder(Struct, frozen=True):
 class _InMemory(Struct, frozen=True):
     """The rest of a message that is in memory, and whose channel does not know yet that it is begun."""
 
-    begun: Begun
+    begun: MessageInPieces
     block: Block
     body: Octets
     """The whole body."""
@@ -390,7 +390,7 @@ class Forwarder:
         channel.written(0, begun.body)
         return _left_of(channel, begun, part.block, part.behind())
 
-    async def _send_piece(self, channel: Channel, begun: Begun, piece: Piece) -> _Left | None:
+    async def _send_piece(self, channel: Channel, begun: MessageInPieces, piece: Piece) -> _Left | None:
         parts = begun.framed(piece.octets)
         before = self._transport.sent
         is_sent = False
@@ -434,7 +434,9 @@ class Forwarder:
             case _:
                 assert_never(left)
 
-    async def _next_piece(self, topic: bytes, channel: Channel, begun: Begun) -> Piece | Unavailable:
+    async def _next_piece(
+        self, topic: bytes, channel: Channel, begun: MessageInPieces
+    ) -> Piece | Unavailable:
         """Return the next piece of the message that is begun. If it cannot be had, give the message up:
         return the news that it is gone, or raise what the store does. Or end the connection.
         """
@@ -452,7 +454,7 @@ class Forwarder:
         channel.written(1)
         return Unavailable(message, message, why)
 
-    async def _give_up(self, topic: bytes, begun: Begun, why: str, *, is_done: bool) -> int:
+    async def _give_up(self, topic: bytes, begun: MessageInPieces, why: str, *, is_done: bool) -> int:
         """Give up the rest of a message, and return its id. If the protocol cannot, end the connection."""
         given_up = begun.given_up(is_done=is_done)
         if given_up is None:
@@ -468,7 +470,7 @@ class Forwarder:
         self._cut_off(topic, why)
         await trio.sleep_forever()
 
-    async def _send_held(self, topic: bytes, begun: Begun, body: Octets, block: Block) -> None:
+    async def _send_held(self, topic: bytes, begun: MessageInPieces, body: Octets, block: Block) -> None:
         with self._stalled.holding(
             block.topic, block.first, block.held, lambda why: self._cut_off(topic, why)
         ) as holder:
@@ -488,7 +490,7 @@ class Forwarder:
 
 def begin_behind(
     form: Form, selections: Sequence[Selection], count: int, octets: int
-) -> tuple[Block, Begun, Octets]:
+) -> tuple[Block, MessageInPieces, Octets]:
     """Begin the message behind the first `count` ones, of which N `octets` were sent. Return its block, the
     begun message, and the rest of its body.
     """
@@ -501,7 +503,7 @@ def begin_behind(
     return block, begun, body[begun.body :]
 
 
-def _left_of(channel: Channel, begun: Begun, block: Block, body: Octets) -> _Left:
+def _left_of(channel: Channel, begun: MessageInPieces, block: Block, body: Octets) -> _Left:
     """Return who has the rest of a message in whose middle the client stalled. `body` is that of its body."""
     if len(body) <= LITTLE_OCTETS:
         return _Remainder(begun, bytes(body), None)
@@ -548,7 +550,7 @@ def _begin_long(form: Form, selection: Selection, piece: int) -> _InMemory:
     return _InMemory(_begin(form, selection, message, len(body)), block, body, piece)
 
 
-def _begin(form: Form, selection: Selection, message: int, size: int) -> Begun:
+def _begin(form: Form, selection: Selection, message: int, size: int) -> MessageInPieces:
     """Begin a message in memory, whose body has N octets (`size`)."""
     block = selection.block
     time, head = block.message_time(message), block.head(message)

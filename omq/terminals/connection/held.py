@@ -24,12 +24,12 @@ import trio
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.memory import Memory
-from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.seam import Subscriber
 from omq.drivers.sequences import Origins
 from omq.drivers.signal import Signal
-from omq.drivers.waits import Room
+from omq.drivers.wait_graph import Room
 from omq.terminals.connection.liveness import LivenessPause
 from omq_storage.batches import Batch
 from omq_storage.heads import octets_of
@@ -69,12 +69,12 @@ class HeldMessages:
 
 
 class HeldPosts:
-    """The held posts of one topic. The first one has a place in the queue of the topic."""
+    """The held posts of one topic. The first one waits in the queue of the topic."""
 
-    __slots__ = ("failure", "place", "posts")
+    __slots__ = ("failure", "pending", "posts")
 
-    def __init__(self, place: NoRoom) -> None:
-        self.place = place
+    def __init__(self, pending: PendingOffer) -> None:
+        self.pending = pending
         self.posts: deque[HeldMessages] = deque()
         self.failure: Failure | None = None
         """Why messages of idempotent producers failed: later ones fail, too, as `Driver.offer` requires."""
@@ -120,7 +120,7 @@ class HeldPublishes:
         self._excused = excused
         self.lines: dict[bytes, HeldPosts] = {}
         """The topics with held messages: later messages must not overtake them."""
-        self._free: list[tuple[bytes, NoRoom]] = []
+        self._free: list[tuple[bytes, PendingOffer]] = []
         # Most connections never hold anything, and have neither of these tasks.
         self._signal: Signal | None = None  # of the task that offers held messages again, while it runs
         self._moved: Signal | None = None  # of the task that waits for room, while it waits
@@ -129,9 +129,9 @@ class HeldPublishes:
         self.is_too_much = False
         """Whether the server must stop reading the connection."""
 
-    def may_hold(self, place: NoRoom) -> bool:
-        """Return whether to hold the messages with this queue place, and not to wait for it."""
-        return place.room is not None and bool(self._subscriptions.workers())
+    def may_hold(self, pending: PendingOffer) -> bool:
+        """Return whether to hold the messages of this offer, instead of waiting for room."""
+        return pending.room is not None and bool(self._subscriptions.workers())
 
     async def post(
         self, topic: bytes, batch: Batch, heads: Sequence[bytes], origins: Origins = ()
@@ -155,19 +155,19 @@ class HeldPublishes:
         self,
         topic: bytes,
         batch: Batch,
-        place: NoRoom | None = None,
+        pending: PendingOffer | None = None,
         heads: Sequence[bytes] = (),
         origins: Origins = (),
     ) -> Confirmation:
-        """Hold messages. They have this place in the queue of their topic, or follow held ones."""
+        """Hold messages, which wait with this offer, or behind messages of the topic that are held."""
         if self._signal is None:
             self._signal = Signal()
             self._nursery.start_soon(self._run, self._signal)
         line = self.lines.get(topic)
         if line is None:
-            assert place is not None, "the first messages that are held have a place"
-            line = self.lines[topic] = HeldPosts(place)
-            self._wait_at(topic, place)
+            assert pending is not None, "the first messages that are held have an offer"
+            line = self.lines[topic] = HeldPosts(pending)
+            self._watch(topic, pending)
         held = HeldMessages(batch, heads, origins)
         line.posts.append(held)
         self.octets += held.octets
@@ -179,11 +179,11 @@ class HeldPublishes:
 
     # -- offering again ------------------------------------------------------------------------------------
 
-    def _wait_at(self, topic: bytes, place: NoRoom) -> None:
-        place.call_when_free(partial(self._is_free, topic, place))
+    def _watch(self, topic: bytes, pending: PendingOffer) -> None:
+        pending.call_when_free(partial(self._is_free, topic, pending))
 
-    def _is_free(self, topic: bytes, place: NoRoom) -> None:
-        self._free.append((topic, place))
+    def _is_free(self, topic: bytes, pending: PendingOffer) -> None:
+        self._free.append((topic, pending))
         _set(self._signal)
 
     async def _run(self, signal: Signal) -> None:
@@ -191,16 +191,16 @@ class HeldPublishes:
         while self.lines:
             await signal.wait()
             free, self._free = self._free, []
-            for topic, place in free:
+            for topic, pending in free:
                 line = self.lines.get(topic)
-                if line is not None and line.place is place:
+                if line is not None and line.pending is pending:
                     self._go_on(topic, line)
                     await trio.lowlevel.checkpoint()
         self._signal = None
 
     def _go_on(self, topic: bytes, line: HeldPosts) -> None:
         """Offer the first messages of this topic again, and those after them while there is room."""
-        offer: Callable[[], Offered | None] = line.place.again
+        offer: Callable[[], Offered | None] = line.pending.again
         while line.posts:
             held = line.posts[0]
             try:
@@ -210,9 +210,9 @@ class HeldPublishes:
             except Refused as refused:
                 held.confirmation.settle(refused.failure)
             else:
-                if isinstance(offered, NoRoom):
-                    line.place = offered
-                    self._wait_at(topic, offered)
+                if isinstance(offered, PendingOffer):
+                    line.pending = offered
+                    self._watch(topic, offered)
                     break
                 if offered is None:
                     held.confirmation.settle(DELETED)
@@ -266,7 +266,7 @@ class HeldPublishes:
                 await self._moved.wait()
 
     def _rooms(self) -> list[Room]:
-        return [line.place.room for line in self.lines.values() if line.place.room is not None]
+        return [line.pending.room for line in self.lines.values() if line.pending.room is not None]
 
     def look(self) -> None:
         """Check again whether the wait can end: other workers may have left or wait too by now, or a new
@@ -283,7 +283,7 @@ class HeldPublishes:
         """Refuse all held messages."""
         lines, self.lines = self.lines, {}
         for line in lines.values():
-            line.place.leave()
+            line.pending.leave()
         for line in lines.values():
             for held in line.posts:
                 self._count_out(held.octets)

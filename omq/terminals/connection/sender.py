@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from omq.access.limits import RateLimit
 from omq.drivers.backlog import Backlog
-from omq.drivers.seam import Channel, Flow, Octets, Selection
+from omq.drivers.seam import Channel, CursorChannel, Octets, Selection
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
@@ -43,7 +43,7 @@ gathered again.
 """
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Has something to send, from time to time."""
 
     @property
@@ -51,7 +51,7 @@ class Source(Protocol):
         """Whether it has waited for the rate limit itself."""
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> CursorChannel | None:
         """Its messages, where they may be sent together with those of other sources."""
 
     async def take_turn(self) -> bool:
@@ -61,8 +61,8 @@ class Source(Protocol):
 class BlockShare(Struct, frozen=True):
     """What one source has of one block, in a turn that several sources share."""
 
-    source: Source
-    flow: Flow
+    source: MessageSource
+    flow: CursorChannel
     block: Block
     position: int
     frames: Octets
@@ -128,8 +128,8 @@ class Sender:
         """Sources use it in their turns."""
         self._answers: RateLimit | None = None
         self._messages: RateLimit | None = None
-        self._ready: dict[Source, None] = {}
-        self._exempt: dict[Source, None] = {}  # those among them that need not wait for the rate limit
+        self._ready: dict[MessageSource, None] = {}
+        self._exempt: dict[MessageSource, None] = {}  # those among them that need not wait for the rate limit
         self.signal = Signal()
         """Set it when something is urgent, or `has_ended` changes."""
         self._side: SendingTerminal | None = None  # while it runs
@@ -164,7 +164,7 @@ class Sender:
         """Whether a rate limit holds something back now."""
         return not all(limit is None or limit.is_open() for limit in (self._answers, self._messages))
 
-    def ready(self, source: Source) -> None:
+    def ready(self, source: MessageSource) -> None:
         """Give a source its turn, as it has something to send, unless nothing is sent any more."""
         if self._has_ended:
             return
@@ -347,7 +347,7 @@ class Sender:
             self._exempt.clear()
             self.backlog.close()
 
-    def _next(self, side: SendingTerminal) -> Source | None:
+    def _next(self, side: SendingTerminal) -> MessageSource | None:
         if not self._ready or not side.may_forward():
             return None
         if self._messages is None or self._messages.is_open():
@@ -365,7 +365,7 @@ class Sender:
         source = self._next(side)
         return source is not None and (source.flow is None or source.flow.after <= self.backlog.begin)
 
-    async def _give_turn(self, source: Source) -> None:
+    async def _give_turn(self, source: MessageSource) -> None:
         del self._ready[source]
         if source.is_exempt:
             del self._exempt[source]
@@ -386,7 +386,7 @@ class Sender:
             if self._messages is not None:
                 self._messages.spend(octets)
 
-    def _share_turn(self, first: Source) -> bool:
+    def _share_turn(self, first: MessageSource) -> bool:
         """Send what this source has, and those whose turns follow, as far as the socket takes it now.
         Return whether anything was sent: if not, the source must have its turn alone.
         """
@@ -415,7 +415,7 @@ class Sender:
                 del self._ready[share.source]
         return taken > 0
 
-    def _gather(self, first: Source) -> Iterator[BlockShare]:
+    def _gather(self, first: MessageSource) -> Iterator[BlockShare]:
         room = self._shared_octets
         parts = MOST_PARTS
         left = self.backlog.begin if self.backlog.entries else math.inf

@@ -33,8 +33,8 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseReceived,
     LeaseRefused,
-    LeaseShown,
     Send,
     ServerDialogue,
     ServerEvent,
@@ -185,7 +185,7 @@ class DmpTerminal:
                 match event:
                     case Send(octets):
                         await self._transport.send(octets)
-                    case LeaseShown(lease):
+                    case LeaseReceived(lease):
                         return lease
                     case Close():
                         return None
@@ -302,7 +302,7 @@ class DmpTerminal:
                     received += octets
                 case Close():
                     pass  # the caller closes the connection next
-                case LeaseShown():
+                case LeaseReceived():
                     raise AssertionError("there is one lease on a connection")
                 case _:
                     assert_never(event)

@@ -12,8 +12,8 @@ from omq.access.session import Session
 from omq.config import Config, parse_address
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.http.basic import CHALLENGE, read_basic
-from omq.protocol.http.origins import Sites
-from omq.protocol.http.requests import NO_STORE, HttpAnswer, Request
+from omq.protocol.http.origins import AllowedOrigins
+from omq.protocol.http.requests import NO_STORE, HttpAnswer, HttpRequest
 from omq.terminals.connection.context import Context
 from omq.terminals.connection.transport import Transport
 from omq.terminals.http.pages import Page, load_pages
@@ -47,7 +47,7 @@ GONE_SECONDS = 1.0
 class Resource:
     """What is at one path that only clients with the right `watch` may see."""
 
-    answer: Callable[[Request], Awaitable[HttpAnswer]]
+    answer: Callable[[HttpRequest], Awaitable[HttpAnswer]]
     is_large: bool = False
 
 
@@ -65,7 +65,7 @@ class Site:
         self._pages = pages
         self._watched = watched
         self._slots = trio.CapacityLimiter(AT_A_TIME)
-        self._sites = Sites.of((*_names(config), *config.http_hosts), config.http_origins)
+        self._origins = AllowedOrigins.of((*_names(config), *config.http_hosts), config.http_origins)
 
     @classmethod
     async def load(cls, context: Context, watched: Mapping[str, Resource]) -> "Site":
@@ -73,23 +73,23 @@ class Site:
         return cls(context, await in_thread(load_pages), watched)
 
     async def answer(
-        self, request: Request, transport: Transport, held: AsyncExitStack
+        self, request: HttpRequest, transport: Transport, held: AsyncExitStack
     ) -> HttpAnswer | WebSocketRequest:
         """Answer a request, or return that it may open the WebSocket. `held` ends when the answer is sent."""
-        refusal = self._sites.check(request, transport.local(), is_encrypted=transport.is_encrypted)
+        refusal = self._origins.check(request, transport.local(), is_encrypted=transport.is_encrypted)
         if refusal is None and (request.path == WEBSOCKET or request.path in self._watched):
-            refusal = self._sites.check_read(request)
+            refusal = self._origins.check_read(request)
         if refusal is not None:
             return HttpAnswer.text(refusal.status, refusal.why, ends=True)
         answer = await self._answer(request, transport, held)
         origin = request.field(b"origin")
-        if isinstance(answer, HttpAnswer) and origin is not None and self._sites.is_foreign(origin):
+        if isinstance(answer, HttpAnswer) and origin is not None and self._origins.is_foreign(origin):
             allowed = (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
             return replace(answer, fields=(*answer.fields, *allowed))
         return answer
 
     async def _answer(
-        self, request: Request, transport: Transport, held: AsyncExitStack
+        self, request: HttpRequest, transport: Transport, held: AsyncExitStack
     ) -> HttpAnswer | WebSocketRequest:
         path = request.path
         resource = self._watched.get(path)
@@ -114,7 +114,7 @@ class Site:
         return HttpAnswer.text(200, "ok", NO_STORE)
 
     async def _watch(
-        self, resource: Resource, request: Request, transport: Transport, held: AsyncExitStack
+        self, resource: Resource, request: HttpRequest, transport: Transport, held: AsyncExitStack
     ) -> HttpAnswer:
         access = self._context.access
         host = transport.host()
@@ -148,7 +148,7 @@ class Site:
     async def _answer_within_limits(
         self,
         resource: Resource,
-        request: Request,
+        request: HttpRequest,
         session: Session,
         transport: Transport,
         held: AsyncExitStack,
@@ -183,7 +183,7 @@ def _challenge(why: str) -> HttpAnswer:
     return HttpAnswer.text(401, why, (("WWW-Authenticate", CHALLENGE), *NO_STORE))
 
 
-def _page(page: Page, request: Request) -> HttpAnswer:
+def _page(page: Page, request: HttpRequest) -> HttpAnswer:
     fields = (("ETag", page.tag), ("Cache-Control", "no-cache"))
     known = [tag.strip().removeprefix("W/") for tag in (request.field(b"if-none-match") or "").split(",")]
     if page.tag in known or "*" in known:

@@ -10,7 +10,7 @@ from omq.access.session import Session
 from omq.drivers.seam import Channel
 from omq.model import Topic
 from omq.protocol.http import websocket
-from omq.protocol.http.requests import BadRequest, HttpAnswer, Request, Requests
+from omq.protocol.http.requests import BadRequest, HttpAnswer, HttpRequest, Requests
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.statistics import (
@@ -73,7 +73,7 @@ class HttpTerminal:
                 return await self._send(answer, "GET")
             case BadRequest(status, why):
                 return await self._send(HttpAnswer.text(status, why, ends=True), "GET")
-            case Request():
+            case HttpRequest():
                 async with AsyncExitStack() as held:
                     answered = await self._site.answer(request, self._transport, held)
                     if isinstance(answered, WebSocketRequest):
@@ -82,7 +82,7 @@ class HttpTerminal:
             case _:
                 assert_never(request)
 
-    async def _next(self) -> Request | BadRequest | _Late | None:
+    async def _next(self) -> HttpRequest | BadRequest | _Late | None:
         """Return the next request; None if none will come."""
         begun = trio.current_time()
         while (request := self._requests.next()) is None:
@@ -121,7 +121,7 @@ class HttpTerminal:
             return False
         return True
 
-    async def _open_websocket(self, request: Request) -> bool:
+    async def _open_websocket(self, request: HttpRequest) -> bool:
         try:
             octets = websocket.accept(request.method, request.target, request.fields)
         except websocket.NoUpgrade as problem:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from omq import model
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Channel, CreditKind, EndReason, Flow, hand_over
+from omq.drivers.seam import ACCEPTED, Channel, CreditKind, CursorChannel, EndReason, hand_over
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone as words_of_gone
@@ -53,7 +53,7 @@ class OmqSubscription:
         return await self._all.forward(self)
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> CursorChannel | None:
         """Its messages, where those of several subscriptions can be sent together."""
         return None if self._closed or self.channel is None else self.channel.flow
 

@@ -28,7 +28,7 @@ class Room(Protocol):
         """Whether the first of them waits for the memory that all such topics share."""
 
 
-class Waits:
+class WaitGraph:
     """The subscribers whose connections are not read, and the topics for whose room each of these waits."""
 
     def __init__(self) -> None:

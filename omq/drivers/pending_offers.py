@@ -1,4 +1,4 @@
-"""The queue places of posts that wait for room: for the memory of a writer, or in a transient topic."""
+"""Posts that wait in a queue: for the memory of a writer, or for room in a transient topic."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -6,33 +6,33 @@ from typing import Protocol
 
 from omq.drivers.budget import Budget, Turn
 from omq.drivers.confirmation import CONFIRMED, Confirmation
-from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.posts import Post
 from omq.drivers.publisher_queue import PublisherQueue, WaitingPublisher
 from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
-from omq.drivers.waits import Room
+from omq.drivers.wait_graph import Room
 from omq_storage.batches import Batch, pieces_within
 from omq_storage.heads import octets_of
 
 
-class PersistentPlace(NoRoom):
+class PendingPersistentOffer(PendingOffer):
     """A post to a persistent topic, which waits for the memory for posts."""
 
     __slots__ = ("_budget", "_post", "_submit", "_turn")
 
     def __init__(self, submit: Callable[[Post], None], budget: Budget, post: Post) -> None:
-        """Line up for the memory of the post; `submit` queues the post when there is memory."""
+        """Enter the queue for the memory of the post; `submit` queues the post when there is memory."""
         super().__init__()
         self._submit = submit
         self._budget = budget
         self._post = post
-        self._turn: Turn | None = budget.line_up(post.octets, self.woken)
+        self._turn: Turn | None = budget.enqueue(post.octets, self.woken)
 
     def again(self) -> Offered:
-        """See `NoRoom`. Never raises Refused."""
-        assert self._turn is not None, "the place is used up"
+        """See `PendingOffer`. Never raises Refused."""
+        assert self._turn is not None, "the offer is finished"
         if not self._turn.is_granted:
             return self
         self._turn = None
@@ -46,7 +46,7 @@ class PersistentPlace(NoRoom):
 
 
 class InMemory(Numbered, Protocol):
-    """What a place needs from the driver of a transient topic."""
+    """The interface of the driver of a transient topic for a pending offer."""
 
     publisher_queue: PublisherQueue
 
@@ -60,7 +60,7 @@ class InMemory(Numbered, Protocol):
     def most(self) -> int:
         """Return the octets of a piece."""
 
-    def line_up(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+    def enqueue(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
         """Join the queue of the topic."""
 
     def has_ids(self, count: int) -> bool:
@@ -72,11 +72,11 @@ class InMemory(Numbered, Protocol):
     def free(self, octets: int) -> None:
         """Give back granted room that is not needed."""
 
-    def told(self, problem: Exception) -> Failure:
+    def log_failure(self, problem: Exception) -> Failure:
         """Log a problem, and return the failure for publishers."""
 
 
-class TopicPlace(NoRoom):
+class PendingTransientOffer(PendingOffer):
     """A post to a transient topic, which takes it in pieces: each waits for ids, then for room.
 
     Room is granted last, because room that one publisher has is not available to others, and a reservation of
@@ -111,7 +111,7 @@ class TopicPlace(NoRoom):
         self._problem: Exception | None = None
 
     def again(self) -> Offered:
-        """See `NoRoom`.
+        """See `PendingOffer`.
 
         If a piece is refused after earlier ones were accepted, the confirmation reports it.
         """
@@ -156,7 +156,7 @@ class TopicPlace(NoRoom):
         if self._waiting_publisher is None:
             if topic.publisher_queue.try_enter(octets):
                 return octets
-            self._waiting_publisher = topic.line_up(octets, self.woken)
+            self._waiting_publisher = topic.enqueue(octets, self.woken)
         waiting_publisher = self._waiting_publisher
         if not waiting_publisher.is_admitted:
             return None
@@ -170,7 +170,7 @@ class TopicPlace(NoRoom):
         if topic.has_ids(count):
             return True
         if problem is not None:
-            raise Refused.of(topic.told(problem)) from problem
+            raise Refused.of(topic.log_failure(problem)) from problem
         if not self._wants_ids:
             self._wants_ids = True
             topic.ids.want(topic, count, self._reserved)
