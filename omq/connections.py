@@ -19,7 +19,7 @@ from omq.terminals.connection.transport import BY_CLIENT
 
 
 class Terminal(Protocol):
-    """What the server needs of a connection after its handshake."""
+    """The interface of a connection after its handshake, for the server."""
 
     async def serve(self) -> None:
         """Run the connection, and return when it has ended for any reason."""

@@ -32,7 +32,7 @@ class ListenError(Exception):
 
 
 class SpokenProtocols(Struct, frozen=True):
-    """What is spoken at an address."""
+    """The protocols at an address."""
 
     tls_only: bool = False
     """Whether every connection must begin with TLS."""

@@ -1,4 +1,4 @@
-"""What all log lines of the server share: fields for programs, names as text, and a throttle.
+"""The common parts of all log lines of the server: fields for programs, names as text, and a throttle.
 
 Clients, and a disk that fails, can cause any number of log lines. A `LogThrottle` writes the first of them
 and counts the others. `report_suppressed` logs these counts: the server calls it about every second, and when

@@ -1,4 +1,4 @@
-"""What the command Manage asks for and answers: queues, exchanges, bindings. No protocol owns these types."""
+"""Requests and answers of the command Manage: queues, exchanges, bindings. No protocol owns these types."""
 
 from msgspec import Struct
 

@@ -39,7 +39,7 @@ Open = tuple[Topic, Channel]
 
 
 class Connected(Protocol):
-    """What is asked of a connection."""
+    """The interface of a connection for the overview."""
 
     def statistics(self) -> ConnectionStatistics:
         """Return a snapshot of the connection."""
@@ -56,7 +56,7 @@ class Connected(Protocol):
 
 
 class OverviewSource(Protocol):
-    """What is asked of the server."""
+    """The interface of the server for the overview."""
 
     config: Config
     catalogue: Catalogue

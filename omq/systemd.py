@@ -1,4 +1,5 @@
-"""What a service manager passes to the server, and what the server tells it: sd_notify(3), sd_listen_fds(3).
+"""The interface of a service manager: the sockets that it passes, and notifications to it (sd_listen_fds(3),
+sd_notify(3)).
 
 Both are plain: a datagram to a socket that the environment names, and descriptors from 3 on.
 """

@@ -1,4 +1,4 @@
-"""What the commands that watch and control a server ask for and answer. No protocol owns these types.
+"""The requests and answers of the commands that watch and control a server. No protocol owns these types.
 
 Sizes are octets, times are milliseconds unless a name says otherwise (`_us`: microseconds). A number that is
 described as "so far" only grows, from 0 at the start of the server, so a difference of two of them is a rate.
@@ -50,7 +50,7 @@ class WriterInfo(Struct, frozen=True):
 
 
 class ProtocolCount(Struct, frozen=True):
-    """How many connections speak a protocol."""
+    """The number of connections of one protocol."""
 
     protocol: bytes
     connections: int

@@ -1,4 +1,4 @@
-"""What the operations that watch and control a server need of it. The server implements this interface."""
+"""The interface of the server for the operations that watch and control it."""
 
 from collections.abc import Iterator
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What a client may read: the topics that it may know of, and the stored messages of a topic."""
+"""Read access of one client: the topics that it may see, and the stored messages of a topic."""
 
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar

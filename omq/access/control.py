@@ -1,4 +1,4 @@
-"""How connections get a session: by the id of a client, or by a lease."""
+"""Give connections their sessions: for the id of a client, or for a lease."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -33,14 +33,14 @@ from omq.model import LONGEST_HELD_BODY, Delivery, Topic, TopicInfo
 
 
 class QuotaUsedUp(Enum):
-    """Why a lease cannot be used now. It is used up all the same, unless the quota is the server's."""
+    """The quota that prevents the use of a lease. The lease is used up, unless the quota is the server's."""
 
     SERVER = "the server has as many connections of sinks and feeds as it may have"
     CLIENT = "the client has as many connections as it may have"
 
 
 class LeasedSession(Struct, frozen=True):
-    """What a connection got for its lease. Close the session when the connection ends, and a feed, too."""
+    """The result of a lease. Close the session when the connection ends, and the channel of a feed, too."""
 
     session: Session
     what: Leased

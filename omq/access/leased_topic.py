@@ -17,7 +17,7 @@ from omq_storage.batches import Batch
 
 @dataclass(frozen=True, slots=True)
 class TopicReadiness:
-    """Who takes the messages of a topic now."""
+    """Whether the messages of a topic have consumers now."""
 
     is_kept: bool
     """Whether a store keeps them without a subscriber."""

@@ -25,7 +25,7 @@ USED_SECONDS = 600.0
 
 
 class LeasedSink(Struct, frozen=True):
-    """What a Put leases: messages may be posted to this topic."""
+    """The lease of a Put: it allows posts to this topic."""
 
     topic: Topic
 
@@ -35,7 +35,7 @@ Returned = Callable[[bytes, bytes], Awaitable[None]]
 
 
 class LeasedExchange(Struct, frozen=True):
-    """What a Put of AMQP leases: messages may be published to this exchange, each by its routing key."""
+    """The lease of a Put of AMQP: it allows publishes to this exchange, each with its routing key."""
 
     exchange: bytes
     returned: Returned
@@ -100,7 +100,7 @@ class Lease(Struct, frozen=True):
 
 
 class LeaseProblem(Enum):
-    """Why a lease cannot be used."""
+    """The reason why a lease cannot be used."""
 
     NOT_VALID = "it was never granted, or it has ended"
     USED = "it was used before"

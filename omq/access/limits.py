@@ -57,7 +57,7 @@ class Quota:
 
 
 class Owner(Enum):
-    """Whose quota it is, in the words of a refusal."""
+    """The owner of a quota. The values are parts of the sentence of a refusal."""
 
     SERVER = "the server"
     CLIENT = "this client"

@@ -45,7 +45,7 @@ async def peeked(driver: QueueDriver, first: int, count: int) -> tuple[managemen
 def _not_done(driver: QueueDriver, first: int) -> Iterator[int]:
     position = driver.position()
     undone: Sequence[Run] = position.undone
-    # Of each run no more than can be shown: together they may have very many.
+    # Take no more of each run than one answer can show: all runs together may have very many ids.
     runs = (run for run in undone if run.last >= first)
     later = (islice((id for id in run.ids() if id >= first), MOST_PEEKED) for run in runs)
     yield from nsmallest(MOST_PEEKED, set(chain.from_iterable(later)))

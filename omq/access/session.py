@@ -57,7 +57,7 @@ log = logging.getLogger("omq.access")
 
 
 class SessionContext(Struct, frozen=True):
-    """What the sessions of a server share."""
+    """The parts that all sessions of a server share."""
 
     catalogue: Catalogue
     leases: Leases

@@ -1,4 +1,4 @@
-"""What one connection may do with exchanges, bindings and queues, on behalf of its client.
+"""The operations of one connection on exchanges, bindings and queues, with the rights of its client.
 
 AMQP 0-9-1 names more things than topics; these are the rights that its operations need (docs/AMQP.md,
 "Rights"):

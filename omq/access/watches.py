@@ -1,4 +1,4 @@
-"""Who watches the server: all statistics of topics are collected once for all watchers.
+"""The watchers of the server. It collects the statistics of topics once for all of them.
 
 A round begins when the period of a watcher is over and everything of its last round is sent. So a watcher
 that does not read is told less, and nothing is held for it except the list of topics that it must still be

@@ -1,4 +1,4 @@
-"""What sinks, subscriptions, feeds and fetches share: they are open until `close` or the end of a block."""
+"""The base of sinks, subscriptions, feeds and fetches: each is open until `close` or the end of a block."""
 
 from contextlib import AbstractContextManager
 from types import TracebackType

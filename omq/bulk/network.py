@@ -62,7 +62,7 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long a server may be silent, and how to learn from another connection that it is alive."""
+    """A limit on the silence of a server, and a check by another connection that it is alive."""
 
     silence: float = SILENCE_SECONDS
     """Seconds of silence after which the connection is lost."""

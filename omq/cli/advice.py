@@ -1,4 +1,4 @@
-"""What a user of `omq` can do when there is no connection to the server."""
+"""Advice to a user of `omq` when there is no connection to the server."""
 
 import ssl
 from collections.abc import Iterator

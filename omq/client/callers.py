@@ -1,4 +1,4 @@
-"""Who publishes and asks for confirmations: a task, of Trio or of asyncio."""
+"""The callers that publish and ask for confirmations: tasks of Trio or of asyncio."""
 
 import asyncio
 import sys

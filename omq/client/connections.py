@@ -47,7 +47,7 @@ NOT_LET_IN = "Connect: "
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a client connects; `connect` documents the fields."""
+    """The settings of a client's connections; `connect` documents the fields."""
 
     host: str
     port: int

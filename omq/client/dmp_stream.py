@@ -1,4 +1,4 @@
-"""Open a DMP connection: connect, show the lease, and wait for the answer. Then a sink or a feed uses it."""
+"""Open a DMP connection for a sink or a feed: connect, send the lease, and wait for the answer."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -73,7 +73,7 @@ async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:
     while True:
         data = await stream.receive_some(READ_OCTETS)
         if not data:
-            raise ConnectionLost(f"the server closed the {purpose.value}'s connection without a word")
+            raise ConnectionLost(f"the server closed the {purpose.value}'s connection without an answer")
         events = understood(dialogue, data)
         for number, event in enumerate(events, 1):
             match event:
@@ -86,7 +86,7 @@ async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:
                 case HeaderDeclined(header):
                     raise ProtocolError(f"the server does not speak DMP: it answered {header!r}")
                 case Answered() | Received():
-                    raise ProtocolError("the server began before it had taken the lease")
+                    raise ProtocolError("the server sent messages before it accepted the lease")
                 case _:
                     assert_never(event)
 

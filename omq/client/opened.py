@@ -39,7 +39,7 @@ class OpenMessage:
         """Receive the body in pieces: `async with message.open() as pieces`. What is not received within the
         block is skipped. Raises RuntimeError the second time.
 
-        Iteration raises as that of the feed does.
+        Iteration raises the same exceptions as that of the feed.
         """
         if self._opened:
             raise RuntimeError("the body of this message was received already")

@@ -1,4 +1,4 @@
-"""What a connection and its subscriptions know of each other, so that neither imports the other."""
+"""The interfaces between a connection and its subscriptions, so that neither imports the other."""
 
 from collections.abc import Callable
 from typing import Protocol

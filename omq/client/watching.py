@@ -23,7 +23,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the server sent in one round. The mapping of all topics changes with the next round."""
+    """One round of statistics from the server. The mapping of all topics changes with the next round."""
 
     time_us: int
     """The server's time at the end of the round, in microseconds since the epoch."""
@@ -41,7 +41,7 @@ class Round:
 
 @dataclass(slots=True)
 class _Parts:
-    """What has come of a round so far."""
+    """The parts of a round that have arrived so far."""
 
     server: watching.Server | None = None
     changed: list[int] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Parts:
 
 
 class ServerView:
-    """What a watcher knows, from the values of its Statistics frames."""
+    """The state of the server as a watcher knows it, from the values of its Statistics frames."""
 
     def __init__(self) -> None:
         self._topics: dict[int, Numbers] = {}

@@ -1,4 +1,4 @@
-"""Which consumers of a queue get messages first: by priority, or one alone."""
+"""The order of the consumers of a queue: by priority, or a single active one."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 
 
 class Consumers:
-    """What is special about the consumers of one queue. It takes nothing for those that just take turns."""
+    """The priorities and the single active consumer of a queue. Other consumers use no memory here."""
 
     __slots__ = ("_active", "_in_line", "_priorities", "_sharing", "_single")
 

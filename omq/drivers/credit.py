@@ -6,7 +6,7 @@ from omq.drivers.seam import CreditKind, Granted
 
 
 class ChannelCredit:
-    """What a terminal granted to a channel: a window, a count, both, or nothing."""
+    """The credit that a terminal granted to a channel: a window, a count, both, or none."""
 
     __slots__ = ("_drained", "count", "window")
 

@@ -1,4 +1,4 @@
-"""How far the cursor of a broadcast channel may go: up to the end of its channel, and within its credit."""
+"""The limit of the cursor of a broadcast channel: the end of the channel, and its credit."""
 
 from omq.drivers.credit import ChannelCredit
 from omq.drivers.seam import CreditKind

@@ -37,7 +37,7 @@ log = logging.getLogger("omq.dead_letters")
 
 
 class Death(Enum):
-    """Why a message became a dead letter, in the words of RabbitMQ."""
+    """The reason why a message became a dead letter. The values are those of RabbitMQ."""
 
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -65,7 +65,7 @@ It returns when these letters have the persistence of these queues, or have fail
 
 
 class DeadLetterDelivery:
-    """What the queues of a server need to send dead letters."""
+    """The delivery of dead letters, for the queues of a server."""
 
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         """Create a closed delivery, which starts tasks with `start`."""
@@ -74,8 +74,8 @@ class DeadLetterDelivery:
         self._deliver: Deliver | None = None
 
     def open(self, deliver: Deliver) -> None:
-        """Send letters by this function from now on. Call it when all stored queues and exchanges are there:
-        what is sent earlier would find no route.
+        """Send letters by this function from now on. Call it after all stored queues and exchanges are
+        loaded: an earlier letter would find no route.
         """
         self._deliver = deliver
         self._is_open.set()

@@ -1,4 +1,4 @@
-"""When messages of a queue were first assigned to consumers, to about a second.
+"""The times at which messages of a queue were first assigned to consumers, to about a second.
 
 Messages are assigned by ascending ids, so a time for each second in which some were is enough.
 """

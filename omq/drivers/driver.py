@@ -51,7 +51,7 @@ MERGE_BACK = 1 << 16
 
 
 class Resources(Struct, frozen=True):
-    """What all drivers of a server share."""
+    """The parts that all drivers of a server share."""
 
     memory: Memory
     readers: trio.CapacityLimiter

@@ -23,7 +23,7 @@ GROUP_OCTETS = 1 << 20
 
 
 class LevelWriter(Protocol):
-    """What these commits need of the writer of their level."""
+    """The interface of the writer of a level for these commits."""
 
     environment: Environment
     refusal: Failure | None

@@ -1,4 +1,4 @@
-"""What the store has of each topic, as the server reads it at its start."""
+"""The stored state of each topic, which the server reads at its start."""
 
 import logging
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ log = logging.getLogger("omq.catalogue")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the store has of one topic with a record. The defaults are those of a new topic."""
+    """The stored state of one topic with a record. The defaults are those of a new topic."""
 
     record: TopicRecord
     next_id: int = 1

@@ -22,7 +22,7 @@ SEQUENCES_KEPT = 1 << 15
 
 
 class MemoryStatistics(Struct, frozen=True):
-    """How many octets each share holds now. `Memory` says what each share is for."""
+    """The number of octets that each share holds now. `Memory` describes the shares."""
 
     tails: int
     waiting: int

@@ -1,4 +1,4 @@
-"""When messages of a queue expire: by the time to live of the queue, and by the property expiration."""
+"""The expiry of messages of a queue: by the time to live of the queue, and by the property expiration."""
 
 import time
 from functools import lru_cache

@@ -16,7 +16,7 @@ from omq_storage.records import Extent
 
 
 class StoredDriver(Numbered, Protocol):
-    """What the writer needs of a driver."""
+    """The interface of a driver for the writer."""
 
     deleted: bool
     failures: int
@@ -35,7 +35,7 @@ class StoredDriver(Numbered, Protocol):
 
 
 class RoutedDriver(StoredDriver, Protocol):
-    """What the writer needs of a driver whose messages are routed."""
+    """The interface, for the writer, of a driver whose messages are routed."""
 
     def routed(self, first: int, blocks: Sequence[Block]) -> None:
         """Handle blocks that are stored, and that the compiled codec has counted already. Without `blocks`

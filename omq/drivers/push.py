@@ -94,7 +94,7 @@ class PushedRun:
 
 
 class PushLine:
-    """What goes to one connection."""
+    """The messages that are pushed to one connection."""
 
     __slots__ = ("_followers", "_outlet", "_parts", "_runs")
 
@@ -129,7 +129,7 @@ class PushLine:
 
 
 class Pushes:
-    """What one read pushes. Call `send` before anything else can happen: then it is empty again."""
+    """The messages that one read pushes. Call `send` in the same step of the task; then it is empty again."""
 
     __slots__ = ("lines", "work")
 

@@ -1,4 +1,4 @@
-"""When a queue was last used: the option x-expires of AMQP deletes one that was not used for so long."""
+"""The expiry of queues: the option x-expires of AMQP deletes a queue that was not used for a time."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""What a queue promises beyond its topic's types: the arguments of AMQP's queue.declare, typed."""
+"""The options of a queue: the arguments of AMQP's queue.declare, typed."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
@@ -20,7 +20,7 @@ class QueueKind(Enum):
 
 
 class Overflow(Enum):
-    """What happens at the length limit."""
+    """The behaviour at the length limit."""
 
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"

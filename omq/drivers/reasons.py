@@ -1,4 +1,4 @@
-"""Why a request is refused or fails: a reason for programs, and a sentence for people.
+"""Refusals and failures of requests: a reason for programs, and a sentence for people.
 
 Every terminal maps the reasons to codes of its own: DMP to response codes, AMQP to reply codes.
 """

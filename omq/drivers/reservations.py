@@ -15,7 +15,7 @@ IDS_RESERVED = 1 << 20
 
 
 class Numbered(Protocol):
-    """What needs ids: a driver."""
+    """The interface of a driver that needs ids."""
 
     topic: Topic
     next_id: int

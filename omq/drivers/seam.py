@@ -166,7 +166,7 @@ MOST_DELIVERIES = 255
 
 
 class RemainderHolder(Enum):
-    """Who holds the rest of a message in the middle of which a client stalled."""
+    """The holder of the rest of a message after its client stalled in the middle of it."""
 
     GIVEN_AGAIN = "the channel, which reads it again piece by piece"
     COUNTED = "the topic, which counts it among what it holds until the message is done"
@@ -174,13 +174,13 @@ class RemainderHolder(Enum):
 
 
 class EndReason(Enum):
-    """Why a channel was ended by its driver rather than by its subscriber."""
+    """The reason why a driver ended a channel."""
 
     DELETED = "deleted"
 
 
 class Outlet(Protocol):
-    """A connection that takes Message frames at once, whichever task has them."""
+    """A connection that sends Message frames at once, from any task."""
 
     stalled_at: int | None
     """What `sent` was when publishers found that it did not grow for a while."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class SharedWindow:
-    """How many messages several channels may have unsettled together."""
+    """A window that several channels share: the number of unsettled messages of all of them together."""
 
     __slots__ = ("_members", "limit")
 

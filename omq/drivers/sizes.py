@@ -1,4 +1,4 @@
-"""How many octets the messages of a queue have that are ready, for a queue with a limit of them."""
+"""The octets of the ready messages of a queue, for a queue with a limit on them."""
 
 from array import array
 from bisect import bisect_left, bisect_right

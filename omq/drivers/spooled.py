@@ -1,4 +1,4 @@
-"""What the spool has of one topic, read as if it were stored: see `omq.drivers.spool`."""
+"""The messages of one topic in the spool, which are read as stored ones are: see `omq.drivers.spool`."""
 
 from array import array
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What the drivers of persistent topics read in the store: blocks, pieces of messages, lists of blocks."""
+"""Reads of the store for drivers of persistent topics: blocks, pieces of messages, lists of blocks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -26,7 +26,7 @@ READ_OCTETS = 1 << 20
 
 
 class ReadLimits(Protocol):
-    """How many threads read for all drivers of a server."""
+    """The limits on the threads that read for all drivers of a server."""
 
     @property
     def readers(self) -> trio.CapacityLimiter:

@@ -13,7 +13,7 @@ MOST_BLOCKS = 512
 
 
 class MemoryUser(Protocol):
-    """What uses the memory of the tails: a tail, the backlog of a connection, or the index of the spool."""
+    """A user of the memory of the tails: a tail, the backlog of a connection, or the index of the spool."""
 
     @property
     def octets(self) -> int:

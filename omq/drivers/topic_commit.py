@@ -1,4 +1,4 @@
-"""What one commit stores of one topic: the messages of its posts as blocks with the next ids of the topic,
+"""The part of one commit for one topic: the messages of its posts as blocks with the next ids of the topic,
 without the messages that are repeated.
 """
 
@@ -17,7 +17,7 @@ from omq_storage.fragments import Fragmented, Uploaded
 
 
 class TopicCommit(Struct, frozen=True):
-    """What one commit stores of a topic: blocks, and the last sequence number of each producer in them."""
+    """The part of a commit for one topic: blocks, and the last sequence number of each producer in them."""
 
     blocks: Sequence[Block | Fragmented]
     sequences: Mapping[bytes, int]

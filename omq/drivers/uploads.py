@@ -12,13 +12,13 @@ from omq_storage.errors import StoreError
 from omq_storage.fragments import FRAGMENT_OCTETS, Fragments, Uploaded
 
 PORTION_OCTETS = 1 << 20
-"""What one message collects for a commit if the memory allows; otherwise a fragment."""
+"""The octets that a message collects for a commit if the memory allows it; else it collects a fragment."""
 
 
 class Upload:
     """Stores the body of one message as it arrives. It holds a fragment, and more while memory is free.
 
-    Call `close` at the end in any case: what did not become a message is deleted.
+    Call `close` at the end in any case: it deletes the stored octets that did not become a message.
     """
 
     def __init__(self, driver: Driver, body: int) -> None:

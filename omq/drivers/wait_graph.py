@@ -3,7 +3,7 @@
 The workers of a transient round-robin topic make room in it by confirming messages. While the server does not
 read the connection of a worker, because that waits for room itself, it receives no confirmations from it. If
 this is so for all workers of a topic, including the connection that asks, the wait would never end. Such a
-circle can include several connections and topics.
+cycle can include several connections and topics.
 """
 
 from collections.abc import Collection, Iterable, Iterator

@@ -33,7 +33,7 @@ log = logging.getLogger("omq.dead_letters")
 
 
 class Routing(Protocol):
-    """What this needs of the exchanges."""
+    """The interface of the exchanges for dead letters."""
 
     def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
         """Return the route of a message. Raise Refused, and TopicIsReplaced."""

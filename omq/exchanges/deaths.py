@@ -1,4 +1,4 @@
-"""What the heads of dead letters say of their deaths: RabbitMQ's headers x-death and x-first-death.
+"""The deaths in the heads of dead letters: RabbitMQ's headers x-death and x-first-death.
 
 A head may have tens of thousands of headers. So it is written again in steps, and headers that do not change
 are copied as octets.
@@ -39,7 +39,7 @@ _U32 = Struct(">I")
 
 
 class Record(NamedTuple):
-    """How often a message died in one queue for one reason."""
+    """The number of deaths of a message in one queue for one reason."""
 
     queue: bytes | None
     reason: bytes | None
@@ -57,7 +57,7 @@ class DeadMessage(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What the headers of a message say of its deaths and copies."""
+    """The deaths and copies in the headers of a message."""
 
     records: list[Record]
     copies: list[bytes]

@@ -121,7 +121,7 @@ ONE, MANY = b"*", b"#"
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """Where the words of some patterns lead that are equal up to here."""
+    """A node of the tree of patterns: the patterns below it have the same words up to here."""
 
     repeats: bool = False
     """Whether the last of these words is `#`."""
@@ -220,7 +220,7 @@ _PRESENT = None
 
 @dataclass(frozen=True, slots=True)
 class _Requirement:
-    """What a binding wants from the headers of a message."""
+    """The headers that a binding requires of a message."""
 
     wants_all: bool
     values: tuple[tuple[bytes, Hashable], ...]

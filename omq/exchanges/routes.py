@@ -46,7 +46,7 @@ class RoutedPart(NamedTuple):
 
 
 class Declarations:
-    """What is declared: the exchanges, and the bindings of each of them."""
+    """The declared exchanges, and the bindings of each of them."""
 
     __slots__ = ("exchanges", "indexes")
 

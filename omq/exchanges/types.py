@@ -24,7 +24,7 @@ ALTERNATE = b"alternate-exchange"
 
 
 class ExchangeType(Enum):
-    """How an exchange routes. The values are the names in AMQP."""
+    """The type of an exchange. The values are the names in AMQP."""
 
     DIRECT = "direct"
     """To bindings with the routing key of the message."""
@@ -51,7 +51,7 @@ class Exchange(Struct, frozen=True):
 
 
 class DestinationKind(Enum):
-    """What the destination of a binding is."""
+    """The kind of the destination of a binding."""
 
     QUEUE = "queue"
     EXCHANGE = "exchange"
@@ -60,7 +60,7 @@ class DestinationKind(Enum):
 
 
 class Destination(Struct, frozen=True):
-    """Where a binding routes to."""
+    """The destination of a binding."""
 
     kind: DestinationKind
     name: bytes

@@ -1,4 +1,4 @@
-"""Whether a server is ready: it can store what clients publish."""
+"""The readiness of a server: whether it can store messages."""
 
 from functools import partial
 

@@ -42,7 +42,7 @@ _VERSION = version("omq-server")  # it reads a file: this module is imported in 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What the stores take."""
+    """The sizes of the stores."""
 
     used: dict[Level, int]
     disk_free: int

@@ -1,4 +1,4 @@
-"""What metrics are made from: the statistics of a server."""
+"""The source of metrics: the statistics of a server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""How a replay handles gaps, and says where a replay after them begins."""
+"""Gaps in a replay: handle them, and report where a replay after them begins."""
 
 from omq.bulk.access import Gap
 from omq.bulk.errors import DataLoss

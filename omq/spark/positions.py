@@ -22,7 +22,7 @@ Offsets = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """How far a stream has read a topic, and the partitions of its last micro-batch."""
+    """The position of a stream in a topic, and the partitions of its last micro-batch."""
 
     id: int
     """The topic's id, which differs after the topic was deleted and created again."""

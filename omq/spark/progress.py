@@ -1,4 +1,4 @@
-"""How far a stream is behind its topics, from the progress that Spark reports for a query."""
+"""The lag of a stream behind its topics, from the progress that Spark reports for a query."""
 
 import json
 

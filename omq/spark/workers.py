@@ -1,9 +1,9 @@
 """Check on the driver that the Python of Spark's workers can import omq.
 
-Spark starts its Python workers, those that plan included, with `PYSPARK_PYTHON`, or with the first `python3`
-on the PATH, whatever Python the driver runs. If omq is not installed there, the first query fails with a
-traceback of a worker that names no setting. Registration is the only step on the driver that calls this data
-source, so the check is there.
+Spark starts its Python workers, including those that plan queries, with `PYSPARK_PYTHON` or with the first
+`python3` on the PATH, not with the Python of the driver. If omq is not installed there, the first query fails
+with a traceback of a worker that names no setting. Registration is the only step on the driver that calls
+this data source, so the check is there.
 """
 
 import functools

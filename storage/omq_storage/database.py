@@ -101,7 +101,7 @@ class Writing(Reading):
 
 @dataclass(frozen=True, slots=True)
 class MapUse:
-    """How much of an environment's map is in use."""
+    """The used part of an environment's map."""
 
     map_size: int
     """Octets of the map: the limit of the data file."""

@@ -41,7 +41,7 @@ LINEAGE_KEY = b"lineage"
 
 @dataclass(frozen=True, slots=True)
 class LevelIdentity:
-    """What a level records about itself."""
+    """The identity that a level records."""
 
     store: str
     """The random name of its store."""
@@ -52,7 +52,7 @@ class LevelIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What the catalogue records about its store."""
+    """The identities of a store and its levels, which the catalogue records."""
 
     store: str
     """The random name of the store."""

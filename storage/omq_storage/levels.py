@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """When a stored message is safe from a power failure.  The values are the names of the directories."""
+    """A sync level: when messages survive a power failure.  The values are the names of the directories."""
 
     STRONG = "strong"
     """Durable when ``append`` returns."""

@@ -31,7 +31,7 @@ CHECKED_OCTETS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LargeMessage:
-    """What ``read_piece`` must know about a message."""
+    """The position of a message, for ``read_piece``."""
 
     topic: int
     id: int
@@ -46,7 +46,7 @@ class LargeMessage:
 
 @dataclass(frozen=True, slots=True)
 class InBlock:
-    """Where the body is, in the stored value of a block."""
+    """The position of the body within the stored value of a block."""
 
     checksums: tuple[int, ...]
     """The CRC-32C of each part of CHECKED_OCTETS of the body.  The last part may be shorter; an empty body

@@ -143,7 +143,7 @@ class BlockRecord:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much of its map an environment uses, and which of its transactions are durable."""
+    """The used part of an environment's map, and its durable transactions."""
 
     map_size: int
     """Limit of the data file in octets."""

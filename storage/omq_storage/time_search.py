@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class TimedBlock(Protocol):
-    """What is known of a block without reading it."""
+    """The data about a block that are known without a read of it."""
 
     @property
     def first(self) -> int:

@@ -1,4 +1,4 @@
-"""What the protocol knows of one channel: whether it is open, and the message of which it has a part."""
+"""The state of one channel in the protocol: whether it is open, and the message that is incomplete."""
 
 from dataclasses import dataclass
 from enum import Enum, auto

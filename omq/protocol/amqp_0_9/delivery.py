@@ -48,7 +48,7 @@ _LONGEST_CACHED = 512
 
 
 class ConsumerFraming(msgspec.Struct, frozen=True):
-    """How the messages of one consumer are framed."""
+    """The framing of the messages of one consumer."""
 
     channel: int
     tag: bytes

@@ -1,4 +1,4 @@
-"""What a `ServerConnection` finds in the octets of a client."""
+"""The events that a `ServerConnection` parses from the octets of a client."""
 
 from collections.abc import Sequence
 

@@ -35,7 +35,7 @@ _END = 0xCE
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """What a message may have to be taken in a run."""
+    """The limits of a message that may be part of a run."""
 
     body: int
     """The most octets of a body."""

@@ -95,7 +95,7 @@ _CHANNEL_CLOSE = b"\x00\x14\x00\x28"
 
 
 class _Phase(Enum):
-    """How far a connection is."""
+    """The phase of a connection."""
 
     STARTED = auto()
     """Connection.Start was sent; Start-Ok must follow."""

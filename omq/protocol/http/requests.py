@@ -48,7 +48,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class BadRequest:
-    """What was received is no request, or one that is too large: answer it, and end the connection."""
+    """The received octets are no request, or one that is too large: answer it, and end the connection."""
 
     status: int
     why: str

@@ -50,7 +50,7 @@ def accept(method: str, target: str, fields: Sequence[tuple[bytes, bytes]]) -> b
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What some frames had."""
+    """The content of some frames."""
 
     octets: bytes
     """The octets of the stream."""

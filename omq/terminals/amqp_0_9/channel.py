@@ -23,7 +23,7 @@ from omq.terminals.amqp_0_9.unacknowledged import Settled
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What is published is not confirmed."""
+    """A channel without confirms."""
 
 
 Mode = Plain | Confirms | Transaction

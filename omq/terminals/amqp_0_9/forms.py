@@ -104,7 +104,7 @@ class ConsumerForm:
 
 
 class _Role(Enum):
-    """What a part of a message in pieces is."""
+    """The role of a part of a message that leaves in pieces."""
 
     OWED = "the rest of something that is begun and is no body: the opening, a frame header, a frame end"
     HEADER = "a frame header"

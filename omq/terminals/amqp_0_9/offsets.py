@@ -1,4 +1,4 @@
-"""Where a consumer of a stream begins: the argument `x-stream-offset`.
+"""The offset at which a consumer of a stream begins: the argument `x-stream-offset`.
 
 Ids of messages begin with 1. An id below the oldest kept message is taken for that one, and the consumer
 waits for an id that is not there yet.

@@ -1,4 +1,4 @@
-"""What a connection answers: methods in the order in which they must be sent.
+"""The answers of a connection: methods in the order in which they must be sent.
 
 Everything here goes before messages of consumers. What a client must see first, such as the consume-ok before
 the first message, is added here first.

@@ -1,4 +1,4 @@
-"""What one read of a connection publishes: grouped by topic, and what became of each publish.
+"""The publishes of one read of a connection: grouped by topic, and the outcome of each.
 
 The messages of a read for one topic are one post, in their order. Order between topics does not matter.
 """

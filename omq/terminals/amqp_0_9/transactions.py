@@ -8,7 +8,7 @@ from omq.terminals.amqp_0_9.unacknowledged import Settled
 
 
 class Transaction:
-    """What waits for the commit. The memory that it takes is a share of the memory for input."""
+    """What waits for the commit: publishes and acknowledgements. Their memory is a part of that for input."""
 
     def __init__(self, share: Budget) -> None:
         self._share = share

@@ -1,1 +1,1 @@
-"""What the connections of every protocol share."""
+"""The common parts of the connections of all protocols."""

@@ -1,4 +1,4 @@
-"""What a terminal is made from: the parts that all connections share, and the first octets of its own."""
+"""The parts from which a terminal is made: those that all connections share, and its own first octets."""
 
 import logging
 from typing import Self
@@ -19,7 +19,7 @@ log = logging.getLogger("omq.server")
 
 
 class Context(Struct, frozen=True):
-    """What the terminals of a server share, whatever protocol they speak."""
+    """The parts that the terminals of all protocols share."""
 
     access: AccessControl
     """Sessions of clients: the way to the drivers."""

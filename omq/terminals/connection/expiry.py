@@ -20,7 +20,7 @@ log = logging.getLogger("omq.server")
 
 
 class Expiry(Struct, frozen=True):
-    """When the first of the certificates in a file expires."""
+    """The expiry of the first certificate in a file that expires."""
 
     key: str
     """The configuration key that names the file."""

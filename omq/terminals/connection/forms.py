@@ -50,8 +50,8 @@ class AbandonedMessage(msgspec.Struct, frozen=True):
 
 
 class Form(Protocol):
-    """How one source frames its messages. omq and DMP put an opening before the body (`ContiguousMessage`);
-    a protocol that cuts bodies into frames has a `MessageInPieces` of its own.
+    """The framing of the messages of one source. omq and DMP put an opening before the body
+    (`ContiguousMessage`); a protocol that cuts bodies into frames has a `MessageInPieces` of its own.
     """
 
     framed: int

@@ -1,4 +1,4 @@
-"""When to ping a client, and when to give it up (docs/PROTOCOL.md, "Pings and silence")."""
+"""Pings to clients, and the disconnection of silent ones (docs/PROTOCOL.md, "Pings and silence")."""
 
 import time
 from enum import Enum

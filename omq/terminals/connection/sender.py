@@ -59,7 +59,7 @@ class MessageSource(Protocol):
 
 
 class BlockShare(Struct, frozen=True):
-    """What one source has of one block, in a turn that several sources share."""
+    """The messages of one source from one block, in a turn that several sources share."""
 
     source: MessageSource
     flow: CursorChannel

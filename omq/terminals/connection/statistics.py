@@ -12,7 +12,7 @@ from omq.terminals.connection.transport import Transport
 
 
 class Kind(Enum):
-    """What a connection is, by its protocol."""
+    """The kind of a connection, by its protocol."""
 
     OMQ = "omq"
     DMP = "DMP"
@@ -139,7 +139,7 @@ class ConnectionStatistics(Struct, frozen=True):
 
 
 class EndedConnections(Struct, frozen=True):
-    """What the connections of one kind or protocol had that have ended."""
+    """The totals of the ended connections of one kind or protocol."""
 
     connections: int = 0
     octets_in: int = 0

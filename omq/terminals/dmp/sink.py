@@ -37,7 +37,7 @@ from omq_storage.batches import LARGE_OCTETS, Assembly
 
 @dataclass(frozen=True, slots=True)
 class SinkProblem:
-    """Why a sink ends before its client has finished, for the response instead of 200."""
+    """The reason why a sink ends before its client has finished, for the response instead of 200."""
 
     code: ResponseCode
     why: str
@@ -102,7 +102,7 @@ def problem_of(failure: Failure) -> SinkProblem:
 
 
 class SinkTarget(Protocol):
-    """Where the messages of a sink go."""
+    """The destination of the messages of a sink."""
 
     name: bytes
     """The name by which reports call the sink."""

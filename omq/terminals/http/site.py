@@ -1,4 +1,4 @@
-"""What an HTTP server answers: its paths, who may ask for them, and the checks of each request."""
+"""The answers of the HTTP server: its paths, the rights that they need, and the checks of each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
@@ -45,7 +45,7 @@ GONE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What is at one path that only clients with the right `watch` may see."""
+    """The resource at one path that only clients with the right `watch` may read."""
 
     answer: Callable[[HttpRequest], Awaitable[HttpAnswer]]
     is_large: bool = False

@@ -61,7 +61,7 @@ class _Large(Struct, frozen=True):
 
 
 class Fetches:
-    """The Fetch commands of a connection, a `Source` of its sender.
+    """The Fetch commands of a connection, a `MessageSource` of its sender.
 
     A task answers them. It begins with the first command, because most connections never send one.
     """

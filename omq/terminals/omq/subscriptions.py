@@ -28,7 +28,7 @@ class Unreadable(Exception):
 
 
 class OmqSubscription:
-    """The terminal's side of a channel (`omq.drivers.seam.Subscriber`), and its turns to send (`Source`)."""
+    """The terminal's side of a channel (`omq.drivers.seam.Subscriber`), and its turns to send."""
 
     __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
 

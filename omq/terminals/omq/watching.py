@@ -1,4 +1,4 @@
-"""What a connection that watches is sent: one Statistics frame after another, as its client takes them."""
+"""The Statistics frames for a connection that watches: one after another, as its client takes them."""
 
 from omq.access.administration import Administration
 from omq.access.watches import Watcher
