@@ -237,7 +237,7 @@ class Backlog:
             for event in woken:
                 event.set()
 
-    def wait(self, event: trio.Event, *, again: bool = False) -> None:
+    def wait(self, event: trio.Event, *, again: bool) -> None:
         """Set this event once there may be room, until `leave`; before all others if it waits `again`."""
         if self._waiting is None:
             self._waiting = []

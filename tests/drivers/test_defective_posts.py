@@ -44,4 +44,6 @@ async def test_only_the_defective_post_fails(
         assert kept(topic) == [b"1", b"2", b"3"]
         assert kept(other) == [b"4"]
         assert drivers.memory.posted.used == 0
+        assert sum(writer.statistics().failures for writer in drivers.catalogue.writers.values()) == 1
+        assert (topic.statistics().failures, other.statistics().failures) == (1, 0)
     assert "a post failed by a defect of the server: 't'" in caplog.text

@@ -1,7 +1,9 @@
 """When housekeeping does its work, with real stores."""
 
+import itertools
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -100,6 +102,17 @@ async def test_the_topics_are_looked_at_in_slices(
             # None of these topics has this level.
             assert counted.count >= 20
             nursery.cancel_scope.cancel()
+
+
+async def test_others_run_only_when_a_slice_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    seconds = slices.SLICE_SECONDS / 8
+    monkeypatch.setattr(slices, "time", SimpleNamespace(perf_counter=lambda: next(clock) * seconds))
+    work = slices.Slices()
+    async with steps() as counted:
+        for _ in range(90):
+            await work.step()
+    assert counted.count == 90 // 8
 
 
 async def test_a_stop_stores_the_positions_that_housekeeping_is_saving(

@@ -224,6 +224,18 @@ async def test_a_message_that_is_stored_while_lost_ids_are_read_is_kept(
         getter.close()
 
 
+def test_sizes_that_came_together_are_forgotten_as_those_that_came_one_by_one() -> None:
+    sizes, count = Sizes(), 1500
+    for first in range(1, count + 1):
+        sizes.arrived(first, 1, 3)
+    assert sizes.have_grown
+    sizes.forget_below(count)
+    assert not sizes.have_grown
+    assert sizes.octets == 3 * count
+    sizes.take(range(count - 1, count + 1))
+    assert sizes.octets == 3 * (count - 1)  # only the last size is still known
+
+
 async def test_the_sizes_of_messages_that_are_done_are_forgotten(drivers: Drivers) -> None:
     queue = await queue_of(drivers, max_octets=1000)
     client = worker(queue, 1 << 20)

@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 import pytest
 import trio
+from counted_steps import steps
 from trio.testing import wait_all_tasks_blocked
 
-from omq.drivers.routed import QUIET_SECONDS, RoutedPost
+from omq.drivers.routed import QUIET_SECONDS, RoutedPost, assign_ids
 from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Subscribed
@@ -120,6 +121,25 @@ async def test_many_more_messages_than_the_memory_holds_wait_for_their_commits(
         for topic in (b"a", b"b", b"c"):
             assert await replayed(host, topic, count) == [b"%d" % number for number in range(count)]
         assert host.memory_used == 0
+
+
+async def test_ids_of_many_topics_are_assigned_in_turns(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.drivers.routed.TOPICS_IN_TURN", 3)
+    taken = []
+
+    async def counted(*arguments: Any) -> bool:
+        async with steps() as found:
+            done = await assign_ids(*arguments)
+        taken.append(found.count)
+        return done
+
+    monkeypatch.setattr("omq.drivers.writer.assign_ids", counted)
+    async with serving(store) as host:
+        client = await host.connect()
+        await declare(client, TOPICS, b"(Persistent Async)")
+        await client.send(b"".join(publish(topic, [b"x"]) for topic in TOPICS))
+        assert await client.ask(b"(Confirm 1)") == Confirmed(1)
+    assert sum(taken) > 3 * len(TOPICS) // 6  # a third of them when they are counted, and when they get ids
 
 
 def fail(*_: object, **__: object) -> NoReturn:
