@@ -187,3 +187,28 @@ async def test_a_message_of_the_relay_that_cannot_be_stored_ends_its_link(store:
         await client.publish(numbered("p", ulong(2), b"x", to="q"))
         assert rejected((await client.until(Disposition)).state) == "amqp:resource-limit-exceeded"
         assert condition(await client.until(Detach)) == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.parametrize("way", ["address", "dynamic", "relay"])
+async def test_a_node_repeats_what_is_repeated(store: Path, way: str) -> None:
+    """It remembers nothing: the annotations have no effect, whatever their types, and nothing is refused."""
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
+        address = "exclusive.node"
+        if way == "dynamic":
+            address = await other.made()
+            await other.credit(9)
+        else:
+            await other.receiver(address, credit=9)
+        await other.settle()
+        if way == "relay":
+            await relay(client)
+        else:
+            await client.sender(address)
+        to = address if way == "relay" else None
+        sent = [numbered("p", number, b"x", to=to) for number in (ulong(7), ulong(7), ulong(1), "no number")]
+        for message in sent:
+            await client.publish(message)
+            arrived = await other.message()
+            assert arrived.octets == message
+            await other.told(arrived.delivery, arrived.delivery)
+        assert set((await outcomes(client, len(sent))).values()) == {ACCEPTED}
