@@ -33,9 +33,9 @@ def configuration() -> str:
 
 
 @contextmanager
-def serving_guest(folder: Path) -> Iterator[RunningServer]:
-    """Run a server, whose store is in this folder."""
-    (folder / "omq.toml").write_text(configuration())
+def serving_guest(folder: Path, options: str = "") -> Iterator[RunningServer]:
+    """Run a server, whose store is in this folder, with these lines before its clients."""
+    (folder / "omq.toml").write_text(options + configuration())
     with running_server(
         "--config", folder / "omq.toml", "--listen", "127.0.0.1:0", "--store", folder / "store"
     ) as server:

@@ -9,7 +9,7 @@ from server_command import running_server
 
 from .broker import Broker
 from .raw_client import Client
-from .serving import configuration
+from .serving import configuration, serving_guest
 from .wire import (
     ack,
     bind_by,
@@ -38,6 +38,9 @@ from .wire import (
     short,
     table,
 )
+
+LONG_BODY = 100 << 20
+"""The octets of a body that a consumer does not read to its end."""
 
 
 def fill(client: Client, queue: str, count: int = 5) -> None:
@@ -404,11 +407,18 @@ def test_many_exclusive_queues_end_with_their_connection(broker: Broker) -> None
         other = broker.channel()
 
 
-def test_a_consumer_that_stops_reading_a_long_body_delays_no_other_consumer(broker: Broker) -> None:
+def test_a_consumer_that_stops_reading_a_long_body_delays_no_other_consumer(tmp_path: Path) -> None:
+    with serving_guest(tmp_path, f"max_message_bytes = {LONG_BODY}\n") as server:
+        broker = Broker(("127.0.0.1", server.port))
+        stop_reading_a_long_body(broker)
+        broker.close()
+
+
+def stop_reading_a_long_body(broker: Broker) -> None:
     stopped = broker.channel()
     stopped.call(declare_queue(1, "endless", durable=1))
     stopped.call(select_confirms(1))
-    data = bytes(60 << 20)
+    data = bytes(LONG_BODY)
     stopped.send(publishing(1, "", "endless"), header(1, len(data)))
     for begin in range(0, len(data), 131_064):
         stopped.send(frame(3, 1, data[begin : begin + 131_064]))
