@@ -118,6 +118,26 @@ async def test_messages_that_are_settled_together_are_deleted_from_the_disk(
         assert drivers.memory.statistics() == NOTHING
 
 
+async def test_a_store_that_fails_is_asked_again_to_delete_what_is_done(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(environment: Environment, *_: object) -> NoReturn:
+        raise StoreError("The disk does not answer.")
+
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 100)
+        assert queue.purge() == 1000
+        with monkeypatch.context() as failing:
+            failing.setattr(Environment, "trim", fail)
+            mock_clock.jump(1.5)
+            await quiet()
+        assert on_disk(drivers, queue) > 900
+        mock_clock.jump(1.5)
+        await quiet()
+        assert on_disk(drivers, queue) == 0
+
+
 async def test_done_messages_leave_memory_while_the_disk_cannot_be_read(
     tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

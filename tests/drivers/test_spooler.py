@@ -104,6 +104,16 @@ async def test_publishers_wait_for_a_search_and_only_so_long(parts: Parts, mock_
     assert not must_wait(LIMIT // 4 + 1)
 
 
+async def test_after_a_search_publishers_wait_for_the_next_one_too(
+    parts: Parts, mock_clock: MockClock
+) -> None:
+    parts.grow(LIMIT // 2 + 1)
+    mock_clock.jump(SECONDS)
+    await wait_all_tasks_blocked()
+    # Also those of topics of which nobody is behind.
+    assert parts.spooler.must_wait(LIMIT // 2, is_behind=False, again=False)
+
+
 async def test_a_message_for_an_empty_memory_does_not_wait(parts: Parts) -> None:
     assert not parts.spooler.must_wait(2 * LIMIT, is_behind=True, again=False)
     assert parts.spooler.asked_from == LIMIT // 2
