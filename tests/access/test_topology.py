@@ -114,7 +114,10 @@ async def test_a_made_queue_is_bound_without_a_right_only_to_a_reserved_exchange
 
 async def test_a_reserved_name_makes_no_queue_and_no_stream(tmp_path: Path) -> None:
     async with topology(tmp_path) as (session, one):
-        for make in (one.declare_queue(b"amq.q", QueueOptions()), one.declare_stream(b"amq.q", None)):
+        for make in (
+            one.declare_queue(b"amq.q", QueueOptions()),
+            one.declare_stream(b"amq.q", None, None, None),
+        ):
             with pytest.raises(Refused, match="contains reserved prefix"):
                 await make
         await session.declare(b"amq.there", Delivery.ROUND_ROBIN, Transient())
@@ -258,7 +261,7 @@ async def test_a_feed_of_an_exclusive_queue_is_leased_by_its_connection_alone(tm
                 connection.lease_feed(name, principal)
         _, feed = one.lease_feed(b"own", principal)
         assert feed.is_paused
-        await other.declare_stream(b"s", None)
+        await other.declare_stream(b"s", None, None, None)
         _, feed = one.lease_feed(b"s", principal)
         assert not feed.is_paused
 
@@ -296,7 +299,7 @@ async def test_a_sink_of_an_exchange_takes_the_right_to_publish_to_it(tmp_path: 
 
 async def test_a_stream_begins_at_an_offset_or_a_time(tmp_path: Path) -> None:
     async with topology(tmp_path) as (_, one):
-        await one.declare_stream(b"s", Sync.WEAK)
+        await one.declare_stream(b"s", Sync.WEAK, None, None)
         assert one.from_last(b"s") == FromCurrent()
         (part,) = one.parts(b"", b"s", [encode(Head(b"", b"s"))])
         for count in (1, 2):
@@ -320,7 +323,7 @@ async def test_a_topic_that_is_no_persistent_stream_is_refused(tmp_path: Path) -
         assert not one.is_stream(b"q")
         for name, argument in ((b"t", "durable"), (b"q", "x-queue-type")):
             with pytest.raises(Refused, match=f"'{argument}'"):
-                await one.declare_stream(name, None)
+                await one.declare_stream(name, None, None, None)
         with pytest.raises(Refused, match="a transient topic cannot be replayed"):
             await one.from_time(b"t", 0)
 
