@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
+import pika
 import pyspark
 from made_stores import NOON, SECOND, Topic, body, make_store
 from pyspark.sql import DataFrame, SparkSession
@@ -151,6 +152,26 @@ def test_a_store_is_read_beside_its_server_and_after_it(spark: SparkSession, tmp
         assert offsets(reading(spark, path=str(store), subscribe="prices")) == list(range(1, 1011))
         assert reading(spark, path=str(store), subscribe="other").count() == 1
     assert reading(spark, path=str(store), subscribe="prices").count() == 1010
+
+
+def test_messages_of_amqp_have_their_keys_and_headers(spark: SparkSession, tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([1]))) as server:
+        host, port = server.address.rsplit(":", 1)
+        connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("readings", durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_bind("readings", "amq.topic", routing_key="sensor.#")
+        described = pika.BasicProperties(content_type="text/plain", headers={"unit": "C"})
+        channel.basic_publish("amq.topic", "sensor.kitchen", b"20", described)
+        connection.close()
+        for way in ("server", "store"):
+            frame = reading(spark, **place(server, way), subscribe="readings", includeHeaders="true")
+            [row] = frame.collect()
+            assert (bytes(row.key), bytes(row.value)) == (b"sensor.kitchen", b"20")
+            headers = {one.key: bytes(one.value) for one in row.headers}
+            assert headers["dmp.exchange"] == b"amq.topic"
+            assert (headers["dmp.content-type"], headers["unit"]) == (b"text/plain", b"C")
 
 
 # -- bounds -------------------------------------------------------------------------------------------------
