@@ -53,6 +53,18 @@ async def test_an_unacknowledged_message_expires_when_it_comes_back(
 
 
 @EITHER
+async def test_a_long_expiration_is_exact(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    await post(queue, b"a", heads=[expiring(1_000_000)])
+    await passed(clock, 999.5)
+    assert queue.ready == 1
+    await passed(clock, 0.9)
+    assert queue.ready == 0
+
+
+@EITHER
 async def test_a_message_expires_by_its_own_property(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool
 ) -> None:
