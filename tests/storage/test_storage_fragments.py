@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import lmdb
@@ -38,6 +39,7 @@ MIB = 1 << 20
 SIZES = [1, FRAGMENT_OCTETS - 1, FRAGMENT_OCTETS, FRAGMENT_OCTETS + 1, 3 * MIB + 17]
 
 
+@lru_cache(maxsize=16)
 def body(size: int, salt: int = 0) -> bytes:
     """Return a body in which no two fragments are equal."""
     return b"".join(b"%d-%07d " % (salt, n) for n in range(size // 8 + 1))[:size]
