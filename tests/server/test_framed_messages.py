@@ -89,7 +89,7 @@ class FrameForm:
         for selection in selections:
             for message in selection.ids:
                 body = selection.block.frame(message)[FRAME_HEADER:]
-                parts += self.begin(selection.block.topic, message, b"", len(body), 0).framed(body)
+                parts += self.begin(selection.block.topic, message, 0, b"", len(body), 0).framed(body)
         return parts
 
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -99,7 +99,9 @@ class FrameForm:
             octets -= len(part)
         return len(parts), octets
 
-    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> FramedMessage:
+    def begin(
+        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+    ) -> FramedMessage:
         return FramedMessage(message, size)
 
 
