@@ -473,3 +473,29 @@ async def test_a_queue_replaces_only_an_empty_undeclared_topic(drivers: Drivers)
         with pytest.raises(Refused) as refused:
             await catalogue.declare_changeable(name, WEAK, DURABLE, ())
         assert refused.value.reason is Reason.DIFFERS
+
+
+@EITHER
+async def test_the_age_of_the_oldest_message_that_is_not_acknowledged(
+    drivers: Drivers, options: QueueOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts from when the message was assigned, and not from when it came."""
+    now = 100.0
+    monkeypatch.setattr("omq.drivers.queue.monotonic", lambda: now)
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    await post(queue, b"first", b"second")
+    client = Client(queue)
+    ages = []
+    for now, window in ((110.0, 1), (120.0, 2)):
+        client.request(window)
+        await client.read()
+        ages.append((client.ids, queue.oldest_ms()))
+    assert ages == [([1], 0), ([1, 2], 10_000)]
+    now = 125.0
+    client.settle(1)
+    assert queue.oldest_ms() == 5_000
+    client.channel.cancel()
+    assert queue.oldest_ms() == 5_000
+    client.settle(2)
+    assert queue.oldest_ms() is None
+    client.close()
