@@ -486,7 +486,8 @@ async def test_the_age_of_the_oldest_message_that_is_not_acknowledged(
     await post(queue, b"first", b"second")
     client = Client(queue)
     ages = []
-    for now, window in ((110.0, 1), (120.0, 2)):
+    for window in (1, 2):
+        now += 10
         client.request(window)
         await client.read()
         ages.append((client.ids, queue.oldest_ms()))
