@@ -27,7 +27,8 @@ from .amqp_1_0_peer import Peer, data, opened
 from .conversation import InProcess, serving
 from .dmp_conversation import feed
 
-COUNT = 100
+COUNT = 60
+"""No more than the window of a session of AMQP 1.0 lets a client send in one write."""
 GOT = 3
 A_STEP = 24
 """The most short heads that a step translates."""
