@@ -68,9 +68,7 @@ class LongMessage:
 
     def stored(self) -> StoredBatch:
         """Return how the message is stored, which is complete. Raises `DecodeError`."""
-        if self._left:
-            raise DecodeError(f"the last {self._left} octets of a body of {self._size} are missing")
-        batch, after = self._body.batch(), bytes(self._after)
+        batch, after = self._complete(), bytes(self._after)
         before = stored.kept(self._opening, sections.find(self._opening[:-_OPENING]))
         if len(before) + len(after) > MOST_AROUND or not _may_be_kept(after):
             (body,) = batch.bodies()
@@ -80,10 +78,14 @@ class LongMessage:
 
     def whole(self) -> bytes:
         """Return the octets of the message, which is complete. Raises `DecodeError`."""
+        (body,) = self._complete().bodies()
+        return self._opening + body + bytes(self._after)
+
+    def _complete(self) -> Batch:
+        """Return the body. Raises `DecodeError` if the message ended before it was complete."""
         if self._left:
             raise DecodeError(f"the last {self._left} octets of a body of {self._size} are missing")
-        (body,) = self._body.batch().bodies()
-        return self._opening + body + bytes(self._after)
+        return self._body.batch()
 
 
 def _may_be_kept(after: bytes) -> bool:
