@@ -310,12 +310,11 @@ class Topology:
         lower = self._catalogue.retention_for(driver.topic.topic, limits) or limits
         what = f"queue {quoted(driver.topic.topic)}"
         if limits.octets is not None and octets not in (limits.octets, lower.octets):
-            raise Inequivalent(
-                what, "x-max-length-bytes", f"'{limits.octets}'", "none" if octets is None else f"'{octets}'"
-            )
+            current = "none" if octets is None else f"'{octets}'"
+            raise Inequivalent(what, "x-max-length-bytes", f"'{limits.octets}'", current)
         if limits.ms is not None and ms not in (limits.ms, lower.ms):
-            current = None if ms is None else f"'{ms / 1000:g}s'"
-            raise Inequivalent(what, "x-max-age", f"'{limits.ms / 1000:g}s'", current or "none")
+            current = "none" if ms is None else f"'{ms / 1000:g}s'"
+            raise Inequivalent(what, "x-max-age", f"'{limits.ms / 1000:g}s'", current)
 
     async def make_reply_queue(self) -> bytes:
         """Make the queue of this connection for replies, and return its name. Raises Refused."""
