@@ -7,6 +7,8 @@ import pytest
 
 from omq.cli import scheduling
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has turns of different lengths")
+
 TURNS = """
 import ctypes, os, platform, threading
 from omq.cli.scheduling import _Attributes, ask_for_short_turns
@@ -35,7 +37,6 @@ def turns(*prefix: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 @pytest.mark.parametrize("prefix", [(), ("nice", "-n", "3")])
 def test_the_thread_that_asks_has_short_turns_and_its_niceness(prefix: tuple[str, ...]) -> None:
     before, granted, after, thread = turns(*prefix)
@@ -47,7 +48,6 @@ def test_the_thread_that_asks_has_short_turns_and_its_niceness(prefix: tuple[str
     assert thread == (before if int(nice) >= 0 else after)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 def test_another_policy_is_left_as_it_is() -> None:
     program = (
         "import os; from omq.cli.scheduling import ask_for_short_turns\n"
