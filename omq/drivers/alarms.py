@@ -10,7 +10,9 @@ import trio
 from omq.drivers.signal import Signal
 
 _MOST_CANCELLED = 1000
-"""How many cancelled calls stay until they are due; more do not if they are the greater part."""
+"""The number of cancelled calls that stay until they are due. More stay if they are at most half of all
+calls.
+"""
 
 
 class Alarm:
@@ -29,7 +31,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Alarm]] = []
-        self._cancelled = 0  # how many calls were cancelled since cancelled ones were removed
+        self._cancelled = 0  # calls cancelled since cancelled ones were last removed
         self._numbers = count()  # orders calls with the same time, which cannot be compared themselves
         self._is_earlier = Signal()
 

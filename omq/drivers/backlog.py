@@ -32,12 +32,12 @@ MOST_ENTRIES = 256
 """The number of entries from which on a backlog is full: a single small message in a read adds an entry."""
 
 WOKEN_TOGETHER = 8
-"""How many publishers are woken at a time when a backlog has room again. Each of them wakes the next one
+"""The number of publishers that are woken at a time when a backlog has room again. Each wakes the next one
 if there still is room. If a hundred were woken together, most of them would find the backlog full again.
 """
 
 ENTRY_OCTETS = 200
-"""About what an entry takes in memory, without its messages."""
+"""The approximate octets of memory for an entry, without its messages."""
 
 
 class BackloggedDriver(Protocol):
@@ -71,11 +71,11 @@ class BacklogEntry:
         self.outlet = outlet
         self.part = part
         self.held = ENTRY_OCTETS + (len(octets) if part is None else part.held)
-        """About how much memory it takes."""
+        """The approximate octets of memory that it takes."""
         self.end = 0
-        """Where it ends among all octets that were ever added to the backlog."""
+        """The position of its end among all octets that were ever added to the backlog."""
         self.messages = 0 if part is None else part.messages
-        """How many messages have left when its last octet has left."""
+        """The number of messages that have left when its last octet has left."""
 
     @property
     def left(self) -> int:
@@ -107,13 +107,13 @@ class Backlog:
         """The octets to send, in order. Callers read this attribute, because a call would take longer."""
         self._waiting: list[trio.Event] | None = None  # from the first one on
         self.end = 0
-        """How many octets were added so far."""
+        """The number of octets that were added so far."""
         self.unsent = 0
-        """How many of them have not left, and were not dropped."""
+        """The number of these octets that have neither left nor been dropped."""
         self.octets = 0
-        """About how much memory it takes."""
+        """The approximate octets of memory that it takes."""
         self.delivered = 0
-        """How many messages have left."""
+        """The number of messages that have left."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -128,7 +128,7 @@ class Backlog:
 
     @property
     def begin(self) -> int:
-        """How many of the octets that were added have left or were dropped, before the first that has not."""
+        """The number of added octets before the first one that has neither left nor been dropped."""
         if not self.entries:
             return self.end
         first = self.entries[0]

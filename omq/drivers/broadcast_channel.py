@@ -33,7 +33,8 @@ from omq_storage.blocks import Block
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 
 TAKE_OCTETS = 256 << 10
-"""What a live channel gives at once: then the connection's other subscriptions have their turn."""
+"""The octets that a live channel returns at once. Then the connection's other subscriptions have their turn.
+"""
 
 TOO_SLOW = "the subscriber was too slow"
 """Why messages are gone that were only in memory, or on the spool."""

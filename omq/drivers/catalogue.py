@@ -50,7 +50,7 @@ from omq_storage.store import Store
 from omq_storage.topology import BindingRecord, ExchangeRecord
 
 DELETED_AT_ONCE = 8
-"""How many topics of a connection that has ended are deleted in one step."""
+"""The number of topics of a connection that has ended that are deleted in one step."""
 
 READERS = 4
 """The number of threads that read from the store at a time."""
@@ -112,7 +112,7 @@ class Catalogue:
         self._is_open = False
         self._when_open: list[Callable[[], None]] = []
         self.disk = DiskStatistics(0, 0)
-        """What housekeeping last saw of the disk."""
+        """The free and the used octets of the disk, as housekeeping last saw them."""
         self.deleted: Callable[[Driver], None] = _ignore
         """Called when a topic has been deleted."""
 
@@ -406,7 +406,7 @@ class Catalogue:
                     delivery.value,
                     stored_persistence(persistence),
                     declared,
-                    # What may still get other types is not to look used after the server was killed.
+                    # A topic that may still get other types must not look used after the server was killed.
                     reserved=first_bound(persistence) if declared or for_messages else 1,
                     queue=None if options is None else options.encode(),
                     retention=None if retention is None else (retention.octets, retention.ms),

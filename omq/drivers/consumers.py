@@ -67,5 +67,5 @@ class Consumers:
             return [channel for channel in channels if channel is self._active]
         highest = max(map(self._priority, channels), default=0)
         best = [channel for channel in channels if self._priority(channel) == highest]
-        # What one gets changes the room of those that share a window with it.
+        # A message for one of them changes the room of those that share a window with it.
         return best[:1] if not self._sharing.isdisjoint(best) else best

@@ -31,7 +31,7 @@ LETTERS_OCTETS = 256 << 10
 """The octets of the dead letters that are sent together, but at least one."""
 
 RETRY_SECONDS = 1.0
-"""How long dead letters wait after a failure, until they are sent again."""
+"""The number of seconds that dead letters wait after a failure, until they are sent again."""
 
 log = logging.getLogger("omq.dead_letters")
 

@@ -6,7 +6,7 @@ Messages are assigned by ascending ids, so a time for each second in which some 
 from collections import deque
 
 MOST_MARKS = 512
-"""How many times are kept; then only every second one of them."""
+"""The greatest number of times that are kept. When it is reached, every second one of them is dropped."""
 
 SECONDS = 1.0
 """The shortest time between two of them."""

@@ -108,7 +108,7 @@ class DirectTotals(msgspec.Struct):
     undelivered: int = 0
     """Messages that no consumer took, or for which there was no memory."""
     stalls: int = 0
-    """How often a producer, of a node or of a topic, had used up its credit and got none."""
+    """The number of times that a producer, of a node or of a topic, had used up its credit and got none."""
 
 
 class DirectNode:

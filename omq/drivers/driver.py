@@ -47,7 +47,9 @@ from omq_storage.routes import Route
 log = logging.getLogger("omq.driver")
 
 MERGE_BACK = 1 << 16
-"""How many messages before its end the search for small blocks begins when a topic is opened."""
+"""The number of messages before the end of a topic at which the search for small blocks begins when it is
+opened.
+"""
 
 
 class Resources(Struct, frozen=True):
@@ -61,7 +63,9 @@ class Resources(Struct, frozen=True):
     alarms: Alarms
     lanes: Lanes
     stall_seconds: float
-    """How long publishers wait for the fastest subscriber while its connection takes nothing."""
+    """The number of seconds that publishers wait for the fastest subscriber while its connection takes
+    nothing.
+    """
     unused: Callable[["Driver", Callable[[], bool]], None]
     """Called when a topic must be deleted because nobody uses it, with a function that says whether this is
     still so.
@@ -134,7 +138,8 @@ class Driver(StoredReads):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
-        # What a topic owns refers to it weakly: no garbage collection has to find topics that were deleted.
+        # The objects that a topic owns refer to it weakly: no garbage collection has to find topics that were
+        # deleted.
         this = weakref.proxy(self)
         self.publisher_queue = PublisherQueue(
             lambda octets, in_turn: this._take_room(octets, in_turn),
@@ -177,7 +182,7 @@ class Driver(StoredReads):
 
     @property
     def extent(self) -> Extent:
-        """What is stored of the topic."""
+        """The ids, the number and the octets of the stored messages of the topic."""
         changed = self.route.take_extent()
         if changed is not None:
             self._extent = Extent(*changed)

@@ -12,7 +12,9 @@ from omq.drivers.topic_quota import Admit, TopicQuota
 from omq.model import Delivery, Topic
 
 TOPIC_IDS_RESERVED = 1024
-"""How many ids of ephemeral topics are reserved at a time, so that few of them cost a write to the disk."""
+"""The number of ids of ephemeral topics that are reserved at a time, so that few of them cost a write to the
+disk.
+"""
 
 
 class EphemeralQueues:

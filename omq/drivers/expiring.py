@@ -18,7 +18,8 @@ from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
 
 _LOOKED_AHEAD = 64
-"""How many messages with an expiration of their own are looked at before the first of them is dealt."""
+"""The number of messages with an expiration of their own that are examined before the first of them is dealt.
+"""
 
 
 class ExpiringDriver(DeadLetteringDriver):

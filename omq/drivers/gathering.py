@@ -23,7 +23,7 @@ class WaitingPosts(Protocol):
     """The posts that wait for a commit."""
 
     messages: int
-    """How many messages they have."""
+    """The number of their messages."""
 
     @property
     def is_full(self) -> bool:

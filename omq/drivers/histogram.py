@@ -12,7 +12,9 @@ class Distribution(Struct, frozen=True):
     """A snapshot of a histogram."""
 
     counts: tuple[int, ...]
-    """How many times were within each of BOUNDS and above the bound before it, and how many above all."""
+    """For each of BOUNDS, the number of times within it and above the bound before it; then the number of
+    times above all bounds.
+    """
     seconds: float
     """The sum of all times."""
 

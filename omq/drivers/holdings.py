@@ -16,7 +16,7 @@ CHUNK_BLOCKS = 512
 """The greatest number of blocks of a chunk."""
 
 RELEASED_BLOCKS = 256
-"""How many blocks one call of `release` frees: it takes a few tenths of a millisecond."""
+"""The number of blocks that one call of `release` frees: it takes a few tenths of a millisecond."""
 
 
 class OnDisk(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Holdings:
         self._chunks: list[_Chunk] = []  # none but the last is empty
         self._firsts: list[int] = []  # no block of a chunk starts below its number here
         self._on_disk: deque[int] = deque()
-        """Where those on the disk start. The first ones may be done."""
+        """The first ids of the blocks on the disk, in ascending order. The first blocks may be done."""
         self._settled: deque[range] = deque()
         self._cleared: list[_Chunk] = []
 

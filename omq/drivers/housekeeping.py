@@ -28,8 +28,8 @@ from omq_storage.records import Position, TooOld
 log = logging.getLogger("omq.housekeeping")
 
 RETENTION_SPANS = 16
-"""How many merged blocks share the time of a topic's retention at the least: messages are kept at most this
-part of it longer.
+"""The least number of merged blocks that share the time of a topic's retention: messages are kept at most
+this part of it longer.
 """
 
 TIDY_SECONDS = 2.0

@@ -22,10 +22,10 @@ from omq_storage.records import BlockRecord
 from omq_storage.runs import Run, united
 
 MEASURED_BLOCKS = 256
-"""How many blocks are measured in one step, at most."""
+"""The greatest number of blocks that are measured in one step."""
 
 MOST_DROPPED = 64
-"""How many messages that were returned one call of `_shorten` drops."""
+"""The greatest number of returned messages that one call of `_shorten` drops."""
 
 
 class Measured(NamedTuple):

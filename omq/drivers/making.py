@@ -16,10 +16,10 @@ from omq.model import Delivery, Persistence, Persistent, check_topic, stored_per
 from omq_storage.store import Store
 
 MADE_AT_ONCE = 256
-"""How many topics are made in one commit."""
+"""The greatest number of topics that are made in one commit."""
 
 ADDED_AT_ONCE = 16
-"""How many topics of such a commit get their drivers in one step."""
+"""The number of topics of such a commit that get their drivers in one step."""
 
 log = logging.getLogger("omq.catalogue")
 
@@ -92,7 +92,8 @@ class TopicMaker:
                 declared,
                 reserved=first_bound(persistence),
             )
-            # What is in the store gets its driver: who wants one of these topics waits for `_changing`.
+            # Every topic in the store gets its driver: a caller that wants one of these topics waits for
+            # `_changing`.
             with trio.CancelScope(shield=True):
                 records = await self._calls.or_refused(create)
                 made = True

@@ -36,7 +36,8 @@ class MemoryStatistics(Struct, frozen=True):
     unfinished: int
     uploaded: int
     waiting_tasks: int
-    """How many tasks wait until a share has room. Publishers of persistent topics are among them."""
+    """The number of tasks that wait until a share has room. Publishers of persistent topics are among them.
+    """
 
 
 class Memory:
@@ -56,7 +57,7 @@ class Memory:
         self.publisher_queues = PublisherQueues()
         """The topics whose publishers wait for a part of `waiting`."""
         self.waits = WaitGraph()
-        """Who waits for room in those topics."""
+        """The waits of connections for room in those topics."""
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""
         self.reading = Budget(3 * limit // 32)

@@ -34,7 +34,9 @@ class PiecewiseMessage:
     """None if its topic has it in memory: then its sender has the rest of it."""
     slow: bool
     outcome: Outcome | None = None
-    """How its subscriber settled it, before the last of it is known to be on the socket."""
+    """The outcome from its subscriber, before the last octet of the message is known to be on the socket.
+    None if the subscriber has not settled it.
+    """
     _taken_at: float = 0.0
 
     @property

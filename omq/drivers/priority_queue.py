@@ -22,10 +22,12 @@ _CHUNK_IDS = 1024
 """The number of neighbouring ids whose priorities are kept together."""
 
 SORTED_IDS = 1024
-"""How many ids of a run are sorted at a time, at most."""
+"""The greatest number of ids of a run that are sorted at a time."""
 
 SORTED_LEVELS = 32
-"""How many priorities of runs are sorted at a time, about: this takes some tenths of a millisecond."""
+"""The approximate number of priorities of runs that are sorted at a time: this takes some tenths of a
+millisecond.
+"""
 
 FEW_LEVELS = 16
 """With more priorities than these it is faster to look at each message."""
@@ -116,7 +118,7 @@ class Levels(ReturnedIds):
 
     @property
     def deliveries(self) -> int:
-        """How often that message was delivered before."""
+        """The number of times that this message was delivered before."""
         return self._next().deliveries
 
     def _next(self) -> ReturnedIds:

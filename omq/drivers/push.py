@@ -31,7 +31,9 @@ Where there are more, the task of each connection takes the messages, in turn wi
 """
 
 MOST_WORK = 512
-"""Where one `Pushes` should end: the sum of its topics and of the subscribers that they are pushed to."""
+"""The limit at which one `Pushes` should end: the sum of its topics and of the subscribers that they are
+pushed to.
+"""
 
 
 class Follower(Protocol):
@@ -135,7 +137,7 @@ class Pushes:
 
     def __init__(self) -> None:
         self.work = 0
-        """How much was collected, to be compared with MOST_WORK."""
+        """The number of topics and subscribers that were collected, to be compared with MOST_WORK."""
         self.lines: dict[Outlet, PushLine | None] = {}
 
     def line(self, outlet: Outlet) -> PushLine | None:

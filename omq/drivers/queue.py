@@ -54,7 +54,7 @@ class QueueDriver(LimitedDriver):
 
     @property
     def takes_fragments(self) -> bool:
-        # What the limits, the dead letters and the priorities of a queue need is in memory.
+        # The limits, the dead letters and the priorities of a queue work with whole messages in memory.
         options = self.options
         is_plain = options.dead_letter_exchange is None and options.max_priority is None
         return super().takes_fragments and is_plain and not self._has_limits()

@@ -39,9 +39,9 @@ class QueueOptions:
     sync: Sync | None = None
     """The sync level of a durable queue; None leaves it to the configuration."""
     ttl_ms: int | None = None
-    """How long a message may wait."""
+    """The greatest number of milliseconds that a message may wait; None for no limit."""
     expires_ms: int | None = None
-    """How long the queue may be unused; then it is deleted."""
+    """The number of milliseconds without use after which the queue is deleted; None for never."""
     max_length: int | None = None
     """The greatest number of messages that are ready."""
     max_octets: int | None = None
@@ -52,7 +52,8 @@ class QueueOptions:
     """The routing key of dead letters; None keeps that of the message."""
     max_priority: int | None = None
     delivery_limit: int | None = None
-    """How often a message may be delivered again; then it is a dead letter."""
+    """The number of times that a message may be delivered again; then it is a dead letter. None for no limit.
+    """
     single_active: bool = False
     """Whether one consumer gets all messages, and the next one only after it has gone."""
 

@@ -45,7 +45,7 @@ DELETED = Failure(Reason.DELETED, "the topic was deleted")
 
 
 refusals: "Counter[Reason]" = Counter()
-"""How many requests were refused so far for each reason, by all servers of this process."""
+"""The number of requests refused so far for each reason, by all servers of this process."""
 
 
 class Refused(Exception):

@@ -50,7 +50,7 @@ class Reservations:
         self._wanted: list[_Wanted] = []
         self._is_wanted = Signal()
         self._waiting: dict[Numbered, int] = {}
-        """What the calls of `reserve` that wait for the lock need."""
+        """The number of ids for each driver that the calls of `reserve` behind the lock need."""
 
     def want(self, one: Numbered, count: int, done: Callable[[Exception | None], None]) -> None:
         """Request `count` ids for a driver. `done` is called when they are reserved, or with the exception.
@@ -95,7 +95,7 @@ class Reservations:
         """
         if not _lacking(counts):
             return
-        # Who has the lock reserves for all who wait for it: each commit waits for the disk.
+        # The holder of the lock reserves for all calls that wait for it: each commit waits for the disk.
         for one, count in counts.items():
             self._waiting[one] = self._waiting.get(one, 0) + count
         try:

@@ -23,7 +23,7 @@ from omq_storage.lookup import LargeBlock
 from omq_storage.runs import Run
 
 RETRY_SECONDS = 1.0
-"""How long the dealer waits before it tries again to read the store after a failure."""
+"""The number of seconds that the dealer waits after a failure to read the store, before it tries again."""
 
 MOST_AT_ONCE = 64
 """The most subscribers to which a new block is assigned at once: more are work for the dealer, in turn with

@@ -102,9 +102,9 @@ class RoutedQueue:
             self.lane = codec.native.StoreLane(min(ROUTED_OCTETS, memory * part // whole), ROUTED_MESSAGES)
             self.lane.owner = writer
         self.posts: list[RoutedPost] = []
-        """What waits, in its order."""
+        """The waiting posts, in their order."""
         self.seconds = 0.0
-        """How long the last commit took."""
+        """The number of seconds that the last commit took."""
         self._has_room = trio.lowlevel.ParkingLot()
         self._turn = trio.Lock()
 

@@ -25,7 +25,7 @@ LITTLE_OCTETS = 64 << 10
 """The octets that may be held for a stalled client, and that a channel returns at once for one."""
 
 SLOW_SECONDS = 1.0
-"""How long a client may take for one send before it counts as slow, or as stalled."""
+"""The number of seconds of one send after which a client counts as slow, or as stalled."""
 
 
 class MessageTruncated(Exception):
@@ -41,7 +41,7 @@ class Selection(msgspec.Struct, frozen=True):
     block: Block
     ids: range
     deliveries: int = 0
-    """How often they were delivered before. It is the same number for all of them."""
+    """The number of times that they were delivered before. It is the same for all of them."""
     is_settled: bool = False
     """Whether nobody wants to know their outcome: they may be sent as settled."""
 
@@ -100,7 +100,7 @@ class Piece(msgspec.Struct, frozen=True):
     """The index of the first of these octets in the body."""
     octets: bytes
     deliveries: int = 0
-    """How often the message was delivered before."""
+    """The number of times that the message was delivered before."""
 
 
 class Unavailable(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ Taken = Messages | Piece | Unavailable
 
 
 class CreditKind(Enum):
-    """What the number of messages in a grant limits (terminal-driver RFC, section 3.5.1,
+    """The limit that the number of messages in a grant sets (terminal-driver RFC, section 3.5.1,
     "channel_request").
     """
 
@@ -183,19 +183,21 @@ class Outlet(Protocol):
     """A connection that sends Message frames at once, from any task."""
 
     stalled_at: int | None
-    """What `sent` was when publishers found that it did not grow for a while."""
+    """The value of `sent` when publishers found that it did not grow for a while. None if they did not find
+    this.
+    """
 
     delivered: int
-    """How many messages it was sent at once so far, without those that `push` keeps for later."""
+    """The number of messages sent at once so far, without those that `push` keeps for later."""
 
     @property
     def sent(self) -> int:
-        """How many octets of any kind the connection has taken so far."""
+        """The number of octets of any kind that the connection has taken so far."""
 
     @property
     def pushed(self) -> int:
-        """Where the octets that were pushed so far end. What is sent another way, and came later, waits until
-        these have left.
+        """The position of the end of the octets that were pushed so far. Octets that are sent another way,
+        and came later, wait until these have left.
         """
 
     def is_clear(self) -> bool:

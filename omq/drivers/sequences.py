@@ -1,4 +1,4 @@
-"""Which messages of idempotent producers are new (docs/PROTOCOL.md, "Idempotent producers").
+"""Recognise repeated messages of idempotent producers (docs/PROTOCOL.md, "Idempotent producers").
 
 A message with a producer and a sequence number is *repeated* if the number is not above the last
 one of that producer: the server confirms it as if it were new, and drops it.

@@ -10,10 +10,10 @@ from omq.drivers.unsettled import number_of, ranges
 from omq_storage.runs import Run, united
 
 SETTLED_RUNS = 256
-"""How many runs are united at a time, at most."""
+"""The greatest number of runs that are united at a time."""
 
 SETTLED_RANGES = 16
-"""How many ranges are settled at a time, at most: this takes a few tenths of a millisecond."""
+"""The greatest number of ranges that are settled at a time: this takes a few tenths of a millisecond."""
 
 
 class Settling:

@@ -9,7 +9,7 @@ from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.runs import Run
 
 _LEAST_LOOKED_AT = 1024
-"""How many blocks are kept without a look at which of them are done."""
+"""The least number of blocks at which those that are done are forgotten."""
 
 
 class Sizes:

@@ -5,7 +5,9 @@ import time
 import trio
 
 SLICE_SECONDS = 0.0003
-"""How long to work before other tasks may run: with one more step, this stays below a millisecond."""
+"""The number of seconds of work before other tasks may run: with one more step, this stays below a
+millisecond.
+"""
 
 
 class Slices:

@@ -24,7 +24,7 @@ from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
 
 DELETE_SECONDS = 1.0
-"""How often messages that are done are deleted from the disk."""
+"""The number of seconds between two deletions of done messages from the disk."""
 
 log = logging.getLogger("omq.spill")
 
@@ -59,7 +59,7 @@ class Spill:
 
     @property
     def environment(self) -> Environment:
-        """Where the messages are."""
+        """The LMDB environment with the messages."""
         return self._writer.environment
 
     def offer(self, batch: Batch, heads: Sequence[bytes], octets: int) -> Offered:

@@ -41,10 +41,12 @@ EXTENT_OCTETS = 1 << 20
 """The greatest size of an extent with several messages: one read of it is one read of a store."""
 
 AT_ONCE_OCTETS = 256 << 10
-"""What the Trio thread reads itself if it is in the page cache: to read it in a thread takes longer."""
+"""The greatest number of octets that the Trio thread reads itself, if they are in the page cache: to read
+them in a thread takes longer.
+"""
 
 INDEX_OCTETS = 40
-"""What an extent takes in memory: its numbers, in an array that may have room for some more."""
+"""The octets of memory for an extent: its numbers, in an array that may have room for some more."""
 
 
 class SpoolFull(Exception):
@@ -91,21 +93,21 @@ class Spool:
         self._file: BinaryIO | None = None
         self._extents = 0
         self._counted = 0
-        """How many octets count with the tails."""
+        """The octets of the index that count with the tails."""
         self._written = 0
         # The following is known by the first page.
         self._large: dict[int, LargeMessage] = {}
-        """Where the messages are that may have to be read in pieces: an extent has a single one then."""
+        """The places of the messages that may have to be read in pieces: an extent has a single one then."""
         self._read_now: dict[int, int] = {}
-        """How many tasks read an extent, if any does."""
+        """The number of tasks that read an extent, if any does."""
         self._dropped: set[int] = set()
-        """What is to be freed as soon as it has no readers."""
+        """The extents that are freed as soon as no task reads them."""
 
     # -- its index: see omq.drivers.tail.MemoryUser --------------------------------------------------------
 
     @property
     def octets(self) -> int:
-        """How many octets the index takes in memory."""
+        """The octets of memory that the index takes."""
         return self._extents * INDEX_OCTETS + self._pages.octets
 
     def _count(self) -> None:

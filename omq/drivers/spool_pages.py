@@ -1,4 +1,4 @@
-"""Which pages of the spool's file are in use: see `omq.drivers.spool`."""
+"""The pages of the spool's file that are in use: see `omq.drivers.spool`."""
 
 from threading import Lock
 
@@ -7,7 +7,7 @@ PAGE_OCTETS = 4096
 _FREE, _USED = b"\0", b"\1"
 
 _PART_OCTETS = 150
-"""About what a part of scattered pages takes in memory."""
+"""The approximate octets of memory for a part of scattered pages."""
 
 
 class SpoolPages:
@@ -28,7 +28,7 @@ class SpoolPages:
 
     @property
     def octets(self) -> int:
-        """About how much memory this takes."""
+        """The approximate octets of memory that this takes."""
         return len(self._map) + self._parts * _PART_OCTETS
 
     def take(self, count: int) -> int | None:

@@ -10,10 +10,10 @@ from msgspec import Struct
 from omq_storage.blocks import Block
 
 MOST_COUNTED = 0.1
-"""How many seconds between two checks of a subscriber count at most."""
+"""The greatest number of seconds between two checks of a subscriber that count."""
 
 LEAST_COUNTED = 0.02
-"""How many seconds are between two checks of a subscriber at least."""
+"""The least number of seconds between two checks of a subscriber."""
 
 
 class SpoolExtent(Struct, frozen=True):

@@ -36,7 +36,7 @@ BACKLOG_SECONDS = 0.01
 """Seconds between two checks whether connections have sent their backlogs, if nothing can be spooled."""
 
 MOST_WRITTEN = 1 << 20
-"""About how many octets are written at a time."""
+"""The approximate number of octets that are written at a time."""
 
 MOST_JOINED = 32 << 10
 """The greatest extent that is written again, together with what follows, when there are too many."""
@@ -67,7 +67,7 @@ class Spooler:
         self._has_none = False
         """Whether the last search found no tail that could be spooled."""
         self._begins: WeakKeyDictionary[Backlog, int] = WeakKeyDictionary()
-        """Where the backlogs of connections began at the last check."""
+        """The positions at which the backlogs of connections began at the last check."""
         self._makes_no_room = False
         """Whether the last attempt to make room failed: the spool was full, or there was nothing to spool."""
         self._waits_until: float | None = None

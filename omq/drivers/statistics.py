@@ -97,7 +97,7 @@ class NodeStatistics(Struct, frozen=True):
     consumers: int
     """Links that receive from it."""
     credit: int
-    """How many more messages its consumers take now."""
+    """The number of messages that its consumers still take now."""
     waiting: int
     """Messages that wait for a consumer with credit."""
     messages_in: int
@@ -110,7 +110,7 @@ class NodeStatistics(Struct, frozen=True):
     undelivered: int
     """Messages so far that no consumer took, or for which there was no memory."""
     stalls: int
-    """How often so far a producer of it had used up its credit and got none."""
+    """The number of times so far that a producer of it had used up its credit and got none."""
 
 
 class WriterStatistics(Struct, frozen=True):
@@ -132,7 +132,7 @@ class WriterStatistics(Struct, frozen=True):
     checkpoint_times: Distribution
     """The times of the checkpoints so far that succeeded."""
     committing_seconds: float
-    """How long the current commit has lasted; 0.0 without one."""
+    """The number of seconds since the current commit began; 0.0 without one."""
     messages: int
     """Messages stored so far."""
     octets: int

@@ -55,7 +55,7 @@ class StoredReads(ABC):
     @property
     @abstractmethod
     def extent(self) -> Extent:
-        """What is stored of the topic."""
+        """The ids, the number and the octets of the stored messages of the topic."""
 
     @property
     def environment(self) -> Environment:

@@ -17,7 +17,7 @@ class MemoryUser(Protocol):
 
     @property
     def octets(self) -> int:
-        """How many octets it has."""
+        """The octets of memory that it holds."""
 
     def forget(self, octets: int, kept: int) -> bool:
         """Drop about `octets` of the oldest blocks, but not the last `kept`.

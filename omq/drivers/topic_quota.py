@@ -22,7 +22,7 @@ class TopicQuota:
         self.most = most
         self._count = count
         self._awaited = 0
-        """How many topics were admitted that do not exist yet: the disk may still be writing them."""
+        """The number of admitted topics that do not exist yet: the disk may still be writing them."""
         self._released: dict[int, Release] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
 

@@ -15,12 +15,12 @@ from collections import deque
 import trio
 
 IDLE_SECONDS = 2.0
-"""How long a client may send less than IDLE_OCTETS while others wait."""
+"""The number of seconds in which a client may send less than IDLE_OCTETS while others wait."""
 
 IDLE_OCTETS = 16 << 10
 
 LASTING_SECONDS = 10.0
-"""How long a client may take for one line or envelope while others wait, at any rate."""
+"""The greatest number of seconds for one line or envelope while others wait, at any rate."""
 
 
 class Holding:
