@@ -37,7 +37,7 @@ TAKE_OCTETS = 256 << 10
 """
 
 TOO_SLOW = "the subscriber was too slow"
-"""Why messages are gone that were only in memory, or on the spool."""
+"""The reason why messages are gone that were only in memory, or on the spool."""
 
 
 class CursorDriver(Driver):

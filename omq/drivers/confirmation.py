@@ -18,7 +18,9 @@ class Confirmation:
     def __init__(self) -> None:
         self.settled = False
         self.failure: Failure | None = None
-        """Why the post failed; if its messages have outcomes of their own, why the first one failed."""
+        """The reason why the post failed; if its messages have outcomes of their own, that of the first one
+        that failed.
+        """
         self._outcomes: Outcomes | None = None
         self._listeners: tuple[Callable[[], None], ...] = ()
 

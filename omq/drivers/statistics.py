@@ -140,6 +140,7 @@ class WriterStatistics(Struct, frozen=True):
     failures: int
     """Failed commits of one topic so far: a failed commit of N topics counts N times."""
     refusal: Failure | None
-    """Why posts are refused now, as publishers learn; None if posts are stored."""
+    """The reason why posts are refused now, as publishers learn; None if posts are stored."""
     trouble: Failure | None
-    """Why the last commit stored nothing, or the last checkpoint failed; None if both succeeded."""
+    """The reason why the last commit stored nothing, or the last checkpoint failed; None if both succeeded.
+    """

@@ -152,7 +152,7 @@ class Writer:
     def __init__(self, environment: Environment, budget: Budget, ids: Reservations) -> None:
         self.environment = environment
         self.refusal: Failure | None = None
-        """Why posts are refused now (the disk's reserve is reached); None otherwise."""
+        """The reason why posts are refused now (the disk's reserve is reached); None otherwise."""
         self.was_full = False
         """Whether a commit found no room since the last round of housekeeping."""
         self.saving = trio.Lock()

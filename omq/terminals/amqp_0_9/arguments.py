@@ -26,7 +26,9 @@ class StreamDeclared:
     """None leaves it to the configuration."""
     most_octets: int | None
     most_ms: int | None
-    """How much it keeps, and for how long; None leaves that to the configuration, too."""
+    """The greatest number of octets that the topic keeps, and of milliseconds that it keeps them; None leaves
+    that to the configuration, too.
+    """
 
 
 def options_of(method: QueueDeclare) -> QueueOptions | StreamDeclared:

@@ -27,7 +27,7 @@ class Plain:
 
 
 Mode = Plain | Confirms | Transaction
-"""How a channel publishes. Confirm.Select and Tx.Select change it once."""
+"""The mode in which a channel publishes. Confirm.Select and Tx.Select change it once."""
 
 
 class AmqpChannel:
@@ -50,7 +50,7 @@ class AmqpChannel:
         self.reply_queue: bytes | None = None
         """The queue of the consumer of direct replies."""
         self.prefetch = 0
-        """How many messages each consumer may have unacknowledged; 0 for no limit."""
+        """The greatest number of unacknowledged messages of each consumer; 0 for no limit."""
         self.shared: SharedWindow | None = None
         """The limit for all consumers together, if there is one."""
         self.is_flowing = True
@@ -58,7 +58,7 @@ class AmqpChannel:
         self._changed = changed
         self._unsettled: deque[ChannelPost] = deque()
         self.failure: Failure | None = None
-        """Why something that was published without confirms could not be stored."""
+        """The reason why something that was published without confirms could not be stored."""
         self.is_over = False
         """Whether it is closed. The sender may close it while a method of it is executed."""
 
@@ -112,7 +112,7 @@ class AmqpChannel:
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages that were published on it are not settled."""
+        """The number of messages that were published on it and are not settled."""
         waiting = sum(posted.count for posted in self._unsettled)
         return waiting + (self.mode.unconfirmed if isinstance(self.mode, Confirms) else 0)
 

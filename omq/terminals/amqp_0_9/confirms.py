@@ -7,7 +7,8 @@ from omq.protocol.amqp_0_9.methods import BasicNack
 from omq.terminals.amqp_0_9.posts import ChannelPost
 
 MOST_APART = 64
-"""How many runs of messages may wait before those at the beginning that succeeded are held as one."""
+"""The number of runs of messages that may wait before those at the beginning that succeeded are held as one.
+"""
 
 
 class Confirms:
@@ -18,7 +19,7 @@ class Confirms:
         self._waiting: deque[ChannelPost] = deque()
         self._next = 1  # the tag of the first message that waits
         self.unconfirmed = 0
-        """How many messages wait."""
+        """The number of waiting messages."""
 
     def add(self, posted: ChannelPost) -> None:
         """Add messages that were published."""

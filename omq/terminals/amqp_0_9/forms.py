@@ -128,9 +128,9 @@ class MessageInPieces:
         self._when_begun = when_begun
         self._owed: Octets = opening
         self._in_frame = 0
-        """How many octets of the body the frame that is begun still takes."""
+        """The number of octets of the body that the frame that is begun still takes."""
         self._left = 0
-        """How many octets of the body have left."""
+        """The number of octets of the body that have left."""
         self._parts: list[tuple[_Role, Octets]] = []
         self.is_begun = False
 

@@ -46,7 +46,7 @@ class LongPublishes:
 
     @property
     def octets(self) -> int:
-        """How many octets of memory the messages take that are held."""
+        """The octets of memory that the held messages take."""
         if not self._open:
             return 0
         return sum(each.run.size for each in self._open.values() if isinstance(each, _Held))

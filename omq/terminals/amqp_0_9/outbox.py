@@ -14,13 +14,15 @@ from omq.drivers.seam import Octets
 from omq.drivers.signal import Signal
 
 COLLECTED_OCTETS = 64 << 10
-"""How many octets are sent at once. After each send, messages have their turn."""
+"""The number of octets that are sent at once. After each send, messages have their turn."""
 
 MOST_OCTETS = 32 << 10
-"""How many octets may wait before no more methods are read: a client that does not read is not answered."""
+"""The number of waiting octets from which on no more methods are read: a client that does not read is not
+answered.
+"""
 
 MOST_ANSWERS = 1_000
-"""How many answers may wait."""
+"""The number of waiting answers from which on no more methods are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,11 @@ class Outbox:
         self._wake = signal.set
         self._queue: deque[_Answer] = deque()
         self._held: dict[int, list[_Answer]] = {}
-        """What waits for the end of a message, by the channel of both."""
+        """The answers that wait for the end of a message, by the channel of both."""
         self._room = trio.lowlevel.ParkingLot()
         self._count = 0
         self.octets = 0
-        """How many octets wait."""
+        """The number of waiting octets."""
 
     def __len__(self) -> int:
         return self._count

@@ -36,7 +36,7 @@ class Group:
         self.count = 0
         self.confirmation: Confirmation | None = None
         self.failure: Failure | None = None
-        """Why they were refused at once."""
+        """The reason why they were refused at once."""
         self._outcomes: list[Failure | None] | None = None
         """The outcome of each message; None until somebody asks for those of a group that failed."""
 
@@ -77,10 +77,10 @@ class _Part(msgspec.Struct, frozen=True):
 
     group: Group
     begin: int
-    """How many messages of the group are before them."""
+    """The number of messages of the group before them."""
     count: int
     indexes: Sequence[int] | None
-    """Which messages of the publish they are; None for all of them."""
+    """Their indexes among the messages of the publish; None for all of them."""
 
 
 class ChannelPost(msgspec.Struct):

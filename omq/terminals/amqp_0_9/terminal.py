@@ -125,7 +125,7 @@ class AmqpTerminal:
         """The consumers that may have messages, until `send_soon` or `send_at_once` is called."""
         self._long: LongPublishes | None = None
         self._published = 0
-        """How many messages the client has published so far."""
+        """The number of messages that the client has published so far."""
 
     # -- life ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from omq.terminals.amqp_0_9.unacknowledged import Settled
 
 
 class Transaction:
-    """What waits for the commit: publishes and acknowledgements. Their memory is a part of that for input."""
+    """Publishes and acknowledgements that wait for the commit. Their memory is a part of that for input."""
 
     def __init__(self, share: Budget) -> None:
         self._share = share
@@ -16,7 +16,7 @@ class Transaction:
         self.runs: list[PublishRun] = []
         self.settled: list[tuple[Settled, Outcome]] = []
         self.posted: list[ChannelPost] = []
-        """What the commit that is under way has published."""
+        """The messages that the commit that is under way has published."""
 
     def hold(self, run: PublishRun) -> bool:
         """Hold what was published; return False if there is no memory for it."""

@@ -14,7 +14,7 @@ import msgspec
 from omq.drivers.seam import Channel, Outcome
 
 MOST_GONE = 1024
-"""How many runs at the beginning of the list may be used up before it is shortened."""
+"""The number of runs at the beginning of the list that may be used up before it is shortened."""
 
 
 class UnknownTag(Exception):

@@ -13,7 +13,7 @@ from omq.terminals.amqp_1_0.addresses import DirectAddress, Prefixes, TopicAddre
 
 
 class AddressResolver:
-    """What the addresses of one client mean."""
+    """The meaning of the addresses of one client."""
 
     def __init__(self, session: Session, config: Config) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""What the address of a link means: which topic it names, and how that topic delivers if it must be made.
+"""The meaning of an address of a link: the topic that it names, and the delivery of a topic that it makes.
 
 An address is the name of a topic. Two prefixes are no part of the name: `queue://` and `topic://`, which
 clients with a JMS interface write. If there is no such topic, the first of these that says something decides
@@ -20,7 +20,7 @@ LONGEST = 255
 
 
 class Treatment(Enum):
-    """How a router treats the messages of an address (router-message-bus, "Proposed change")."""
+    """The treatment of the messages of an address by a router (router-message-bus, "Proposed change")."""
 
     MULTICAST = "every consumer gets every message"
     QUEUE = "one consumer gets each message"
@@ -28,7 +28,7 @@ class Treatment(Enum):
 
     @property
     def delivery(self) -> Delivery:
-        """How a topic of this treatment delivers."""
+        """The delivery of a topic of this treatment."""
         return Delivery.BROADCAST if self is Treatment.MULTICAST else Delivery.ROUND_ROBIN
 
 
@@ -40,7 +40,7 @@ class TopicAddress:
     delivery: Delivery
     persistence: Persistence
     wanted: Delivery | None
-    """What the client says that the topic must be."""
+    """The delivery that the client demands of the topic; None if it accepts any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ _STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What addresses with a prefix are."""
+    """The properties of addresses with a prefix."""
 
     prefix: bytes
     treatment: Treatment

@@ -29,7 +29,7 @@ MOST_FRAME = 64 << 10
 
 
 class SentFrames(msgspec.Struct, frozen=True):
-    """What became of the frames of one message: how many may leave now, and how many wait for the window."""
+    """The number of frames of one message that may leave now, and of those that wait for the window."""
 
     now: int
     waiting: int
@@ -61,12 +61,12 @@ class Transfers:
         self.piece = self.framing.room * max(1, LITTLE_OCTETS // self.framing.room)
         """The octets of a piece of a long message: one frame, or several short ones."""
         self._framed: list[_Run | SentFrames] = []
-        """What `whole` framed last: one for each part that it returned."""
+        """The result of the last call of `whole`: one entry for each part that it returned."""
         self._first = 0
         """The delivery-id of the first message of it."""
         self._left: list[range] = []
         self._left_before = 0
-        """How many entries of `_left` are older than the last call of `whole`."""
+        """The number of entries of `_left` that are older than the last call of `whole`."""
         self._begun: _Framed | None = None
         """A message of which `whole` framed more than the socket took."""
         self.framed = 0
@@ -278,11 +278,13 @@ class MessageInPieces:
         self._framed = framed
         self._total = len(self._before) + size + len(self._after)
         self._at = 0
-        """How much of the message has left, or is held in `_owed`, or waits for the window."""
+        """The number of octets of the message that have left, are held in `_owed`, or wait for the window."""
         self._owed = b""
         """The rest of the frame that is begun."""
         self._frames: list[tuple[bytes, int]] = []
-        """What `framed` returned last, without `_owed`, and how many octets of the message each frame has."""
+        """The frames that `framed` returned last, without `_owed`, each with its number of octets of the
+        message.
+        """
         self._waiting: list[tuple[bytes, int]] = []
         self.is_begun = False
 

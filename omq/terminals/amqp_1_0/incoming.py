@@ -75,10 +75,10 @@ class Incoming(Producing):
         self._deliveries: list[PostedDeliveries] = []
         """Of `_bodies`."""
         self._runs: list[_Run] = []
-        """What came before `_bodies` in this read."""
+        """The messages before `_bodies` in this read."""
         self._posted: deque[Posted] = deque()
         self._failure: Failure | None = None
-        """Why a post of idempotent producers failed."""
+        """The reason why a post of idempotent producers failed."""
 
     @property
     def address(self) -> bytes:

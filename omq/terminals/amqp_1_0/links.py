@@ -96,7 +96,7 @@ class Links:
         self._begun: set[Producing] = set()
         """Producers of whose message a part is missing."""
         self.published = 0
-        """How many messages producers have sent so far."""
+        """The number of messages that producers have sent so far."""
 
     def close(self) -> None:
         """Close all links: the connection is over."""
@@ -132,7 +132,7 @@ class Links:
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages of producers are not settled."""
+        """The number of messages of producers that are not settled."""
         return sum(incoming.unconfirmed for incoming in self._incoming.values())
 
     @property

@@ -1,4 +1,4 @@
-"""From which message on a consumer gets a broadcast topic: filters of its source.
+"""The position from which on a consumer gets a broadcast topic: filters of its source.
 
 `omq:from` is our own; `rabbitmq:stream-offset-spec` is what clients of RabbitMQ's streams send.
 """

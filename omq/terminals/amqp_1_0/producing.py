@@ -1,4 +1,4 @@
-"""What all links have on which the client sends: messages from their parts, and outcomes in runs."""
+"""The common part of all links on which the client sends: messages from their parts, and outcomes in runs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -22,11 +22,11 @@ class Producing(ABC):
         self._credit = credit
         self._parts: bytearray | LongMessage = bytearray()
         self.unconfirmed = 0
-        """How many messages have no outcome yet."""
+        """The number of messages without an outcome."""
         self._stalls = 0
         self._is_stalled = False
         self.undelivered = 0
-        """How many messages were not accepted."""
+        """The number of messages that were not accepted."""
 
     @property
     @abstractmethod

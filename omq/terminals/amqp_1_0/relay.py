@@ -77,7 +77,7 @@ class Relay(Producing):
         self._told: list[Told] = []
         """Outcomes that were not sent to the client yet."""
         self._failure: Failure | None = None
-        """Why messages of idempotent producers were not stored."""
+        """The reason why messages of idempotent producers were not stored."""
 
     @property
     def address(self) -> None:

@@ -59,7 +59,7 @@ IDLE_SECONDS = 60.0
 """The idle-time-out that the server states. A client is gone after twice as long without an octet."""
 
 MOST_WAITING = 256 << 10
-"""How many octets may wait to be sent before nothing more is read."""
+"""The number of octets that may wait to be sent before nothing more is read."""
 
 log = logging.getLogger("omq.terminal")
 
@@ -72,7 +72,7 @@ class Serving:
 State = Greeting | Serving | InputEnded
 
 Immediate = StoredRun | Aborted | Outcome | Credit | WindowOpened
-"""What is executed without waiting for anything."""
+"""The events that are executed without a wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors that mean that the operating system has no resources left for another connection."""
 
 PAUSE_SECONDS = 0.2
-"""How long to wait before the next try. Meanwhile clients wait in the queue of the listening socket."""
+"""The number of seconds until the next try. Meanwhile clients wait in the queue of the listening socket."""
 
 TASK_NAME = "connection"
 """The name of the tasks of connections: one string for all, otherwise Trio makes one for each."""

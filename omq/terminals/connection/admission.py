@@ -17,7 +17,7 @@ from omq.drivers.unfinished import Holding
 from omq.terminals.connection.transport import FIRST_OCTETS, Transport
 
 FREE_OCTETS = 64 << 10
-"""How much of something unfinished a connection may hold before it needs a share of the memory."""
+"""The octets of unfinished input that a connection may hold before it needs a share of the memory."""
 
 
 class ReadAdmission:
@@ -64,12 +64,12 @@ class ReadAdmission:
 
     @property
     def reading(self) -> int:
-        """How many octets of the memory for reading it holds."""
+        """The octets of the memory for reading that it holds."""
         return self._reading
 
     @property
     def unfinished(self) -> int:
-        """How many octets of the memory for what is unfinished it holds."""
+        """The octets of the memory for unfinished input that it holds."""
         return 0 if self._holding is None else self._holding.octets
 
     async def limit(self, rate: RateLimit | None, received: int = 0) -> None:

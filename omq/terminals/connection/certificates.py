@@ -10,7 +10,7 @@ from omq.protocol.tls import TlsEngine
 from omq.terminals.connection.expiry import Expiry, expiry, warn
 
 LOOK_SECONDS = 86_400.0
-"""How often to warn of certificates that expire."""
+"""The number of seconds between two warnings of certificates that expire."""
 
 
 class Certificates:

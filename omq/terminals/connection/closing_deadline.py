@@ -3,7 +3,7 @@
 import trio
 
 GOODBYE_SECONDS = 2.0
-"""How long such a connection may take to send its last answers, and to read the client's."""
+"""The greatest number of seconds in which such a connection sends its last answers and reads the client's."""
 
 
 def set_closing_deadline(scope: trio.CancelScope) -> None:

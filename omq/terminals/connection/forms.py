@@ -46,7 +46,7 @@ class AbandonedMessage(msgspec.Struct, frozen=True):
 
     message: int
     octets: Octets
-    """What tells the client, behind what has left."""
+    """Octets behind those that have left, which tell the client that the rest does not come."""
 
 
 class Form(Protocol):

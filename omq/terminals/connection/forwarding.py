@@ -125,7 +125,7 @@ class Forwarder:
         """Whether the client is stalled."""
         self._stalled_at = 0.0
         self.torn: str | None = None
-        """Why the connection was ended in the middle of a message, if it was."""
+        """The reason why the connection was ended in the middle of a message, if it was."""
         self.delivered = 0
         """The number of messages that have left."""
 

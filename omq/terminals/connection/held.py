@@ -77,7 +77,9 @@ class HeldPosts:
         self.pending = pending
         self.posts: deque[HeldMessages] = deque()
         self.failure: Failure | None = None
-        """Why messages of idempotent producers failed: later ones fail, too, as `Driver.offer` requires."""
+        """The reason why messages of idempotent producers failed: later ones fail, too, as `Driver.offer`
+        requires.
+        """
 
 
 class HeldPublishes:

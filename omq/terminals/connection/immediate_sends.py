@@ -15,7 +15,7 @@ MOST_CONNECTIONS = 16
 
 
 AT_ONCE_OCTETS = 16 << 10
-"""About how many octets of messages a connection sends at once, in the task that reads them."""
+"""The approximate octets of messages that a connection sends at once, in the task that reads them."""
 
 
 class ImmediateSender(Protocol):

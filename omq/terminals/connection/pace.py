@@ -27,7 +27,7 @@ ROUND_OCTETS = 1 << 20
 """After this number of octets no turn begins in a round. To copy them takes up to a millisecond."""
 
 TURN_OCTETS = 64 << 10
-"""What a turn counts besides the octets that it sends: it takes some 0.1 ms to send a little."""
+"""The octets that a turn counts besides those that it sends: it takes some 0.1 ms to send a little."""
 
 MOST_TURNS = 8
 """The most waiting turns that begin in a round, of connections that sent little in their last turn. Of others
@@ -47,7 +47,7 @@ class Pace:
         self._light: deque[Callable[[], None]] = deque()
         self._heavy: deque[Callable[[], None]] = deque()
         self._going_on = 0
-        """How many turns may go on in this round although it is spent."""
+        """The number of turns that may go on in this round although it is spent."""
         self._is_spent = Signal()
 
     @property

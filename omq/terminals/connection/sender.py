@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from omq_storage._codec import Pass
 
 LIMIT_LOOK_SECONDS = 1.0
-"""How often to look whether a rate limit that is waited for has been changed."""
+"""The number of seconds between two checks whether a rate limit that is waited for has been changed."""
 
 MOST_SHARED_OCTETS = 256 << 10
 LEAST_SHARED_OCTETS = 16 << 10
-"""How much the sources of a turn send together: more than the socket took the last time, since the rest is
-gathered again.
+"""Bounds of the octets that the sources of a turn send together: more than the socket took the last time,
+since the rest is gathered again.
 """
 
 
@@ -156,7 +156,7 @@ class Sender:
 
     @property
     def messages(self) -> int:
-        """How many messages have left so far."""
+        """The number of messages that have left so far."""
         return self.delivered + self.backlog.delivered + self.forwarder.delivered
 
     @property

@@ -57,11 +57,11 @@ class LinkStatistics(Struct, frozen=True):
     address: bytes | None
     """Its topic or node; None for the anonymous relay."""
     credit: int
-    """How many more messages the client may send now."""
+    """The number of messages that the client may still send now."""
     unconfirmed: int
     """Messages that have no outcome yet."""
     stalls: int
-    """How often so far the client had used up its credit and got none."""
+    """The number of times so far that the client had used up its credit and got none."""
     undelivered: int
     """Messages so far that were not accepted, also those that came settled."""
 
@@ -78,7 +78,7 @@ class ConnectionStatistics(Struct, frozen=True):
     is_encrypted: bool
     """Whether it uses TLS."""
     seconds: float
-    """How long ago it was accepted; with TLS, how long ago the TLS handshake began."""
+    """The number of seconds since it was accepted; with TLS, since the TLS handshake began."""
     octets_in: int
     """Octets received so far, without what TLS adds."""
     octets_out: int
@@ -96,10 +96,12 @@ class ConnectionStatistics(Struct, frozen=True):
     is_sending: bool
     """Whether something is being sent that the socket has not taken yet."""
     stalled_seconds: float | None
-    """How long ago its client counted as stalled, as it does not take what is being sent; None if it does."""
+    """The number of seconds since its client counted as stalled, as it does not take what is being sent; None
+    if it does.
+    """
     held: HeldOctets
     ending: str | None = None
-    """Why it ends; None while it is open, and where its client simply ended it."""
+    """The reason why it ends; None while it is open, and if its client simply ended it."""
 
     @classmethod
     def of(

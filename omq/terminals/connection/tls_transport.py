@@ -12,11 +12,12 @@ from omq.terminals.connection.framed_transport import FramedTransport
 from omq.terminals.connection.transport import Transport
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""How much is encrypted and handed to the socket at once. A connection with TLS takes this much more memory.
+"""The number of octets that are encrypted and handed to the socket at once. A connection with TLS takes this
+much more memory.
 """
 
 SEND_OCTETS = 4 * PIECE_OCTETS
-"""How much is encrypted before other tasks have their turn: some 0.2 ms of work."""
+"""The number of octets that are encrypted before other tasks have their turn: some 0.2 ms of work."""
 
 AROUND_OCTETS = 1 << 10
 """Read so much more than the wanted plaintext, for the overhead of TLS records."""

@@ -23,7 +23,9 @@ MOST_PARTS = 1024
 """The most parts of one system call (IOV_MAX of Linux)."""
 
 LINGER_SECONDS = 1.0
-"""How long the other side may take to read the last frame and to close, after the server has finished."""
+"""The number of seconds for the other side to read the last frame and to close, after the server has
+finished.
+"""
 
 BY_CLIENT = "its client ended it"
 
@@ -51,11 +53,11 @@ class Transport:
         self.sent = 0
         """The number of octets handed to the socket. It is exact also if a send breaks or is cancelled."""
         self.pending: Octets = b""
-        """What this object has taken over and the socket has not: nothing without TLS."""
+        """The octets that this object has taken over and the socket has not; none without TLS."""
         self.pace: Pace | None = None
         """The pace at which all connections send, from when this one has a sender."""
         self.ending: str | None = None
-        """Why the connection ends, for the log; None while it is open."""
+        """The reason why the connection ends, for the log; None while it is open."""
 
     def ends(self, why: str) -> None:
         """Note why the connection ends; the first reason counts."""

@@ -20,10 +20,10 @@ from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch, Bodies, joined
 
 HEADS_A_TURN = 512
-"""For how many messages the key is read before other connections have their turn."""
+"""The number of messages whose keys are read before other connections have their turn."""
 
 SHOWN_DEFAULT = b"$default$"
-"""What OpenAMQ calls the default exchange."""
+"""OpenAMQ's name of the default exchange."""
 
 
 class _Group:

@@ -100,12 +100,12 @@ class FeedService:
 
     @property
     def messages(self) -> int:
-        """How many messages have left so far."""
+        """The number of messages that have left so far."""
         return self._sender.messages
 
     @property
     def stalled_seconds(self) -> float | None:
-        """How long the client has been stalled; None if it is not."""
+        """The number of seconds since the client is stalled; None if it is not."""
         return self._sender.forwarder.stalled_seconds
 
     def statistics(self) -> list[SubscriptionStatistics]:

@@ -54,7 +54,7 @@ class Posts:
     def __init__(self) -> None:
         self.stored = 0
         self.unconfirmed = 0
-        """How many messages are posted and not settled yet."""
+        """The number of messages that are posted and not settled yet."""
         self._open = 0
         self._signal = Signal()
 
@@ -143,7 +143,7 @@ class SinkService:
         self._admission = ReadAdmission(transport, context.memory, self._reading)
         self._is_stored = False
         self.published = 0
-        """How many messages the client has sent so far."""
+        """The number of messages that the client has sent so far."""
 
     @property
     def held(self) -> HeldOctets:
@@ -179,7 +179,7 @@ class SinkService:
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages are posted and neither stored nor refused yet."""
+        """The number of messages that are posted and neither stored nor refused yet."""
         return self._posts.unconfirmed
 
     def fail(self, problem: SinkProblem) -> None:
@@ -253,7 +253,7 @@ class SinkService:
 
     @property
     def _long_octets(self) -> int:
-        """From which size on an envelope is long."""
+        """The number of octets from which on an envelope is long."""
         return self._session.fragment_octets if self._is_stored else LARGE_OCTETS
 
     async def _take_long(self) -> LongEnvelope | None:

@@ -77,7 +77,7 @@ class DmpTerminal:
         self._waiting = trio.CancelScope()
         self._session: Session | None = None
         self._stopping: str | None = None
-        """Why the server ends the connection."""
+        """The reason why the server ends the connection."""
         self._scope = trio.CancelScope()
 
     async def serve(self) -> None:

@@ -16,7 +16,7 @@ from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch
 
 HEADS_A_STEP = 512
-"""For how many messages one step reads the producer."""
+"""The number of messages whose producers one step reads."""
 
 POST_PRODUCERS = 512
 POST_MESSAGES = 4096

@@ -37,10 +37,12 @@ FIELDS = (
 """The header fields of every answer."""
 
 AT_A_TIME = 4
-"""How many large answers are made at a time."""
+"""The number of large answers that are made at a time."""
 
 GONE_SECONDS = 1.0
-"""Who had to wait for longer for an answer, and has finished sending meanwhile, does not wait any more."""
+"""The number of seconds of waiting after which a client that has finished sending gets no answer: it has
+closed the connection meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True)

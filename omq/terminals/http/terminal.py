@@ -23,13 +23,13 @@ from omq.terminals.http.site import FIELDS, Site, WebSocketRequest
 from omq.terminals.http.websocket_transport import WebSocketTransport
 
 IDLE_SECONDS = 60.0
-"""How long a connection may wait for its next request."""
+"""The number of seconds that a connection may wait for its next request."""
 
 TAKE_SECONDS = 30.0
-"""How long a client may take to read an answer."""
+"""The number of seconds that a client may take to read an answer."""
 
 PIECE_OCTETS = 64 << 10
-"""How much is sent before other connections have their turn."""
+"""The number of octets that are sent before other connections have their turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ FRAME_OCTETS = 64 << 10
 """The most octets of one message. What the socket does not take of a message stays in memory."""
 
 SEND_OCTETS = 4 * FRAME_OCTETS
-"""How much is put into messages before other tasks have their turn."""
+"""The number of octets that are put into messages before other tasks have their turn."""
 
 AROUND_OCTETS = 1 << 10
 """Read so much more than the wanted octets of the stream, for the headers of frames."""
@@ -90,7 +90,8 @@ class WebSocketTransport(FramedTransport):
             self._has_more = read.has_more
             if read.pong is not None:
                 self._pong = read.pong  # RFC 6455, section 5.5.3: it is enough to answer the last Ping
-                # Where the socket does not take all of it now, it leaves with the next octets of the sender.
+                # If the socket does not take all of it now, the rest leaves with the next octets of the
+                # sender.
                 self._push()
         data, self._kept = self._kept[:octets], self._kept[octets:]
         return data

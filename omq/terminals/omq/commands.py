@@ -95,7 +95,7 @@ class Commands:
 
     async def publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         """Publish the messages of one read, grouped by topic; empty `runs`."""
-        # What is held came before, perhaps for the same topics.
+        # Held messages came before, perhaps for the same topics.
         rest = runs if self._held.lines else await self._push(runs)
         if len(rest) > 1:
             with self._excused:

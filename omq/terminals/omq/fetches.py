@@ -41,7 +41,8 @@ TURN_BLOCKS = MOST_PARTS // 2
 """The greatest size and number of small blocks that are sent in one turn. A block has two parts."""
 
 PATIENCE_SECONDS = 10.0
-"""How long a client may take to read a piece while other connections wait for its memory."""
+"""The number of seconds that a client may take to read a piece while other connections wait for its memory.
+"""
 
 
 class _Asked(Struct, frozen=True):
@@ -94,7 +95,7 @@ class Fetches:
         self.rate_limit: RateLimit | None = None
         """The rate limit of the client: a piece is read when the limit allows to send it."""
         self.nursery: trio.Nursery | None = None
-        """Where its task runs; set it before the first command."""
+        """The nursery of its task; set it before the first command."""
         # Lists, because an empty deque takes 700 octets.
         self._commands: list[_Asked] = []
         self._frames: list[tuple[Octets, ...] | _Large] | None = None  # from the first answer on
@@ -112,7 +113,7 @@ class Fetches:
 
     @property
     def octets(self) -> int:
-        """How many octets of the memory for fetched pieces this connection holds."""
+        """The octets of the memory for fetched pieces that this connection holds."""
         return self._held
 
     def add(self, command: types.Fetch, archive: Archive) -> None:

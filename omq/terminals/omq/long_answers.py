@@ -26,7 +26,7 @@ from omq.protocol.omq.topics import topic_info_sexp
 from omq_storage.errors import StoreError
 
 SLICE_SECONDS = 0.0003
-"""How long records are made on the Trio thread before other tasks may run."""
+"""The number of seconds in which records are made on the Trio thread before other tasks may run."""
 
 PART_OCTETS = 64 << 10
 """The approximate size of the parts in which an answer is sent."""
@@ -44,10 +44,11 @@ BLOCK_OCTETS = 128
 """An upper bound for the record of a block."""
 
 STALLED_SECONDS = 2.0
-"""How long a client may read nothing of an answer while other answers wait for memory."""
+"""The number of seconds in which a client may read nothing of an answer while other answers wait for memory.
+"""
 
 PATIENCE_SECONDS = 10.0
-"""How long a client may take to read a whole answer while other answers wait for memory."""
+"""The number of seconds that a client may take to read a whole answer while other answers wait for memory."""
 
 
 class LongAnswer:

@@ -23,14 +23,16 @@ from omq.protocol.omq.types import Confirmed, Error, Frame
 from omq.terminals.omq.long_answers import LongAnswer
 
 COLLECTED_OCTETS = 64 << 10
-"""How many octets of answers are sent at once. After each send, messages have their turn."""
+"""The number of octets of answers that are sent at once. After each send, messages have their turn."""
 
 
 MOST_REPLIES = 1000
-"""How many answers may wait before no more commands are read."""
+"""The number of waiting answers from which on no more commands are read."""
 
 MOST_REPLY_OCTETS = 32 << 10
-"""How much memory they may take before no more commands are read, because some answers are large."""
+"""The octets of memory of waiting answers from which on no more commands are read, because some answers are
+large.
+"""
 
 ANSWER_OCTETS = 200
 """The approximate memory of a waiting answer besides its octets."""
@@ -95,12 +97,13 @@ class Replies:
         self._room: trio.lowlevel.ParkingLot | None = None  # made by the first task that waits in it
         self._is_closed = False
         self.fetches = 0
-        """How many Fetch commands are not completely answered. Their answers are not in this queue."""
+        """The number of Fetch commands that are not completely answered. Their answers are not in this queue.
+        """
         # A list, because it is empty most of the time, and an empty deque takes 700 octets.
         self._queue: list[_Answer | _Long | _Refusal | _Outcome | _Routed | _Confirm] = []
         self._refused = 0
         self.unconfirmed = 0
-        """How many posted messages have no outcome yet."""
+        """The number of posted messages without an outcome."""
         self.octets = 0
         """The approximate memory of the waiting answers."""
 

@@ -51,7 +51,7 @@ WRITER_NAME = "writer of an omq connection"
 """The name of the tasks that write: one string for all, otherwise Trio makes one for each."""
 
 LONGEST_CONNECT = 4 << 10
-"""Where clients are configured, the longest line before the client is known."""
+"""The greatest number of octets of a line before the client is known, if clients are configured."""
 
 
 class Serving(Struct, frozen=True):
@@ -149,7 +149,7 @@ class OmqTerminal:
         self._principal: Principal | None = None
         self._held: HeldPublishes | None = None
         self._published = 0
-        """How many messages the client has published so far."""
+        """The number of messages that the client has published so far."""
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
