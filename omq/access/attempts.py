@@ -28,7 +28,7 @@ from omq.access.turns import Turns
 from omq.threads import in_thread
 
 PAUSE_SECONDS = 1.0
-"""How long no other secret from the same address is checked after a wrong one."""
+"""The number of seconds after a wrong secret in which no other secret from the same address is checked."""
 
 IPV4_NETWORK_BITS, IPV6_ADDRESS_BITS, IPV6_NETWORK_BITS = 24, 64, 48
 """The prefix lengths of what counts as one network, and of what counts as one IPv6 address. They are what a

@@ -31,7 +31,7 @@ MOST_ID_OCTETS = 1024
 """No client has a longer id."""
 
 LARGE_ANSWERS = 4
-"""How many large answers a client may have at a time that are not sent: others wait."""
+"""The number of large answers that are not sent which a client may have at a time: others wait."""
 
 CLIENT_GONE = "the server's configuration does not have this client any more"
 SECRET_GONE = "the secret of this connection is not valid any more"
@@ -81,7 +81,7 @@ class Identity:
     def __init__(self, client: ClientAccount) -> None:
         self.client = client
         self.withdrawn: str | None = None
-        """Why a connection may not be this client any more, as a sentence; None while it may."""
+        """The reason why a connection may not be this client any more, as a sentence; None while it may."""
 
 
 class _Secret:

@@ -21,7 +21,7 @@ from omq_storage.batches import Bodies
 C = TypeVar("C", bound=NodeConsumer)
 
 DYNAMIC = b"amqp:/_omq/temp."
-"""How the names begin that the server makes."""
+"""The beginning of the names that the server makes."""
 
 NAME_OCTETS = 24
 """The random octets of a name: 32 characters in base64."""

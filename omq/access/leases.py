@@ -21,7 +21,7 @@ LEASE_OCTETS = 24
 """Random octets of a lease: 192 bits, which take 32 characters in base64."""
 
 USED_SECONDS = 600.0
-"""How long a used lease is remembered, to distinguish its second use from a guess."""
+"""The number of seconds that a used lease is remembered, to distinguish its second use from a guess."""
 
 
 class LeasedSink(Struct, frozen=True):

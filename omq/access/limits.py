@@ -12,7 +12,9 @@ BURST_SECONDS = 1.0
 """A burst of as many octets as the limit allows in this time may pass at once."""
 
 MOMENT_SECONDS = 0.5
-"""How long to wait for a spent quota: a client may have gone without the server having noticed yet."""
+"""The greatest number of seconds to wait for a spent quota: a client may have gone without the server having
+noticed yet.
+"""
 
 PIECE_OCTETS = 16 << 10
 """The most octets that are read at once where a rate limit applies."""
@@ -93,7 +95,7 @@ class RateLimit:
 
     @property
     def piece(self) -> int:
-        """How many octets to read at once under this limit."""
+        """The number of octets to read at once under this limit."""
         return min(PIECE_OCTETS, self.octets_per_second)
 
     def change(self, octets_per_second: int) -> None:
@@ -134,7 +136,7 @@ class Rates(Struct, frozen=True):
     """The rate limits of one client, over all its connections; None without a limit."""
 
     received: RateLimit | None = None
-    """For what the client sends to the server."""
+    """The limit of everything that the client sends to the server."""
     sent: RateLimit | None = None
     """For everything that the client is sent; messages wait for it."""
     answered: RateLimit | None = None

@@ -28,7 +28,7 @@ MESSAGES_A_STEP = 64
 """After how many messages the other connections have their turn."""
 
 MOVED_AT_ONCE = 64
-"""How many messages are on their way to their new queue before Move waits for them."""
+"""The number of messages on their way to their new queue for which Move waits before it sends more."""
 
 DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-first-death-reason")
 """The headers of dead letters, which a message that is moved back loses: it may become one again."""

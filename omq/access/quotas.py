@@ -5,7 +5,7 @@ from msgspec import Struct
 from omq.config import ClientConfig, Config
 
 MOST_WATCHERS = 100
-"""How many connections may watch at a time."""
+"""The greatest number of connections that watch at a time."""
 
 
 class ClientQuotas(Struct, frozen=True):

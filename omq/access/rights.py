@@ -39,8 +39,8 @@ class Names(Struct, frozen=True):
 
 
 class Right(Enum):
-    """What may be done with a topic, in the words of a refusal. WATCH and ADMINISTER of all topics (`*`) also
-    cover the server itself.
+    """A right to a topic, in the words of a refusal. WATCH and ADMINISTER of all topics (`*`) also cover the
+    server itself.
     """
 
     DECLARE = "declare"

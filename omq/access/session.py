@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from omq_storage._codec import Pass, Spans, StoreLane
 
 ROUTED_OCTETS = 64 << 10
-"""How much of the memory for posts a connection waits for before it routes more messages to a store."""
+"""The octets of the memory for posts for which a connection waits before it routes more messages to a store.
+"""
 
 MOST_REMEMBERED = 1024
-"""For how many topics a session remembers that its client may publish to them."""
+"""The number of topics for which a session remembers that its client may publish to them."""
 
 Release = Callable[[], None]
 """Gives back what was counted against quotas. To be called once."""
@@ -75,7 +76,7 @@ class SessionContext(Struct, frozen=True):
     posted: Budget
     """The memory for messages on their way into a store."""
     pushes: Pushes = field(default_factory=Pushes)
-    """What is pushed by the session that is pushing now; empty between."""
+    """The messages that the session pushes which is pushing now; empty between."""
 
 
 class TooLarge(Refused):
@@ -168,7 +169,9 @@ class Session:
 
     @property
     def withdrawn(self) -> str | None:
-        """Why the connection may not go on, after the configuration has changed; None while it may."""
+        """The reason why the connection may not go on, after the configuration has changed; None while it
+        may.
+        """
         return self._identity.withdrawn
 
     def renew_rights(self) -> Rights:

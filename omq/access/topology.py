@@ -54,7 +54,7 @@ Target = Driver
 """A topic of a route, as terminals see it: they hand it to `Topology.offer`."""
 
 GENERATED = b"amq.gen-"
-"""How the names begin that the server makes for queues."""
+"""The beginning of the names that the server makes for queues."""
 
 REPLIES = b"amq.rabbitmq.reply-to"
 """The name that stands for the queue of a client's replies; the names of these queues begin with it and a
@@ -66,7 +66,7 @@ NAME_OCTETS = 16
 
 
 LEAST_GENERATED = 64
-"""How many names of generated queues a connection remembers before it looks which of them still exist."""
+"""The least number of names of generated queues after which a connection checks which of them still exist."""
 
 
 class QueueState(Struct, frozen=True):
@@ -114,7 +114,7 @@ class Getter:
 
     @property
     def ready(self) -> int:
-        """How many messages are ready."""
+        """The number of messages that are ready."""
         return self._driver.ready
 
 

@@ -29,16 +29,16 @@ from omq.drivers.slices import Slices
 from omq.model import Topic
 
 TOPICS_A_FRAME = 50
-"""How many topics one Statistics.t has at most: about half a millisecond of work."""
+"""The greatest number of topics in one Statistics.t: about half a millisecond of work."""
 
 IDS_A_FRAME = 1000
-"""How many deleted topics one Statistics.t has at most."""
+"""The greatest number of deleted topics in one Statistics.t."""
 
 MOST_GONE = 10_000
-"""How many deleted topics are remembered. A watcher that has missed more begins again."""
+"""The greatest number of deleted topics that are remembered. A watcher that has missed more begins again."""
 
 CHANNELS_A_STEP = 64
-"""How many subscribers of a topic are looked at between two looks at the clock."""
+"""The number of subscribers of a topic that are examined between two looks at the clock."""
 
 
 class _Seen:
