@@ -31,8 +31,8 @@ CALLING_THREAD: ContextVar[object] = ContextVar("calling_thread")
 """The thread for which a task of a portal works."""
 
 ABANDON_SECONDS = 1.0
-"""How long a program that ends waits for a client that it has not closed. The client itself gives up sending
-its queue earlier.
+"""The number of seconds that a program that ends waits for a client that it has not closed. The client itself
+gives up sending its queue earlier.
 """
 
 
@@ -145,7 +145,7 @@ class Portal:
 
 
 class _Task(ABC, Generic[T]):
-    """What a task in the loop works on, and its outcome."""
+    """A task in the loop, and its outcome."""
 
     def __init__(self) -> None:
         self.result: TaskResult[T] = TaskResult()

@@ -10,7 +10,7 @@ from omq.client.bodies import batches
 
 BATCH_OCTETS = 256 << 10
 BATCH_MESSAGES = 8192
-"""How much `publish_many` hands to the client's thread at a time."""
+"""The octets and the number of messages that `publish_many` hands to the client's thread at a time."""
 
 
 class Sink(EnteredContext[AsyncSink]):

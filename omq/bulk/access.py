@@ -26,14 +26,14 @@ class StoredTopic:
     bytes: int
     """Octets of the stored blocks."""
     problem: str | None = None
-    """Why it cannot be read in bulk; None if it can."""
+    """The reason why it cannot be read in bulk; None if it can."""
 
 
 Span = tuple[StoredTopic, int, int]
 """The messages of a topic from one id to before another."""
 
 AHEAD = 15
-"""How many later spans a server is told of at most."""
+"""The greatest number of later spans that a server is told of."""
 
 HOLE = "they were lost before they were durable"
 """The reason of a hole: a power failure lost the messages, or the ids were never used."""

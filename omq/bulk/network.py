@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
-"""How often, at least, a waiting sink checks the client's other connection."""
+"""The greatest number of seconds between two checks of the client's other connection by a waiting sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Waiting:
 
     @property
     def look_seconds(self) -> float:
-        """How often to check the other connection while this one waits."""
+        """The number of seconds between two checks of the other connection while this one waits."""
         return self.silence if self.heard is None else min(LOOK_SECONDS, self.silence / 4)
 
 

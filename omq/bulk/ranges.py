@@ -1,4 +1,4 @@
-"""Which messages to read: compute a range of ids for each topic from options, and split ranges into
+"""Choose the messages to read: compute a range of ids for each topic from options, and split ranges into
 partitions.
 """
 
@@ -26,7 +26,9 @@ size are still read in parallel.
 """
 
 RANGE_OCTETS = 256 << 10
-"""What each range adds to the size of a task: beginning a range takes about as long as reading so much."""
+"""The octets that each range adds to the size of a task: to begin a range takes about as long as to read
+them.
+"""
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""About how many octets are encrypted and sent at once."""
+"""The approximate number of octets that are encrypted and sent at once."""
 
 READ_OCTETS = 256 << 10
 """The most octets that are decrypted at once."""

@@ -43,8 +43,8 @@ LITTLE_OCTETS = 4 << 20
 """The amount of kept memory that the server never returns."""
 
 FIRST_LOOKS, MOST_LOOKS = 2, 24
-"""In how many checks in a row there must be more than that before the server returns it: at first, and while
-it comes back every time.
+"""The number of consecutive checks that must find more than that before the server returns it: at first, and
+while it comes back every time.
 """
 
 log = logging.getLogger("omq.server")

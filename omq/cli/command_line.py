@@ -24,7 +24,7 @@ from omq.replay import arguments as replay_arguments
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 
 NEAR = 0.75
-"""How similar an unknown option must be to one that the error suggests, from 0 to 1."""
+"""The least similarity, from 0 to 1, of an unknown option to one that the error suggests."""
 
 Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 

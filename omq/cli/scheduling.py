@@ -11,7 +11,7 @@ import os
 import platform
 
 TURN_NANOSECONDS = 100_000
-"""How long a turn is: the shortest that Linux grants. Its default is some milliseconds."""
+"""The length of a turn: the shortest that Linux grants. Its default is some milliseconds."""
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """The number of the system call, which the C library has no function for before glibc 2.41."""

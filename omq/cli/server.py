@@ -238,8 +238,8 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
     ):
         _unblock_sigterm()
         async with trio.open_nursery() as start:
-            # What a signal ends: the start, or what is done while the server serves. A server that was
-            # started stops in order only if nothing cancels it from outside.
+            # A signal ends the start, or the work while the server serves. A server that was started stops in
+            # order only if nothing cancels it from outside.
             ended = [start.cancel_scope]
             start.start_soon(_stop, ends, manager, ended)
             try:

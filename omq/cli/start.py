@@ -56,7 +56,7 @@ def serve() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "PYTHONMALLOC" not in os.environ and _can_return_pages():
         os.environ["PYTHONMALLOC"] = "malloc"
-        # Where the interpreter cannot be started again, the server runs all the same, and keeps more memory.
+        # If the interpreter cannot be started again, the server runs all the same, and keeps more memory.
         with suppress(OSError):
             os.execv(sys.executable, sys.orig_argv)
     from omq.cli import server

@@ -23,13 +23,13 @@ CLEAR = b"\x1b[H\x1b[2J"
 """Moves the cursor home, and clears the screen of a terminal."""
 
 SORTS = ("in", "out", "behind", "ready", "octets", "name")
-"""By what `omq top` sorts topics."""
+"""The columns by which `omq top` sorts topics."""
 
 MIN_NAME = 12
-"""How many characters of a name fit into a narrow terminal, at least."""
+"""The least number of characters of a name that fit into a narrow terminal."""
 
 MOST_WARNINGS = 3
-"""How many of the last warnings `omq top` shows."""
+"""The number of the last warnings that `omq top` shows."""
 
 
 # -- topics -------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class TopicRates:
                 )
         for id in round.gone:
             self._rates.pop(id, None)
-        # What did not change was the same at the end of the round: the next difference begins there.
+        # Numbers that did not change were the same at the end of the round: the next difference begins there.
         self._before = {
             id: dataclasses.replace(numbers, time_us=max(numbers.time_us, round.time_us))
             if id not in changed

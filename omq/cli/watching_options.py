@@ -6,7 +6,7 @@ from collections.abc import Callable
 from omq.cli.watching import SORTS
 
 LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
-"""How often a server sends statistics, in seconds (docs/PROTOCOL.md, "Watch and control")."""
+"""The bounds of the seconds between two reports of a server (docs/PROTOCOL.md, "Watch and control")."""
 
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 

@@ -64,7 +64,7 @@ from omq.protocol.omq.types import Connections as ConnectionsFrom
 from omq.watching import ConnectionInfo, Retention, SubscriberInfo
 
 BATCH_OCTETS = 64 << 10
-"""About how many octets of bodies `publish_many` turns into lines at a time."""
+"""The approximate octets of bodies that `publish_many` turns into lines at a time."""
 
 MOST_STARTS = 1024
 

@@ -60,7 +60,8 @@ OVERRUN_OCTETS = 64 << 20
 """The most octets of messages that a subscription may buffer while a task waits for a reply."""
 
 SIGN_OF_LIFE_SECONDS = 1.0
-"""How often to send an Ack while the reader waits for room and cannot read the server's pings."""
+"""The number of seconds between two Acks while the reader waits for room and cannot read the server's pings.
+"""
 
 
 class Connection:

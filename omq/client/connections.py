@@ -36,7 +36,7 @@ LONGEST_PAUSE = 5.0
 """
 
 FINISH_SECONDS = 10.0
-"""How long to wait at the end until the server has read everything and closed."""
+"""The number of seconds to wait at the end until the server has read everything and closed."""
 
 BREAK_OFF_SECONDS = 0.5
 """The same wait when an exception leaves the client's block."""

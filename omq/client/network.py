@@ -14,7 +14,7 @@ from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""About how many octets are encrypted and sent at once."""
+"""The approximate number of octets that are encrypted and sent at once."""
 
 AROUND_OCTETS = 1 << 10
 """Read so much more than the wanted plaintext, for the overhead of TLS records."""

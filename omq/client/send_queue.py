@@ -40,7 +40,7 @@ class SendQueue:
         self.closed = False
         """Set when the connection has ended."""
         self.broken: str | None = None
-        """Why sending failed, if it did."""
+        """The reason why sending failed, if it did."""
 
     def post(self, octets: bytes) -> None:
         """Queue octets without waiting: for commands, which are few. Do nothing after the end."""

@@ -209,7 +209,7 @@ class Subscription:
 
     @property
     def error(self) -> OmqError | None:
-        """Why the subscription failed; None if it did not."""
+        """The reason why the subscription failed; None if it did not."""
         return self._error
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 from omq.addresses import format_address
 
 NEXT_ADDRESS_SECONDS = 0.25
-"""How long to try one address of a host before the next one is tried as well (RFC 8305)."""
+"""The number of seconds to try one address of a host before the next one is tried as well (RFC 8305)."""
 
 UNSENT_OCTETS = 16 << 10
 """The kernel calls a socket writable when it has less than this to send. More would only add latency."""

@@ -12,7 +12,7 @@ WAITING = 4
 """The greatest number of prefetched items."""
 
 END_SECONDS = 5.0
-"""How long to wait for the thread at the end; a slow server may block it longer."""
+"""The number of seconds to wait for the thread at the end; a slow server may block it longer."""
 
 
 class ReadAhead(Generic[T], AbstractContextManager["ReadAhead[T]"]):
