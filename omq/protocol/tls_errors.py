@@ -12,10 +12,10 @@ class TlsEnded(TlsError):
 
 
 NO_TLS = "perhaps the port speaks no TLS: omq://"
-"""What the user of a client is told when a server ends the connection in the TLS handshake."""
+"""The hint for the user of a client when a server ends the connection in the TLS handshake."""
 
 TLS_ONLY = "perhaps the port speaks only TLS: omqs://"
-"""What the user of a client without TLS is told when a server ends the connection in the handshake."""
+"""The hint for the user of a client without TLS when a server ends the connection in the handshake."""
 
 
 class CertificateRefused(TlsError):

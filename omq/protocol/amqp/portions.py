@@ -20,14 +20,16 @@ _FRAMED = 32
 """The octets that take as long as what it costs to frame a head as it is stored."""
 
 _FRAMED_OCTETS = 64
-"""How many octets of such a head cost as much as one octet of a head that is translated."""
+"""The number of octets of such a head that cost as much as one octet of a head that is translated."""
 
 _MOST_CACHED = 1024
 """The octets of the longest head whose translation is kept."""
 
 
 class Portion:
-    """What one step translates. A new portion is not spent, so each step can translate at least one head."""
+    """The heads that one step translates. A new portion is not spent, so each step can translate at least one
+    head.
+    """
 
     __slots__ = ("_left",)
 

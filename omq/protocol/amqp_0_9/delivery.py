@@ -99,7 +99,7 @@ class _Template(msgspec.Struct, frozen=True):
     tag_at: int
     size_at: int
     id_at: int
-    """Where the message id is; -1 if it is not there."""
+    """The index of the message id in the octets; -1 if it is not there."""
 
     def filled(self, delivery_tag: int, message: int, size: int) -> bytes:
         """Return the octets with these numbers."""
@@ -141,7 +141,7 @@ def _made(consumer: ConsumerFraming, head: bytes, deliveries: int) -> _Template:
     method = b"%b%b%b%b" % (before, bytes(_NUMBER.size), bytes((deliveries > 0,)), head[:at])
     whole = frame(FrameType.METHOD, consumer.channel, method)
     content_at = len(whole) + FRAME.size
-    # What the server adds is the last of the headers, and its number the last of it.
+    # The server adds the last of the headers, and its number is the last part of that header.
     id_at = content_at + CONTENT.size + _headers(octets)[1] - _NUMBER.size if consumer.is_stream else -1
     whole += header_frame(consumer.channel, octets, 0)
     return _Template(whole, FRAME.size + len(before), content_at + CONTENT.size - _NUMBER.size, id_at)

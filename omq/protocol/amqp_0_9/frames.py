@@ -18,10 +18,10 @@ class FrameType(IntEnum):
 
 
 FRAME = Struct(">BHI")
-"""What precedes the payload: type, channel, and the octets of the payload."""
+"""The fields before the payload: type, channel, and the octets of the payload."""
 
 END = b"\xce"
-"""What follows the payload."""
+"""The octet after the payload."""
 
 OVERHEAD = FRAME.size + len(END)
 """The octets of a frame besides its payload. Frame-max counts them."""
@@ -33,7 +33,7 @@ BASIC = 60
 """The class of messages."""
 
 CONTENT = Struct(">HHQ")
-"""What precedes the properties in a header frame: class, weight, and the octets of the body."""
+"""The fields before the properties in a header frame: class, weight, and the octets of the body."""
 
 _ACK = Struct(">BHIHHQBB")
 _ACK_OCTETS = _ACK.size - OVERHEAD

@@ -102,7 +102,7 @@ def take_publishes_plain(
         before = len(bodies)
         bodies.append(data[end - 1 - size : end - 1] if size else b"")
         at = end
-        # What differs from this message only in its body needs no check but the sizes.
+        # A message that differs from this one only in its body needs no check but that of the sizes.
         shape = _beginning(len(method), len(properties))
         start = data[header_at : header_at + FRAME.size + 4]
         rest = properties + b"\xce"

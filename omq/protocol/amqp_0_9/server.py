@@ -219,7 +219,7 @@ class ServerConnection:
             try:
                 events, at = self._next(data, at)
             except ConnectionProblem as problem:
-                # Where the next frame begins is not known any more.
+                # The beginning of the next frame is not known any more.
                 was_closing = self._phase is _Phase.CLOSING
                 self._end(_Phase.LOST)
                 if not was_closing:

@@ -82,7 +82,7 @@ Encoded = Annotated[bytes, None]
 
 @dataclass(frozen=True, slots=True)
 class CompositeField:
-    """How one field is read and written; `parse` and `write` are None for one that stays octets."""
+    """The codec of one field; `parse` and `write` are None for one that stays octets."""
 
     name: str
     attribute: str

@@ -6,7 +6,7 @@ from omq.protocol.amqp_1_0 import performatives
 
 
 class Condition(Enum):
-    """What went wrong; the value is the symbol on the wire."""
+    """An error condition; the value is the symbol on the wire."""
 
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
@@ -34,7 +34,7 @@ class Condition(Enum):
 
 
 class ConditionRaised(Exception):
-    """What ends a connection, a session or a link: a condition, and a sentence for its user."""
+    """The reason why a connection, a session or a link ends: a condition, and a sentence for its user."""
 
     def __init__(self, condition: Condition, text: str) -> None:
         super().__init__(text)

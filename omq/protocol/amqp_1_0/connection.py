@@ -45,7 +45,7 @@ CHANNEL_MAX = 32767
 """The greatest channel: a client has one session for each of its links, or one for all of them."""
 
 LEAST_HEARTBEAT_SECONDS = 0.1
-"""How often the server sends heartbeats at most, whatever the client wants."""
+"""The least number of seconds between two heartbeats of the server, whatever the client wants."""
 
 FRAMES_IN_TURN = 256
 """The number of frames after which the other connections have their turn, even if the frames mean nothing."""
@@ -56,14 +56,15 @@ MOST_SESSIONS = 4096
 """The sessions that a connection may have at a time."""
 
 FLUSHED_OCTETS = 256 << 10
-"""About how many octets of transfers that waited for a window leave together, if the window allows it."""
+"""The approximate octets of transfers that waited for a window that leave together, if the window allows it.
+"""
 
 MOST_FRAME = 1 << 20
 """The longest frame that the server sends, to a client that takes longer ones."""
 
 
 class Stage(Enum):
-    """What a connection waits for."""
+    """The stage of a connection: the input for which it waits."""
 
     HEADER = "the protocol header"
     SASL_INIT = "the mechanism that the client chooses"
@@ -78,7 +79,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the server says of itself."""
+    """The server's part of the SASL and the open frames."""
 
     container_id: str
     mechanisms: tuple[str, ...] = ("ANONYMOUS", "PLAIN")
@@ -107,12 +108,12 @@ class AmqpConnection:
         """Sessions whose clients are told another window by what `take` returns next."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
         self.waiting = 0
-        """How many octets of transfers wait for the windows of all sessions."""
+        """The octets of transfers that wait for the windows of all sessions."""
         self.handles = 0
-        """How many handles of the client are in use in all sessions."""
+        """The number of handles of the client that are in use in all sessions."""
         self.stage = Stage.HEADER
         self.opened: Open | None = None
-        """What the client said of itself."""
+        """The open of the client; None before it arrives."""
 
     # -- out -----------------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class AmqpConnection:
 
     @property
     def heartbeat_seconds(self) -> float | None:
-        """How often the client wants to hear something: twice in its idle-time-out."""
+        """The number of seconds between two heartbeats: half the client's idle-time-out; None without one."""
         time_out = None if self.opened is None else self.opened.idle_time_out
         return None if not time_out else max(time_out / 2000, LEAST_HEARTBEAT_SECONDS)
 
@@ -266,7 +267,8 @@ class AmqpConnection:
                 self.put(HEADER)
                 self.stage = Stage.OPEN
             case _:
-                # What the server would take instead, and then the end (section 2.2, "Version Negotiation").
+                # Send the header that the server would take instead, and end (section 2.2, "Version
+                # Negotiation").
                 self.put(SASL_HEADER if needed else HEADER)
                 self.stage = Stage.CLOSED
                 yield Closed(None)

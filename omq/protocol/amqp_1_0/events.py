@@ -1,4 +1,4 @@
-"""What a connection of AMQP 1.0 tells the server, in the order in which the peer said it."""
+"""The events that a connection of AMQP 1.0 reports to the server, in the order of the frames."""
 
 import msgspec
 
@@ -87,7 +87,7 @@ class Closed(msgspec.Struct, frozen=True):
 
     error: Error | None
     problem: ConditionRaised | None = None
-    """What the server found wrong."""
+    """The problem that the server found; None if the client ended the connection."""
 
 
 class Pause(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What a consumer of DMP or AMQP 0-9-1 sees of a message of AMQP 1.0: its sections as properties and headers.
+"""The view that a consumer of DMP or AMQP 0-9-1 has of a message of AMQP 1.0: properties and headers.
 
 The opposite of `translation`. The header `amqp-1.0` stays, with all sections as they came. App-id is never
 set: together with group-id it would make an idempotent producer.

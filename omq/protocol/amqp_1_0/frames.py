@@ -41,7 +41,7 @@ class RawFrame(msgspec.Struct, frozen=True):
     begin: int
     end: int
     start: int
-    """Where the frame begins."""
+    """The index of the first octet of the frame."""
 
     @property
     def is_heartbeat(self) -> bool:
@@ -55,7 +55,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = b""
         self._at = 0
-        """Where the next frame begins, while frames are read."""
+        """The index at which the next frame begins, while frames are read."""
         self.max_frame = SMALLEST_MAX
         """The longest frame that the peer may send now."""
 

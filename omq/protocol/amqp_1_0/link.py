@@ -37,14 +37,14 @@ class LinkSession(Protocol):
 
     @property
     def window(self) -> int:
-        """How many transfers may leave now: none while others wait."""
+        """The number of transfers that may leave now; 0 while others wait."""
 
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
 
     @property
     def unsettled(self) -> int:
-        """How many messages that were sent are not settled."""
+        """The number of messages that were sent and are not settled."""
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Send a frame of the session."""
@@ -109,7 +109,7 @@ class LinkSession(Protocol):
 
 
 class Link(ABC):
-    """What both directions have."""
+    """The common part of links in both directions."""
 
     is_sender: bool
     """Whether the server is the sender of its messages."""
@@ -119,9 +119,11 @@ class Link(ABC):
         self.handle = handle
         """The handle in what the server sends."""
         self.attach = replace(attach, unsettled=NULL, properties=NULL)
-        """What the client said, without what the server does not use; after the answer, without termini."""
+        """The client's attach, without the fields that the server does not use; after the answer, without
+        termini.
+        """
         self.problem: LinkProblem | None = None
-        """What is wrong with its termini, so that it must be refused."""
+        """The problem of its termini, because of which it must be refused; None if they are valid."""
         self.source = self._terminus(attach.source, Source)
         self.target = self._terminus(attach.target, Target, Coordinator)
         self.is_attached = True
@@ -181,7 +183,7 @@ class Link(ABC):
 
 
 _FORGOTTEN = Attach("", 0, False)
-"""What is left of the attach of a link that is detached."""
+"""The rest of the attach of a link that is detached."""
 
 _ANSWERED: dict[str, Any] = {
     "unsettled": NULL,
@@ -192,7 +194,7 @@ _ANSWERED: dict[str, Any] = {
     "desired_capabilities": (),
     "properties": NULL,
 }
-"""What the answer to an attach does not repeat."""
+"""The fields of an attach that the answer does not repeat."""
 
 
 class SendingLink(Link):
@@ -212,7 +214,7 @@ class SendingLink(Link):
 
     @property
     def credit(self) -> int:
-        """How many more messages the client takes."""
+        """The number of messages that the client still takes."""
         return max(self._credit, 0)
 
     def accept(self, source: bytes, *, settles: bool, offered: tuple[str, ...] = ()) -> None:
@@ -266,7 +268,7 @@ class ReceivingLink(Link):
             )
         self.delivery_count = attach.initial_delivery_count
         self.credit = 0
-        """How many more messages the client may send."""
+        """The number of messages that the client may still send."""
         self.delivery: int | None = None
         """The delivery-id of the message of which parts came, and not the last one."""
         self.delivery_settled = False

@@ -28,7 +28,7 @@ class StoredBatch(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """What the first part of a long message shows."""
+    """The contents of the body of a long message, as its first part shows them."""
 
     form: BodyKind
     content: int

@@ -239,7 +239,7 @@ class SaslOutcome:
 @composite(0x1D, "error")
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Why a link, a session or a connection ended (section 2.8.14)."""
+    """The reason why a link, a session or a connection ended (section 2.8.14)."""
 
     CODE: ClassVar[int]
     condition: Name
@@ -250,7 +250,7 @@ class Error:
 @composite(0x28, "source")
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the messages of a link come from (part 3, section 3.5.3)."""
+    """The node that the messages of a link come from (part 3, section 3.5.3)."""
 
     CODE: ClassVar[int]
     address: Encoded = NULL
@@ -269,7 +269,7 @@ class Source:
 @composite(0x29, "target")
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the messages of a link go (part 3, section 3.5.4)."""
+    """The node that the messages of a link go to (part 3, section 3.5.4)."""
 
     CODE: ClassVar[int]
     address: Encoded = NULL
@@ -293,7 +293,7 @@ class Coordinator:
 @composite(0x23, "received")
 @dataclass(frozen=True, slots=True)
 class Received:
-    """How far a delivery was received: no outcome (part 3, section 3.4.1)."""
+    """The point up to which a delivery was received: no outcome (part 3, section 3.4.1)."""
 
     CODE: ClassVar[int]
     section_number: UInt

@@ -57,17 +57,17 @@ _FORMS = {
 """The constructors of the values of sections."""
 
 MOST_SECTIONS = 1024
-"""How many sections a message may have: finding each is a step in Python."""
+"""The greatest number of sections of a message: finding each is a step in Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a section is in the octets of its message."""
+    """The place of a section in the octets of its message."""
 
     section: Section
     begin: int
     value: int
-    """Where the value behind the descriptor begins."""
+    """The index at which the value behind the descriptor begins."""
     end: int
 
 

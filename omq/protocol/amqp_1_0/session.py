@@ -54,7 +54,7 @@ MOST_HANDLES = 1024
 
 
 class Peer(Protocol):
-    """What a session needs of its connection."""
+    """The methods that a session needs of its connection."""
 
     def put(self, octets: bytes) -> None:
         """Add octets that the connection sends."""
@@ -73,14 +73,14 @@ class Peer(Protocol):
 
     @property
     def handles(self) -> int:
-        """How many handles of the client are in use in all sessions."""
+        """The number of handles of the client that are in use in all sessions."""
 
     def use_handles(self, count: int) -> None:
         """Count handles that are in use from now on; a negative number for some that are free."""
 
     @property
     def waiting(self) -> int:
-        """How many octets of transfers wait for the windows of all sessions."""
+        """The octets of transfers that wait for the windows of all sessions."""
 
     def waits(self, octets: int) -> None:
         """Count octets of transfers that wait for a window; a negative number for some that waited."""
@@ -157,7 +157,7 @@ class Session:
 
     @property
     def window(self) -> int:
-        """How many transfers may leave now: none while others wait."""
+        """The number of transfers that may leave now; 0 while others wait."""
         return 0 if self._waiting else max(self._remote_window, 0)
 
     def frame_room(self) -> int:
@@ -166,7 +166,7 @@ class Session:
 
     @property
     def unsettled(self) -> int:
-        """How many messages that were sent are not settled."""
+        """The number of messages that were sent and are not settled."""
         return len(self._deliveries)
 
     def begin(self, sender: SendingLink, ids: range, *, settled: bool) -> int:

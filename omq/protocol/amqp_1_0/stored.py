@@ -1,4 +1,4 @@
-"""How the server stores a message of AMQP 1.0, and how the same octets come out again.
+"""The stored form of a message of AMQP 1.0, and the way back to the same octets.
 
 The body of the stored message is what a subscriber of another protocol wants to read. What stands around it
 goes into the stored head, as one entry `amqp-1.0` of the headers table:
@@ -35,7 +35,7 @@ MOST_ANNOTATIONS = 128
 
 
 class BodyKind(IntEnum):
-    """What the body of the stored message is."""
+    """The kind of the body of a stored message."""
 
     DATA = 0
     """The content of the only data section."""
@@ -146,7 +146,7 @@ def _head(form: int, before: bytes, after: bytes) -> bytes:
 
 
 class BodyFraming(msgspec.Struct, frozen=True):
-    """What stands around a stored body."""
+    """The octets around a stored body."""
 
     form: int
     before: bytes
@@ -209,7 +209,7 @@ def _around(octets: bytes, at: int) -> BodyFraming | None:
 
 
 PLAIN = BodyFraming(BodyKind.DATA, b"", b"")
-"""What stands around the body of a message without a head."""
+"""The octets around the body of a message without a head."""
 
 
 def message(around: BodyFraming, body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a consumer of AMQP 1.0 sees of a stored head that is not only the sections of a message of AMQP 1.0.
+"""The view that a consumer of AMQP 1.0 has of a stored head that has more than sections of AMQP 1.0.
 
 A message that came by another protocol has its properties as sections:
 

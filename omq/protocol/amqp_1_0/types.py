@@ -19,8 +19,8 @@ MAX_NESTING = 32
 """The deepest nesting of lists, maps, arrays and descriptors, including the outermost."""
 
 MOST_VALUES = 1024
-"""How many values one call of `read` makes. A frame of 64 KiB could say that it has that many nulls, and each
-would become an object: reading them would hold up the other connections.
+"""The greatest number of values that one call of `read` makes. A frame of 64 KiB could say that it has that
+many nulls, and each would become an object: reading them would hold up the other connections.
 """
 
 _U8, _U32, _U64 = Struct(">B"), Struct(">I"), Struct(">Q")

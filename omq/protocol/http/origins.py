@@ -1,4 +1,4 @@
-"""Which requests may come from where: the names of this server, and the pages that may use it.
+"""The allowed origins of requests: the names of this server, and the pages that may use it.
 
 A page of any site can make a browser send requests to any address that the browser reaches, this machine's
 own among them, and can open WebSockets there. The browser adds the field Origin, which names the site of the

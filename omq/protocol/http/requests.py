@@ -35,7 +35,9 @@ class HttpRequest:
     path: str
     """The path in the target, not decoded."""
     authority: str
-    """For whom the request is: the authority in the target, or else the field Host. Empty without both."""
+    """The host that the request is for: the authority in the target, or else the field Host. Empty without
+    both.
+    """
     fields: Sequence[tuple[bytes, bytes]]
     """The header fields; their names are lower-case."""
     has_body: bool

@@ -21,7 +21,7 @@ MESSAGE_OCTETS = 16 << 20
 """The most octets of one message. No part of a message is kept, so this is to find clients that err."""
 
 FRAMES = 32
-"""How many frames are read at a time: each costs some microseconds, also an empty one."""
+"""The number of frames that are read at a time: each costs some microseconds, also an empty one."""
 
 
 class NoUpgrade(Exception):

@@ -20,10 +20,10 @@ ESCAPE = rb"\\(?:[01][0-9]{2}|2[0-4][0-9]|25[0-5]|x[0-9a-fA-F]{2}|[^0-9x])"
 QUOTED = rb'"[^"\\]*+(?:' + ESCAPE + rb'[^"\\]*+)*+"'
 
 CHUNK = 4 << 10
-"""How many octets of a string, an atom or a comment are read in one step in plain Python."""
+"""The number of octets of a string, an atom or a comment that are read in one step in plain Python."""
 
 STEP = 32 << 10
-"""How many octets the compiled codec reads in one step."""
+"""The number of octets that the compiled codec reads in one step."""
 
 _ESCAPED = re.compile(rb"\\(?:([0-9]{3})|x(..)|(\r?\n[ \t]*+)|(.))", re.DOTALL)
 _LETTERS = {

@@ -180,7 +180,7 @@ class Greeting:
     """The exchange of the first eight octets, before a session."""
 
     octets = handshake.hello()
-    """What the client sends."""
+    """The octets that the client sends."""
 
     def __init__(self) -> None:
         self._answer = b""

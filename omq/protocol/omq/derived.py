@@ -158,7 +158,7 @@ class Derived:
 
 
 _ENDS = (ord("("), ord(")"), ord('"'))
-"""What needs no space between it and an atom."""
+"""The octets that need no space between them and an atom."""
 
 
 def _adjacent(parts: Sequence[bytes]) -> bytes:

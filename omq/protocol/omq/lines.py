@@ -82,7 +82,7 @@ _LINES = re.compile(
 # All of such a line before its body's octets; the second group is the quote that begins a quoted body.
 _HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")(?: ?(")| |(?<="))')
 
-# What a worker says once a message, as clients print it: a line, and the lines of one topic.
+# The reports of a worker, one a message, as clients print them: a line, and the lines of one topic.
 _RECEIVED = re.compile(rb"\([Rr]eceived (" + BARE + rb") ([0-9]{1,18})\)\r?+\Z")
 _RECEIVED_LINES = re.compile(
     rb"\([Rr]eceived (" + BARE + rb") [0-9]{1,18}\)\r?+\n(?:\([Rr]eceived \1 [0-9]{1,18}\)\r?+\n)*+"
@@ -211,7 +211,7 @@ BLANK_OCTETS = 16 << 10
 """The most octets of blank lines that one step skips."""
 
 DEALT_OCTETS = 512 << 10
-"""How many octets of lines in the quick forms the compiled codec reads in one step: as a read has at most."""
+"""The octets of lines in the quick forms that the compiled codec reads in one step: as a read has at most."""
 
 Deal = Callable[[bytes, int, int], "tuple[list[tuple[bytes, Spans]], int, bool] | None"]
 """Takes the Publish lines from a position on, at most about N octets. Returns the messages that it
@@ -358,7 +358,7 @@ def reading_plain(lines: bytes, position: int) -> Turn:
     """Read lines in plain Python."""
     events = _Events()
     if not position:
-        # What is all alike makes one run, as far as it goes.
+        # Lines that are all alike make one run, as far as they go.
         while (end := lines.rfind(b"\n", position, position + ALIKE_OCTETS) + 1) > position:
             run = _uniform(lines[position:end])
             if run is None:

@@ -37,7 +37,7 @@ class SexpError(ValueError):
 # holds neither strings nor others is blank as well; `_end_of_block_comment` knows the rest of them.
 _BLANKS = rb'(?:[ \t\f\n]++|\r(?=\n|\Z)|;[^\r\n]*+|#\|[^#|"]*+\|#)*+'
 _KNOWN = rb"[()]|" + BARE + rb"|" + QUOTED + rb"|#;|#\|"
-# What is not known is taken whole, to the end of what is looked at.
+# An unknown token is taken whole, to the end of the octets that are examined.
 _TOKEN = re.compile(_BLANKS + rb"(" + _KNOWN + rb"|(?s:.)++|)")
 _IS_KNOWN = re.compile(_KNOWN)
 
@@ -52,9 +52,9 @@ _PAIRS = (b"#|", b"|#")
 _CARRIAGE, _LINE_FEED, _SEMICOLON, _QUOTE, _OPEN, _CLOSE, _NUMBER_SIGN = b'\r\n;"()#'
 
 TOKENS_CHUNK = 1 << 8
-"""How many octets are, where each may be a token."""
+"""The number of octets of one step, each of which may be a token."""
 
-# What may be wrong, in the order of the compiled codec's faults, from 1 on.
+# The faults, in the order of those of the compiled codec, from 1 on.
 _CARRIAGE_RETURN = "a carriage return stands before other octets of the line"
 _BAD_STRING = "a string has no end or a bad escape"
 _NEVER_BEGAN = "|# ends a comment that never began"

@@ -33,7 +33,7 @@ _LONG = 4096
 _LONGEST_ZONE = 64
 """The most octets after a fraction."""
 _PRECISION = 30
-"""How many digits of a fraction count: more than a float has."""
+"""The greatest number of digits of a fraction that count: more than a float has."""
 
 # Core's short names; every other name is a file of the time zone database.
 _ZONES = {
