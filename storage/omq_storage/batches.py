@@ -112,7 +112,7 @@ class Framed(Batch):
         return Block(topic, first, self.count, time, *self.stamped(topic, first), None, side)
 
     def stamped(self, topic: int, first: int) -> tuple[bytes, bytes]:
-        # Where the numbers are wrong, the plain function says what is.
+        # If the numbers are wrong, the plain function raises the exact error.
         return self.frames.stamped(topic, first) or codec.frames_of(topic, first, self.bodies())
 
     def part(self, begin: int, end: int) -> Batch:

@@ -50,7 +50,7 @@ TABLES = (*TABLES_OF_FORMAT_2, *TOPOLOGY_TABLES)
 
 MESSAGE_IDS_SKIPPED = 1 << 32
 TOPIC_IDS_SKIPPED = 1 << 16
-"""How many ids are skipped where it is unknown which ones were assigned."""
+"""The number of ids that are skipped where it is unknown which ones were assigned."""
 
 
 class StoreCatalogue:

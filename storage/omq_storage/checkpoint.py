@@ -64,7 +64,8 @@ CHECKPOINT = "checkpoint"
 _NO_BOOT = ""
 
 _MOST_HELD = 8
-"""How many snapshots are held at most while the checkpoint file cannot be written.  Each takes a reader slot.
+"""The greatest number of snapshots that are held while the checkpoint file cannot be written.  Each takes a
+reader slot.
 """
 
 

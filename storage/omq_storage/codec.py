@@ -16,7 +16,7 @@ COMPILED = False
 """Whether the compiled codec is in use, as the module `native`."""
 
 missing: str | None = None
-"""Why the compiled codec cannot be imported; None if it is in use or was not wanted."""
+"""The reason why the compiled codec cannot be imported; None if it is in use or was not wanted."""
 
 if os.environ.get("OMQ_PLAIN") != "1":
     try:

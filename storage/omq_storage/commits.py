@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from omq_storage._codec import StoreCommit
 
 TOPICS_AT_ONCE = 256
-"""For how many topics the codec makes the records in one step. It keeps the interpreter's lock meanwhile."""
+"""The number of topics for which the codec makes the records in one step. It keeps the interpreter's lock
+meanwhile.
+"""
 
 
 def put_commit(transaction: Writing, commit: "StoreCommit") -> None:

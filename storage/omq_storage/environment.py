@@ -77,7 +77,9 @@ ADDED_TABLES = (IDENTITY, *FRAGMENT_TABLES)
 """Tables that older stores may lack.  The next start adds them."""
 TABLES = (*TABLES_OF_FORMAT_1, *ADDED_TABLES)
 _PRODUCERS_FORGOTTEN = 4096
-"""How many producers one transaction forgets, at most: no other writer of the level waits long for it."""
+"""The greatest number of producers that one transaction forgets: no other writer of the level waits long for
+it.
+"""
 
 _REDUCTION = 64
 """The divisor of the limits of one transaction for a deletion that did not find room for the pages that it

@@ -36,7 +36,7 @@ class NameTaken(StoreError):
 
 
 class Limit(Enum):
-    """Which limit a full store has reached."""
+    """The limit that a full store has reached."""
 
     MAP = "map"
     """The map size with which the environment was opened."""

@@ -68,7 +68,7 @@ def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
     if len(heads) != count:
         raise ValueError(f"There are {len(heads)} heads for {count} messages.")
     if count == 1:
-        # Where messages come one by one, each is a block, and this takes half of the time.
+        # If messages come one by one, each is a block, and this takes half of the time.
         _check_size(len(heads[0]))
         return Heads(numbers.pair(0, len(heads[0])), heads[0]) if heads[0] else None
     head = common(heads)

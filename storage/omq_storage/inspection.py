@@ -24,7 +24,7 @@ from omq_storage.topics import TopicRecord
 _NO_LINEAGE = "it has lost which store it belongs to"
 
 MAX_REPORTED = 20
-"""How many faults of one file the report lists; it only counts the rest."""
+"""The greatest number of faults of one file that the report lists; it only counts the rest."""
 
 
 class RecordInterpreter(Protocol):

@@ -29,7 +29,7 @@ _TOPIC = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """Which messages exceed the age limit of retention.
+    """The messages that exceed the age limit of retention.
 
     A message is too old if its time is before ``time`` and its id is below ``time_below``, or if its id is
     below ``below``.  The ids are needed because the clock of the machine may be set back or forth.  A block
@@ -99,7 +99,7 @@ def missing_ids(extent: Extent, lost: range, position: int, following: int) -> t
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which messages of a round-robin topic are confirmed.
+    """The messages of a round-robin topic that are confirmed.
 
     ``cursor`` is the next id to give to a worker.  ``undone`` are the ids below it that are not confirmed.
     """

@@ -30,7 +30,7 @@ class Run(NamedTuple):
     step: int
     bits: int
     deliveries: int = 0
-    """How often the messages with these ids were delivered before."""
+    """The number of times that the messages with these ids were delivered before."""
 
     @property
     def lowest(self) -> int:
@@ -235,7 +235,9 @@ class ReturnedIds:
 
     @property
     def deliveries(self) -> int:
-        """How often the message with the lowest id was delivered before. The queue must not be empty."""
+        """The number of times that the message with the lowest id was delivered before. The queue must not be
+        empty.
+        """
         return self._heap[0].deliveries
 
     def add(self, runs: Iterable[Run]) -> None:

@@ -15,7 +15,7 @@ class TimedBlock(Protocol):
 
     @property
     def count(self) -> int:
-        """How many messages it has."""
+        """The number of its messages."""
 
     @property
     def time(self) -> int:
