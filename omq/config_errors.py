@@ -15,7 +15,7 @@ from msgspec import inspect
 from omq.printable import printable
 
 LONGEST_SHOWN = 60
-"""How many characters of a value are shown."""
+"""The greatest number of characters of a value that are shown."""
 
 _PATH = re.compile(r"\.(?P<name>[^.\[`]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 

@@ -59,7 +59,7 @@ class ConnectionRegistry:
         self._terminals: dict[Terminal, int] = {}
         self._next_id = 1
         self.served: Counter[Kind] = Counter()
-        """How many connections there are now."""
+        """The number of connections there are now, of each kind."""
         self.ended: defaultdict[Kind, EndedConnections] = defaultdict(EndedConnections)
         """The sums of the connections that have ended."""
         self._ends = LogThrottle.of_connections("connections ended")

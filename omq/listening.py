@@ -24,7 +24,7 @@ from omq.config import Config, parse_address
 from omq.systemd import PassedSockets
 
 BACKLOG = 0xFFFF
-"""How many connections may wait to be accepted; the system lowers it to its own limit."""
+"""The number of connections that may wait to be accepted; the system lowers it to its own limit."""
 
 
 class ListenError(Exception):

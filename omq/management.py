@@ -215,7 +215,9 @@ class QueueInfo(Struct, frozen=True):
     unacknowledged: int
     consumers: int
     oldest_ms: int | None
-    """How long the oldest unacknowledged message has been with a consumer; None if there is none."""
+    """The milliseconds since the oldest unacknowledged message was given to a consumer; None if there is
+    none.
+    """
     options: tuple[Change, ...]
     """The options that are set, by name."""
 

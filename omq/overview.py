@@ -24,16 +24,16 @@ from omq.terminals.connection.statistics import ConnectionStatistics
 log = logging.getLogger("omq.server")
 
 MOST_LINES = 100
-"""How many lines of the log are remembered."""
+"""The number of the last lines of the log that are remembered."""
 
 LONGEST_LINE = 1000
-"""How many octets of a line are remembered."""
+"""The greatest number of octets of a line that are remembered."""
 
 MOST_FURTHEST = 4
-"""How many subscriptions of a connection are shown: those that are the furthest behind."""
+"""The greatest number of subscriptions of a connection that are shown: those that are the furthest behind."""
 
 CHANNELS_A_STEP = 64
-"""How many subscriptions are looked at in one step."""
+"""The number of subscriptions that are examined in one step."""
 
 Open = tuple[Topic, Channel]
 

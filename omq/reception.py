@@ -58,7 +58,7 @@ class Reception:
         self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
         self.turned_away = self.strangers = self.defects = 0
-        """How many connections were turned away, had no terminal, and were ended by a defect."""
+        """The numbers of connections that were turned away, had no terminal, and were ended by a defect."""
         self._handshakes: set[trio.CancelScope] = set()
         # The connections whose client is not known yet, the oldest first.
         self._newcomers: dict[trio.CancelScope, None] = {}
@@ -70,12 +70,12 @@ class Reception:
 
     @property
     def handshakes(self) -> int:
-        """How many connections have not completed their first eight octets."""
+        """The number of connections that have not completed their first eight octets."""
         return len(self._handshakes)
 
     @property
     def newcomers(self) -> int:
-        """How many connections have no known client yet."""
+        """The number of connections without a known client."""
         return len(self._newcomers)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Which keys of the configuration a running server applies when it reads its file again."""
+"""The keys of the configuration that a running server applies when it reads its file again."""
 
 import msgspec
 

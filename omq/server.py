@@ -167,7 +167,7 @@ class Server:
 
     @property
     def loop_lag(self) -> Distribution:
-        """How long a task that could run had to wait for its turn, about once a second."""
+        """The times for which a task that could run waited for its turn, measured about once a second."""
         return self._lag.snapshot()
 
     async def _sweep_once(self) -> None:

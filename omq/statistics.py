@@ -11,7 +11,7 @@ class ServerStatistics(Struct, frozen=True):
     """A server. Its topics are in `Server.catalogue`, its connections are given by `Server.terminals`."""
 
     seconds: float
-    """How long ago it was started."""
+    """The number of seconds since it was started."""
     connections: int
     """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, `amqp_1_0`, `http`, and
     of those that are just ending."""
@@ -45,7 +45,7 @@ class ServerStatistics(Struct, frozen=True):
     undelivered: int
     """Messages to those so far that no consumer took, or for which there was no memory."""
     stalls: int
-    """How often so far a producer of AMQP 1.0 had used up its credit and got none."""
+    """The number of times so far that a producer of AMQP 1.0 had used up its credit and got none."""
     topics: int
     max_topics: int
     turned_away: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from outcome import Outcome
 
 RETRY_SECONDS = 0.1
-"""How long a call waits before it tries again to start a thread."""
+"""The number of seconds that a call waits before it tries again to start a thread."""
 
 TELL_SECONDS = 5.0
 """The shortest time between two log lines which say that no thread can be started."""

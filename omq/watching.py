@@ -46,7 +46,7 @@ class WriterInfo(Struct, frozen=True):
     failures: int
     """Failed commits so far."""
     refusal: bytes | None
-    """Why nothing is stored now; None if posts are stored."""
+    """The reason why nothing is stored now; None if posts are stored."""
 
 
 class ProtocolCount(Struct, frozen=True):
@@ -126,7 +126,7 @@ class TopicWatch(Struct, frozen=True):
     unconfirmed: int
     """Round-robin: messages that subscribers have and have not confirmed."""
     behind: int
-    """How many messages the slowest subscriber is behind."""
+    """The number of messages that the slowest subscriber is behind."""
     messages_in: int
     """Messages accepted so far."""
     octets_in: int
@@ -193,7 +193,7 @@ class ConnectionInfo(Struct, frozen=True):
     protocol: bytes
     encrypted: bool
     age: int
-    """How long ago it was accepted."""
+    """The number of milliseconds since it was accepted."""
     octets_in: int
     """Octets received so far."""
     octets_out: int
@@ -208,9 +208,9 @@ class ConnectionInfo(Struct, frozen=True):
     held: int
     """Octets of memory that are held for it."""
     stalled: int | None
-    """How long ago its client stopped reading; None if it reads."""
+    """The number of milliseconds since its client stopped reading; None if it reads."""
     slow: bytes | None
-    """Why it is slow; None if it is not."""
+    """The reason why it is slow; None if it is not."""
     furthest: tuple[SubscriptionInfo, ...]
     """The subscriptions that are the furthest behind, at most four."""
 

@@ -1,4 +1,4 @@
-"""Which bindings of an exchange a message matches: an index of the bindings for each exchange type.
+"""The bindings of an exchange that a message matches: an index of the bindings for each exchange type.
 
 An index has the destinations of all bindings of one exchange. The rules are those of RabbitMQ, on which its
 users rely where the specification is silent (AMQP 0-9-1 specification, section 3.1.3).
@@ -200,7 +200,9 @@ def _words_of_pattern(pattern: bytes) -> list[bytes]:
 
 X_MATCH = b"x-match"
 EXTENDED = b"x-"
-"""How the names of arguments begin that only the rules `all-with-x` and `any-with-x` match with headers."""
+"""The beginning of the names of arguments that only the rules `all-with-x` and `any-with-x` match with
+headers.
+"""
 
 
 class _Rule(Enum):

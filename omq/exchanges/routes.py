@@ -19,10 +19,10 @@ from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import read_table
 
 MOST_KEPT = 8 << 20
-"""How many octets the kept routes may take, about."""
+"""The approximate number of octets that the kept routes may take."""
 
 OCTETS_OF_ROUTE = 300
-"""What a route takes besides its names and topics, about."""
+"""The approximate octets of memory for a route, besides its names and topics."""
 
 MOST_HEADERS = 1024
 """The longest headers table in octets for which a route is kept."""

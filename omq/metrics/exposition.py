@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from omq.drivers.slices import Slices
 
 SAMPLES = 32
-"""How many samples are written in one step."""
+"""The number of samples that are written in one step."""
 
 _END = b"# EOF\n"
 

@@ -14,7 +14,7 @@ from omq.drivers.statistics import NodeStatistics
 from omq.metrics.source import MetricsSource
 
 MOST_NODES = 1000
-"""How many nodes have series: those that have existed for the longest time."""
+"""The greatest number of nodes with series: those that have existed for the longest time."""
 
 _COUNTERS = (
     ("omq_direct_node_received_messages", "Messages that producers sent to the node."),

@@ -99,7 +99,8 @@ class ServerMetrics:
         return families
 
     async def _connections(self, slices: Slices) -> ConnectionSums:
-        # What ended comes first: a connection that ends meanwhile is among the open ones then.
+        # Connections that have ended come first: a connection that ends meanwhile is among the open ones
+        # then.
         ended = dict.fromkeys(PROTOCOLS.values(), EndedConnections())
         for kind, sums in self._source.ended.items():
             ended[PROTOCOLS[kind]] = ended[PROTOCOLS[kind]].plus(sums)

@@ -50,7 +50,7 @@ class MetricsSource(Protocol):
 
     @property
     def loop_lag(self) -> Distribution:
-        """How long a task that could run had to wait for its turn, about once a second."""
+        """The times for which a task that could run waited for its turn, measured about once a second."""
 
     @property
     def is_stopping(self) -> bool:

@@ -17,7 +17,7 @@ from omq.metrics.source import MetricsSource
 from omq.model import Topic
 
 MOST_TOPICS = 1000
-"""How many topics have series of their own."""
+"""The greatest number of topics with series of their own."""
 
 OTHERS = ""
 """The label of the sum of the others: no topic has an empty name."""
@@ -55,7 +55,7 @@ class _Seen:
     label: str | None
     """None for a topic among the others."""
     base: Numbers = _NOTHING
-    """What the topic had before it got this driver, with other types."""
+    """The counters of the topic before it got this driver, with other types."""
     shown: Numbers = _NOTHING
 
 
