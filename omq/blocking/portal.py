@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 import trio
@@ -34,6 +34,9 @@ ABANDON_SECONDS = 1.0
 """The number of seconds that a program that ends waits for a client that it has not closed. The client itself
 gives up sending its queue earlier.
 """
+
+SIGNAL_SECONDS = 0.5
+"""How often the main thread looks for signals while it waits for a call."""
 
 
 class TaskResult(Generic[T]):
@@ -62,9 +65,15 @@ class TaskResult(Generic[T]):
 
     def wait(self) -> None:
         """Wait until the outcome is known."""
+        # Python runs the handler of a signal in the main thread. It does not see a signal that arrives just
+        # before that thread blocks.
+        seconds = SIGNAL_SECONDS if threading.current_thread() is threading.main_thread() else None
         try:
-            if not self.is_known:
-                self._known.get()
+            while not self.is_known:
+                try:
+                    self._known.get(timeout=seconds)
+                except Empty:
+                    pass
         finally:
             if self.is_known:
                 self._known.put(None)  # for the next thread that waits
@@ -95,8 +104,7 @@ class Portal:
         as KeyboardInterrupt, cancels the call. Raises ConnectionLost when the portal is closed.
         """
         call = _Call(partial(function, *arguments))
-        self._loop.start(call)
-        return self._loop.result_of(call, call.result)
+        return self._loop.run(call, call.result)
 
     def call_within(
         self,
@@ -115,8 +123,7 @@ class Portal:
     def enter(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> "Entered[T]":
         """Make and enter an asynchronous context manager, in a task that lasts until `leave`."""
         entered = Entered(make)
-        self._loop.start(entered)
-        self._loop.result_of(entered, entered.value)
+        self._loop.run(entered, entered.value)
         return entered
 
     def leave(self, entered: "Entered[T]", *, whole: bool) -> None:
@@ -150,6 +157,7 @@ class _Task(ABC, Generic[T]):
     def __init__(self) -> None:
         self.result: TaskResult[T] = TaskResult()
         self.scope = trio.CancelScope()
+        self.is_started = False
         self._thread = threading.current_thread()
 
     async def run(self) -> None:
@@ -251,20 +259,49 @@ class _Loop:
         """Whether this process was forked from the one that has the thread."""
         return self._process != os.getpid()
 
-    def start(self, task: _Task[T]) -> None:
-        """Start a task. Raises ConnectionLost when the loop has ended."""
+    def run(self, task: _Task[Any], outcome: TaskResult[T]) -> T:
+        """Start a task, and wait for an outcome of it, as `result_of` does. An interrupt may come at any
+        point of this. Raises ConnectionLost when the loop has ended.
+        """
         if self.is_of_another_process:
             raise RuntimeError("this client belongs to the process that connected it: connect after a fork")
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of a client cannot call the client: it would wait for itself")
-        self.soon(self._start, task)
+        try:
+            self.soon(self._start, task)
+            outcome.wait()
+        except ConnectionLost:  # of `soon`
+            raise
+        except BaseException:
+            self._interrupt(task)
+            raise
+        return self._get(outcome)
 
-    def _start(self, task: _Task[T]) -> None:
+    def _start(self, task: _Task[Any]) -> None:
         # In the loop's thread.
         if self._ended:
             task.fail(_closed())
         else:
+            task.is_started = True
             self._nursery.start_soon(task.run)
+
+    def _interrupt(self, task: _Task[Any]) -> None:
+        """Cancel a task because the thread that waits for it is interrupted, as by Ctrl-C; wait for its end.
+
+        Otherwise it could take a message for which another call waits.
+        """
+        try:
+            self.soon(self._cancel, task)
+        except ConnectionLost:
+            return  # the loop has ended, and the task with it
+        task.result.wait()
+
+    def _cancel(self, task: _Task[Any]) -> None:
+        # In the loop's thread. A thread may be interrupted before it has started its task.
+        if task.is_started:
+            task.scope.cancel()
+        elif not task.result.is_known:
+            task.fail(_closed())
 
     def soon(self, function: Callable[[Unpack[Arguments]], object], *arguments: *Arguments) -> None:
         """Call a function in the loop's thread, without waiting. Raises ConnectionLost when it has ended."""
@@ -274,14 +311,16 @@ class _Loop:
             _end_with_program()
             raise _closed() from None
 
-    def result_of(self, task: "_Task[Any]", outcome: TaskResult[T]) -> T:
+    def result_of(self, task: _Task[Any], outcome: TaskResult[T]) -> T:
         """Wait for an outcome. If this is interrupted, cancel the task, and wait for its end."""
         try:
             outcome.wait()
-        except BaseException:  # of this thread, as by Ctrl-C
-            self.soon(task.scope.cancel)
-            task.result.wait()
+        except BaseException:
+            self._interrupt(task)
             raise
+        return self._get(outcome)
+
+    def _get(self, outcome: TaskResult[T]) -> T:
         try:
             return outcome.get()
         except ConnectionLost:

@@ -187,14 +187,18 @@ def test_many_clients_end_with_the_program(url: str) -> None:
         assert program.end() == (0, "")
 
 
-def test_interrupts_at_any_moment_leave_the_client_usable(url: str) -> None:
-    text = """
+ALARM = """
 import itertools
 def interrupt(*signal):
     if armed:
         raise KeyboardInterrupt
 armed = False
 signal.signal(signal.SIGALRM, interrupt)
+"""
+
+
+def test_interrupts_at_any_moment_leave_the_client_usable(url: str) -> None:
+    text = """
 for microseconds in itertools.islice(itertools.cycle(range(20, 400)), 1500):
     try:
         try:
@@ -208,8 +212,29 @@ for microseconds in itertools.islice(itertools.cycle(range(20, 400)), 1500):
 print(client.ping() > 0, flush=True)
 client.close()
 """
-    with Program(url, text) as program:
+    with Program(url, ALARM + text) as program:
         assert program.end() == (0, "True\n")
+
+
+def test_interrupts_at_any_moment_of_receive_lose_no_message(url: str, topic: str) -> None:
+    text = f"""
+messages = client.subscribe({topic!r})
+for number, microseconds in enumerate(itertools.islice(itertools.cycle(range(2, 100)), 300)):
+    try:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
+            messages.receive()
+        finally:
+            armed = False
+    except KeyboardInterrupt:
+        armed = False
+    client.publish({topic!r}, b"%d" % number)
+    assert messages.receive(timeout={SECONDS / 2}).body == b"%d" % number
+client.close()
+"""
+    with Program(url, ALARM + text) as program:
+        assert program.end() == (0, "")
 
 
 def test_a_forked_process_leaves_the_block_of_a_client(url: str, topic: str) -> None:
