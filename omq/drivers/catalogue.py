@@ -143,9 +143,9 @@ class Catalogue:
     def drivers(self) -> list[Driver]:
         """Return all drivers in the order of their topics' ids."""
         # Topics are opened and created in this order, and a replaced driver keeps its place. But ids of
-        # ephemeral topics are reserved before they are used.
+        # ephemeral topics, which have no records, are reserved before they are used.
         drivers = list(self._drivers.values())
-        if len(self._ephemeral):
+        if len(drivers) > len(self._records):
             drivers.sort(key=lambda driver: driver.topic.id)
         return drivers
 

@@ -36,11 +36,7 @@ class EphemeralQueues:
         self._quota = quota
         self._reserve = reserve
         self._deleted = deleted
-        self._count = 0
         self._ids = iter(range(0))
-
-    def __len__(self) -> int:
-        return self._count
 
     async def create(
         self, name: bytes, options: QueueOptions, owner: Ownership | None, admit: Admit | None
@@ -57,7 +53,6 @@ class EphemeralQueues:
         driver = self._factory.create_unrecorded(Topic(id, name), Delivery.ROUND_ROBIN, lifetime, options)
         assert isinstance(driver, QueueDriver)
         self._drivers[name] = driver
-        self._count += 1
         self._quota.created(id, released)
         if own is not None:
             own.add(id, partial(self.delete, driver))
@@ -76,7 +71,6 @@ class EphemeralQueues:
         if self._drivers.get(driver.topic.topic) is not driver:
             return
         del self._drivers[driver.topic.topic]
-        self._count -= 1
         if driver.lifetime.owner is not None:
             driver.lifetime.owner.discard(driver.topic.id)
         self._quota.deleted(driver.topic.id)
