@@ -16,7 +16,8 @@ SECONDS = 60
 REFUSED = "channel.close 406 PRECONDITION_FAILED (50,10)"
 HOUR = 3_600_000
 MOST_OCTETS = 5_000_000
-"""The limit of the configuration here."""
+MOST_MS = 5_400_250
+"""The limits of the configuration here."""
 
 
 async def kept(server: RunningServer, name: str) -> tuple[int | None, int | None]:
@@ -68,7 +69,9 @@ def test_other_queues_have_no_age(kind: str, broker: Broker) -> None:
 
 
 async def test_limits_of_a_stream_survive_a_restart(tmp_path: Path) -> None:
-    (tmp_path / "omq.toml").write_text(f"retention_bytes = {MOST_OCTETS}\n")
+    (tmp_path / "omq.toml").write_text(
+        f"retention_bytes = {MOST_OCTETS}\nretention_seconds = {MOST_MS / 1000}\n"
+    )
     options = ("--config", tmp_path / "omq.toml", "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
     with running_server(*options) as server:
         broker = Broker(("127.0.0.1", server.port))
@@ -81,9 +84,9 @@ async def test_limits_of_a_stream_survive_a_restart(tmp_path: Path) -> None:
         broker.close()
     with running_server(*options) as server:
         assert await kept(server, "both") == (4000, HOUR)
-        assert await kept(server, "age") == (MOST_OCTETS, 2 * HOUR)
-        assert await kept(server, "much") == (MOST_OCTETS, None)
-        assert await kept(server, "plain") == (MOST_OCTETS, None)
+        assert await kept(server, "age") == (MOST_OCTETS, MOST_MS)
+        assert await kept(server, "much") == (MOST_OCTETS, MOST_MS)
+        assert await kept(server, "plain") == (MOST_OCTETS, MOST_MS)
         broker = Broker(("127.0.0.1", server.port))
         ok = "queue.declare-ok messages=0 consumers=0"
         agreements: list[dict[str, Any]] = [{}, {"x_max_age": "60m"}, {"x_max_length_bytes": 4000}]

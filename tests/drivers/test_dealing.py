@@ -15,6 +15,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import (
     ACCEPTED,
+    LITTLE_OCTETS,
     Channel,
     CreditKind,
     EndReason,
@@ -190,6 +191,22 @@ async def test_messages_in_the_store_dealt_to_a_worker_go_to_others(
             found.append(piece.message)
             second.written(1)
         assert sorted(found) == wanted
+
+
+async def test_after_a_stall_in_a_message_of_a_block_its_next_piece_is_small(tmp_path: Path) -> None:
+    """Until the client takes its pieces quickly again."""
+    size = 5 * LITTLE_OCTETS
+    async with stored(tmp_path, {1: [bytes(size)] * 2}) as (_, driver):
+        channel = await worker(driver)
+        assert isinstance(await next_of(channel), Messages)
+        channel.written(0, 10)  # the client stalled in the first message
+        small = await channel.take()
+        assert isinstance(small, Piece)
+        assert (small.message, small.begin, len(small.octets)) == (1, 10, LITTLE_OCTETS)
+        channel.written(0, 10 + LITTLE_OCTETS)
+        rest = await channel.take()
+        assert isinstance(rest, Piece)
+        assert rest.begin + len(rest.octets) == size
 
 
 @pytest.mark.parametrize("credit", [None, 1])

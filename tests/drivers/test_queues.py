@@ -439,6 +439,23 @@ async def test_consumers_share_a_window(drivers: Drivers, options: QueueOptions)
         client.close()
 
 
+@EITHER
+async def test_consumers_that_share_no_window_any_more_take_turns(
+    drivers: Drivers, options: QueueOptions
+) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    window = SharedWindow(3)
+    clients = [consumer(queue, 100), consumer(queue, 100)]
+    for shared in (window, None):
+        for client in clients:
+            assert isinstance(client.channel, RoundRobinChannel)
+            client.channel.share(shared)
+    await post(queue, *(b"%d" % number for number in range(6)))
+    assert await read(*clients) == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+    for client in clients:
+        client.close()
+
+
 @pytest.mark.parametrize(
     ("options", "takes_fragments"),
     [

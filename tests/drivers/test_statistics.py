@@ -1,5 +1,6 @@
 """The statistics of drivers, channels and writers say what happened, and asking for them changes nothing."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,24 @@ async def test_a_writer_counts_its_commits(tmp_path: Path) -> None:
         assert second.commit_seconds == first.commit_seconds + second.last_commit_seconds
         assert (second.waiting_posts, second.waiting_octets) == (0, 0)
         assert drivers.catalogue.writers[Level.WEAK].statistics().commits == 0
+
+
+async def test_a_writer_counts_no_more_time_than_passed(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.declare(STRONG)
+        for _ in range(3):
+            await post(driver, b"1")
+        found = drivers.catalogue.writers[Level.STRONG].statistics()
+        weak = drivers.catalogue.writers[Level.WEAK]
+        await weak.checkpoint()
+        checkpoints = weak.statistics().checkpoint_times
+    passed = time.perf_counter() - began
+    assert found.commits == sum(found.commit_times.counts) == 3
+    # The thread of a commit counts its time, too: without that of its start and its end.
+    assert 0 < found.commit_times.seconds <= found.commit_seconds <= passed
+    assert sum(checkpoints.counts) == 1
+    assert 0 < checkpoints.seconds <= passed
 
 
 async def test_posts_that_wait_for_a_commit_are_counted(tmp_path: Path) -> None:

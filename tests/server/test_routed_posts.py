@@ -89,6 +89,21 @@ async def test_rounds_of_many_topics_are_stored_and_sent(
             assert await replayed(host, topic, rounds) == expected[topic]
 
 
+async def test_a_writer_counts_no_more_time_than_passed(tmp_path: Path, commits: list[int]) -> None:
+    began = time.perf_counter()
+    async with serving(tmp_path / "store") as host:
+        client = await host.connect()
+        await declare(client, TOPICS[:2], b"(Persistent Weak)")
+        for turn in range(3):
+            await client.send(b"".join(publish(topic, [b"%d" % turn]) for topic in TOPICS[:2]))
+            await client.confirm(turn)
+        (weak,) = (each for each in host.server.statistics().writers if each.level is Level.WEAK)
+    passed = time.perf_counter() - began
+    assert weak.commits == sum(weak.commit_times.counts) == len(commits) == 3
+    # The thread of a commit counts its time, too: without that of its start and its end.
+    assert 0 < weak.commit_times.seconds <= weak.commit_seconds <= passed
+
+
 async def test_short_and_long_messages_of_a_topic_keep_their_order(
     tmp_path: Path, commits: list[int]
 ) -> None:
