@@ -87,7 +87,8 @@ class Consumer:
     def start(self) -> None:
         """Allow messages: the client is about to be told the tag, so they may follow."""
         self._started = True
-        self.wake()
+        if self.channel is not None and self.channel.ready():  # without messages it must not stand in a line
+            self.wake()
 
     def pause(self, paused: bool) -> None:
         """Turn the flow of messages off or on."""
