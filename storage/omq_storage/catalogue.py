@@ -148,31 +148,9 @@ class StoreCatalogue:
         Its id is the next one, from 0 to 2^31 - 1.  No id is used twice, not even after ``delete``.  Raises
         NameTaken, StoreFull, and StoreError when all ids were used.
         """
+        record = TopicRecord(0, name, delivery, persistence, declared, reserved, retention=retention)
         with self._lock:
-            if name in self._ids:
-                raise NameTaken(f"There is a topic {name!r} already.")
-            if queue is None:
-                self._reopen_after_panic()
-            else:
-                self._prepare_topology()
-            with self._database.writing() as transaction:
-                (topic,) = take_ids(transaction, 1)
-                record = TopicRecord(
-                    id=topic,
-                    name=name,
-                    delivery=delivery,
-                    persistence=persistence,
-                    declared=declared,
-                    reserved=reserved,
-                    retention=retention,
-                )
-                put_topic(transaction, record)
-                if queue is not None:
-                    put_queue(transaction, topic, queue)
-            self._keep(record)
-            if queue is not None:
-                self._topology.queues[topic] = queue
-            return record
+            return self._create(record, [name], queue)[0]
 
     def create_many(
         self, names: Sequence[bytes], delivery: str, persistence: str, declared: bool, *, reserved: int = 0
@@ -181,29 +159,33 @@ class StoreCatalogue:
 
         Raises as ``create`` does; then none is created.
         """
+        record = TopicRecord(0, b"", delivery, persistence, declared, reserved)
         with self._lock:
-            taken = [name for name, count in Counter(names).items() if count > 1 or name in self._ids]
-            if taken:
-                raise NameTaken(f"There is a topic {taken[0]!r} already.")
+            return self._create(record, names)
+
+    def _create(
+        self, like: TopicRecord, names: Sequence[bytes], queue: bytes | None = None
+    ) -> list[TopicRecord]:
+        """Create topics whose records differ from ``like`` in their ids and names."""
+        taken = [name for name, count in Counter(names).items() if count > 1 or name in self._ids]
+        if taken:
+            raise NameTaken(f"There is a topic {taken[0]!r} already.")
+        if queue is None:
             self._reopen_after_panic()
-            with self._database.writing() as transaction:
-                topics = take_ids(transaction, len(names))
-                records = [
-                    TopicRecord(
-                        id=topic,
-                        name=name,
-                        delivery=delivery,
-                        persistence=persistence,
-                        declared=declared,
-                        reserved=reserved,
-                    )
-                    for topic, name in zip(topics, names, strict=True)
-                ]
-                for record in records:
-                    put_topic(transaction, record)
+        else:
+            self._prepare_topology()
+        with self._database.writing() as transaction:
+            topics = take_ids(transaction, len(names))
+            records = [replace(like, id=topic, name=name) for topic, name in zip(topics, names, strict=True)]
             for record in records:
-                self._keep(record)
-            return records
+                put_topic(transaction, record)
+                if queue is not None:
+                    put_queue(transaction, record.id, queue)
+        for record in records:
+            self._keep(record)
+            if queue is not None:
+                self._topology.queues[record.id] = queue
+        return records
 
     def reserve_topics(self, count: int) -> range:
         """Reserve ids for topics without a record, and return them.  No other topic gets them, ever.
