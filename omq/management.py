@@ -95,6 +95,26 @@ def problem_of(change: Change) -> str | None:
     return None
 
 
+class ExchangeFields(Struct, frozen=True):
+    """The values of an exchange, in requests and answers."""
+
+    name: bytes
+    type: bytes
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    alternate: bytes | None
+
+
+class BindingFields(Struct, frozen=True):
+    """The values of a binding, in requests and answers."""
+
+    source: bytes
+    destination: Destination
+    key: bytes
+    arguments: tuple[Argument, ...]
+
+
 # -- requests -----------------------------------------------------------------------------------------------
 
 
@@ -116,31 +136,20 @@ class ListBindings(Struct, frozen=True):
     first: int
 
 
-class DeclareExchange(Struct, frozen=True):
-    name: bytes
-    type: bytes
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    alternate: bytes | None
+class DeclareExchange(ExchangeFields, frozen=True):
+    """Make an exchange, or check the values of the one that exists."""
 
 
 class DeleteExchange(Struct, frozen=True):
     name: bytes
 
 
-class Bind(Struct, frozen=True):
-    source: bytes
-    destination: Destination
-    key: bytes
-    arguments: tuple[Argument, ...]
+class Bind(BindingFields, frozen=True):
+    """Make a binding unless there is one with these values."""
 
 
-class Unbind(Struct, frozen=True):
-    source: bytes
-    destination: Destination
-    key: bytes
-    arguments: tuple[Argument, ...]
+class Unbind(BindingFields, frozen=True):
+    """Delete the binding with these values."""
 
 
 class Purge(Struct, frozen=True):
@@ -222,24 +231,12 @@ class QueueInfo(Struct, frozen=True):
     """The options that are set, by name."""
 
 
-class ExchangeInfo(Struct, frozen=True):
+class ExchangeInfo(ExchangeFields, frozen=True):
     """One exchange."""
 
-    name: bytes
-    type: bytes
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    alternate: bytes | None
 
-
-class BindingInfo(Struct, frozen=True):
+class BindingInfo(BindingFields, frozen=True):
     """One binding."""
-
-    source: bytes
-    destination: Destination
-    key: bytes
-    arguments: tuple[Argument, ...]
 
 
 class MessageInfo(Struct, frozen=True):
