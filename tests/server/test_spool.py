@@ -250,6 +250,34 @@ async def test_a_full_spool_delays_publishers_for_a_while_and_then_the_oldest_ar
     assert FULL + "it has reached its limit" in caplog.messages
 
 
+async def test_a_full_spool_delays_publishers_as_long_as_a_slower_subscriber_reads(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It gets everything, although the others could have it long before."""
+    bodies, part = [body(number) for number in range(COUNT)], COUNT // 80
+    async with serving(store, **{**SETTINGS, "spool_bytes": MIB}) as host, trio.open_nursery() as nursery:
+        publisher = await declared(host)
+        slower, slower_numbers = await subscribed(host, receive_octets=4096)
+        quick, numbers = await subscribed(host)
+        nursery.start_soon(read_all, quick, numbers, bodies)
+        nursery.start_soon(publish_all, publisher, bodies)
+        for begin in range(0, COUNT, part):
+            await trio.sleep(0.01)  # it is slow
+            await read_all(slower, slower_numbers, bodies[begin : begin + part], begin + 1)
+    assert FULL + "it has reached its limit" in caplog.messages
+
+
+async def test_a_full_spool_delays_nobody_for_a_stalled_subscriber(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although it is not left behind yet, publishers go on without it."""
+    settings = {**SETTINGS, "spool_bytes": MIB, "stall_seconds": 0.05, "spool_seconds": 10 * PATIENCE}
+    async with serving(store, **settings) as host:
+        await overflow(host)
+        assert spool(host).written > 0
+    assert caplog.messages == [FULL + "it has reached its limit"]
+
+
 async def test_the_spool_leaves_the_reserve_of_the_disk_free(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
