@@ -22,7 +22,7 @@ QUOTED = rb'"[^"\\]*+(?:' + ESCAPE + rb'[^"\\]*+)*+"'
 CHUNK = 4 << 10
 """The number of octets of a string, an atom or a comment that are read in one step in plain Python."""
 
-STEP = 32 << 10
+STEP = 16 << 10
 """The number of octets that the compiled codec reads in one step."""
 
 _ESCAPED = re.compile(rb"\\(?:([0-9]{3})|x(..)|(\r?\n[ \t]*+)|(.))", re.DOTALL)

@@ -94,26 +94,27 @@ _PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t
 _TOPIC = re.compile(rb"(" + QUOTED + rb"|" + BARE + rb'(?=[ \t\f"]))')
 
 
+PART_OCTETS = 16 << 10
+"""The octets of an incomplete line that are collected in one part. More at once are a part of their own."""
+
+
 class LineReader:
     """Splits received octets into lines, and parses them. A line has at most `max_line` octets and a line
     feed.
     """
 
-    __slots__ = ("_closed", "_held", "_max_line")
+    __slots__ = ("_closed", "_max_line", "_parts", "buffered")
 
     def __init__(self, max_line: int) -> None:
         self._max_line = max_line
-        self._held = bytearray()
-        self._closed = False
-
-    @property
-    def buffered(self) -> int:
+        self._parts: list[bytes | bytearray] = []
+        self.buffered = 0
         """The number of held octets of an incomplete line."""
-        return len(self._held)
+        self._closed = False
 
     def drop(self) -> None:
         """Drop the incomplete line. Do not feed the reader after that."""
-        self._held = bytearray()
+        self._taken()
         self._closed = True
 
     def feed(self, data: bytes) -> list[Event]:
@@ -137,31 +138,49 @@ class LineReader:
         # Only the new octets are searched, and the held ones joined once, when their line is complete.
         end = data.rfind(b"\n") + 1
         if not end:
-            self._held += data
+            self._hold(data)
         else:
-            held = len(self._held)
+            held = self.buffered
             if held > LONG_LINE:
                 yield []  # to receive the octets took the first step
-            lines = b"".join((self._held, memoryview(data)[:end])) if held else data[:end]
-            self._held = bytearray(data[end:])
+            lines = b"".join((*self._taken(), memoryview(data)[:end])) if held else data[:end]
+            self._hold(data[end:])
             if held > LONG_LINE:
                 yield []  # to copy it takes most of a step
             start = _find_longer(lines, self._max_line) if len(lines) > self._max_line else None
             if start is not None:
-                self._held = bytearray(lines[start:])
+                self._taken()
+                self._hold(lines[start:])
                 lines = lines[:start]
             position = 0
             while position < len(lines):
                 events, position = yield from _pausing(_events(lines, position, deal))
                 yield events
-        if len(self._held) > self._max_line:
+        if self.buffered > self._max_line:
             yield self._refuse_held()
+
+    def _hold(self, data: bytes) -> None:
+        """Hold octets of an incomplete line. Large parts are not copied before the line is complete; small
+        ones are collected, because each object takes memory.
+        """
+        self.buffered += len(data)
+        if len(data) >= PART_OCTETS:
+            self._parts.append(data)
+        elif self._parts and isinstance(last := self._parts[-1], bytearray) and len(last) < PART_OCTETS:
+            last += data
+        elif data:
+            self._parts.append(bytearray(data))
+
+    def _taken(self) -> list[bytes | bytearray]:
+        """Take the parts of the incomplete line."""
+        parts, self._parts, self.buffered = self._parts, [], 0
+        return parts
 
     def _refuse_held(self) -> list[Event]:
         # The longest name is there, however it is written; and no more than when the octets come one by one,
         # so that the sentence is the same.
-        head = bytes(self._held[: min(2048, self._max_line + 1)])
-        self._held = bytearray()
+        most = min(2048, self._max_line + 1)
+        head = b"".join(part[:most] for part in self._taken())[:most]
         self._closed = True
         what = f"the line has more than {self._max_line} octets"
         publish = _PUBLISH.match(head)
@@ -348,6 +367,8 @@ def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> T
             position = received.end()
             continue
         end = lines.index(b"\n", position)
+        if end - position > LONG_LINE:
+            yield  # to search and to copy it takes most of a step
         yield from events.adding(lines[position:end])
         position = end + 1
         slow += 1
