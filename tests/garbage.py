@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from omq.drivers.broadcast_channel import BroadcastChannel
-from omq.drivers.direct import DirectChannel, DirectNode
+from omq.drivers.direct import DirectNode
+from omq.drivers.direct_channel import DirectChannel
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.protocol.amqp_1_0.connection import AmqpConnection

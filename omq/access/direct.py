@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from omq.access.rights import Right
 from omq.access.session import Release, Session
-from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Done, NodeConsumer, NodeProducer
+from omq.drivers.direct import DirectNode, DirectTotals, NodeProducer
+from omq.drivers.direct_channel import DirectChannel, Done, NodeConsumer
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED

@@ -3,7 +3,8 @@
 import pytest
 
 from omq.drivers.budget import Budget
-from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals
+from omq.drivers.direct import DirectNode, DirectTotals
+from omq.drivers.direct_channel import DirectChannel
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer
 from omq.drivers.reasons import Refused

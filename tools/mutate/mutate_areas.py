@@ -100,10 +100,13 @@ DRIVERS = Area(
         "consumers.py": QUEUES,
         "dead_lettering.py": (*QUEUES, *_drivers("spilling")),
         "dead_letters.py": QUEUES,
-        "direct.py": (
-            *_drivers("direct_nodes"),
-            *_server("amqp_1_0_nodes", "amqp_1_0_relay", "amqp_1_0_statistics"),
-        ),
+        **{
+            f"{name}.py": (
+                *_drivers("direct_nodes"),
+                *_server("amqp_1_0_nodes", "amqp_1_0_relay", "amqp_1_0_statistics"),
+            )
+            for name in ("direct", "direct_channel")
+        },
         "queue_expiry.py": (*_drivers("queue_expiry"), *QUEUES),
         "ephemeral_queues.py": QUEUES,
         "expiring.py": (*_drivers("queue_expirations"), *QUEUES),

@@ -5,7 +5,8 @@ from functools import partial
 from typing import assert_never
 
 from omq.access.direct import Direct
-from omq.drivers.direct import DirectChannel, DirectNode, Done
+from omq.drivers.direct import DirectNode
+from omq.drivers.direct_channel import DirectChannel, Done
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Accepted, Modified, Octets, Outcome, Rejected, Released
 from omq.protocol.amqp_1_0 import events, performatives, serials, stored
