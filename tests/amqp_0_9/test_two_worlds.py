@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from server.amqp_1_0_peer import opened, text
+from server.amqp_1_0_peer import Peer, condition, data, opened, text
 from server_command import RunningServer, running_server
 
 from omq.client import FromBeginning, Persistent, Properties, Sync, connect
@@ -15,7 +15,7 @@ from omq.model import Delivery
 from omq.protocol.amqp_1_0 import sections, types
 from omq.protocol.amqp_1_0.performatives import Detach
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.types import List, Map, Symbol, Value
+from omq.protocol.amqp_1_0.types import NULL, List, Map, Symbol, Value
 
 from .broker import Broker
 from .raw_client import Client, until
@@ -24,6 +24,7 @@ from .wire import (
     ack,
     bind,
     bind_by,
+    cancel,
     consume,
     declare_exchange,
     declare_queue,
@@ -162,6 +163,47 @@ async def test_a_dead_letter_of_amqp_1_0_keeps_its_properties(server: RunningSer
                 assert letter.properties == {"message_id": "id", "correlation_id": "related"}
                 assert headers["color"] == "S:red"
                 assert [each["queue"] for each in headers["x-death"]] == [f"S:{name}" for name in died_in]
+
+
+async def refused(peer: Peer, queue: str, handle: int) -> str:
+    """Attach a consumer that is refused, and detach it. Return the condition."""
+    assert (await peer.receiver(queue, handle)).source == NULL
+    told = condition(await peer.until(Detach))
+    await peer.say(Detach(handle, closed=True))
+    return told
+
+
+async def test_a_queue_of_another_connection_is_locked_for_consumers_of_amqp_1_0(
+    server: RunningServer, broker: Broker
+) -> None:
+    """Its producers are welcome, and it ends with its connection."""
+    client = broker.channel()
+    client.said(declare_queue(1, "exclusive.own", exclusive=1), consume(1, "exclusive.own", no_ack=1))
+    with trio.fail_after(SECONDS):
+        async with opened(server.port) as peer:
+            assert await refused(peer, "exclusive.own", 1) == "amqp:resource-locked"
+            await peer.sender("exclusive.own", 2)
+            await peer.accepted(await peer.publish(data(b"a reply"), 2))
+            assert client.bodies(1) == [b"a reply"]
+            client.close()
+            await peer.publish(data(b"too late"), 2)
+            assert condition(await peer.until(Detach)) == "amqp:resource-deleted"
+
+
+async def test_a_consumer_that_has_a_queue_alone_locks_it(server: RunningServer, broker: Broker) -> None:
+    """Until it is cancelled; and while there is one of AMQP 1.0, none of AMQP 0-9-1 has the queue alone."""
+    client = broker.channel()
+    client.said(declare_queue(1, "alone"), consume(1, "alone", "c", exclusive=1))
+    with trio.fail_after(SECONDS):
+        async with opened(server.port) as peer:
+            assert await refused(peer, "alone", 1) == "amqp:resource-locked"
+            client.call(cancel(1, "c"))
+            await peer.receiver("alone", 1, credit=1)
+            await peer.sender("alone", 2)
+            await peer.publish(data(b"x"), 2)
+            assert (await peer.message()).octets == data(b"x")
+            told = client.said(consume(1, "alone", "c", exclusive=1))
+            assert told == "channel.close 403 ACCESS_REFUSED (60,20)"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
