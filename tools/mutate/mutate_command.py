@@ -14,7 +14,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from mutate_areas import AREAS, Area
+from mutate_area import Area
+from mutate_areas import AREAS
 from mutate_mutants import Mutant, sample
 from mutate_survey import Survey
 from mutate_trial import CannotRun, Copy, Outcome, Trial
