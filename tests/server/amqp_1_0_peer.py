@@ -224,7 +224,7 @@ class Peer:
         """State the credit of a link. The client has seen `count` messages of it."""
         await self.say(Flow(0, 1 << 20, 0, 1 << 20, handle, count, credit, drain=drain))
 
-    async def sender(self, address: str, handle: int = 1, **fields: object) -> Attach:
+    async def sender(self, address: str | None, handle: int = 1, **fields: object) -> Attach:
         """Attach a link on which the client sends, and wait for the credit."""
         name = f"sender-{handle}"
         said = Attach(

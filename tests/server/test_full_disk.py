@@ -1,7 +1,5 @@
 """A disk that the store itself has filled: what is deleted makes room, also after a restart."""
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,23 +13,11 @@ from omq_storage.levels import Level
 from omq_storage.reserved_space import SPARE_FILE, SPARE_OCTETS
 from omq_storage.store import Store
 
+from .conftest import DISK_OCTETS
 from .conversation import PERSISTENCES, Conversation, eventually, publish, serving
 
-DISK_OCTETS = 16 << 20
 KEPT = {name: persistence for name, persistence in PERSISTENCES.items() if name != "Transient"}
 NOON = 1_700_000_000_000_000
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Yield a small file system of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    options = ["mount", "-t", "tmpfs", "-o", f"size={DISK_OCTETS}", "omq", str(place)]
-    if subprocess.run(options, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system may be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 async def fill(client: Conversation, topic: bytes) -> int:
