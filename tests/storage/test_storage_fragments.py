@@ -1,16 +1,16 @@
 """Large messages in fragments: invisible until they are complete, then messages like others."""
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import killed_writer
 import lmdb
 import pytest
-from crc32c import crc32c
+from killed_writer import MIB, body, described
+from measuring import unmeasured
 from storage_helpers import NOON, bodies_of, numbered, open_level, problems, whole
 
 from omq_storage.backup import backup
@@ -35,14 +35,7 @@ from omq_storage.repair import repair
 from omq_storage.store import Store, lock_store
 from omq_storage.topics import TopicRecord
 
-MIB = 1 << 20
 SIZES = [1, FRAGMENT_OCTETS - 1, FRAGMENT_OCTETS, FRAGMENT_OCTETS + 1, 3 * MIB + 17]
-
-
-@lru_cache(maxsize=16)
-def body(size: int, salt: int = 0) -> bytes:
-    """Return a body in which no two fragments are equal."""
-    return b"".join(b"%d-%07d " % (salt, n) for n in range(size // 8 + 1))[:size]
 
 
 def put(environment: Environment, topic: int, content: bytes, at_once: int = 5) -> int:
@@ -53,10 +46,6 @@ def put(environment: Environment, topic: int, content: bytes, at_once: int = 5) 
         part = Fragments(topic, number, begin // FRAGMENT_OCTETS, content[begin : begin + step])
         environment.put_fragments([part])
     return number
-
-
-def described(topic: int, first: int, number: int, content: bytes, head: bytes = b"") -> Fragmented:
-    return Fragmented(topic, first, NOON, number, len(content), crc32c(content), head)
 
 
 def store_large(
@@ -385,56 +374,36 @@ def test_a_backup_has_the_messages(filled: Path, tmp_path: Path) -> None:
 
 # -- kills and power failures ------------------------------------------------------------------------------
 
-WRITER = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[4])
-from pathlib import Path
-from test_storage_fragments import body, described, MIB
-from omq_storage.fragments import FRAGMENT_OCTETS, Fragments
-from omq_storage.levels import Level
-from omq_storage.store import Store
 
-store = Store.open(Path(sys.argv[1]), map_size=1 << 28, boot_id="first")
-environment = store.level(Level(sys.argv[2]))
-steps = int(sys.argv[3])
+@pytest.fixture(scope="module")
+def write_until() -> Iterator[Callable[[int, Level, Path], signal.Signals]]:
+    """Yield a function that has a process store messages until its last step, and returns what ended it."""
+    command = [sys.executable, killed_writer.__file__]
+    with unmeasured():  # a process that is killed saves no coverage
+        writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
 
-def step():
-    global steps
-    steps -= 1
-    if not steps:
-        os.kill(os.getpid(), signal.SIGKILL)
+        def run(last_step: int, level: Level, path: Path) -> signal.Signals:
+            writer.stdin.write(f"{last_step} {level.value} {path}\n")
+            writer.stdin.flush()
+            return signal.Signals(int(writer.stdout.readline()))
 
-for message in (1, 2):
-    content = body(MIB, message)
-    number = environment.begin_body()
-    for begin in range(0, len(content), 6 * FRAGMENT_OCTETS):
-        environment.put_fragments(
-            [Fragments(0, number, begin // FRAGMENT_OCTETS, content[begin : begin + 6 * FRAGMENT_OCTETS])]
-        )
-        step()
-    environment.append([described(0, message, number, content)])
-    step()
-    environment.checkpoint()
-    step()
-while environment.trim(0, 3).messages:
-    pass
-step()
-while environment.sweep():
-    step()
-step()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+        yield run
 
 
 @pytest.mark.parametrize(("level", "power"), [(Level.STRONG, False), (Level.WEAK, False), (Level.WEAK, True)])
 @pytest.mark.parametrize("steps", range(1, 14))
 def test_after_an_end_at_any_step_there_are_whole_messages_and_nothing_else(
-    tmp_path: Path, level: Level, power: bool, steps: int
+    tmp_path: Path,
+    write_until: Callable[[int, Level, Path], signal.Signals],
+    level: Level,
+    power: bool,
+    steps: int,
 ) -> None:
     path = tmp_path / "store"
-    command = [sys.executable, "-c", WRITER, str(path), level.value, str(steps), str(Path(__file__).parent)]
-    ended = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    assert write_until(steps, level, path) is signal.SIGKILL
     with Store.open(path, map_size=1 << 28, boot_id="second" if power else "first") as store:
         environment = store.level(level)
         kept = environment.extent(0)
