@@ -12,7 +12,7 @@ from server_command import RunningServer, running_server
 
 from omq.client import FromBeginning, Persistent, Properties, Sync, connect
 from omq.model import Delivery
-from omq.protocol.amqp_1_0 import sections, types
+from omq.protocol.amqp_1_0 import decoding, encoding, sections
 from omq.protocol.amqp_1_0.performatives import Detach
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import NULL, List, Map, Symbol, Value
@@ -116,7 +116,7 @@ async def test_workers_of_both_share_a_queue(server: RunningServer, broker: Brok
 
 def deaths_in(annotations: bytes) -> list[Value]:
     """Return the queues in which a message died, the latest first."""
-    read = types.read_all(annotations)
+    read = decoding.read_all(annotations)
     assert isinstance(read, Map)
     headers = dict(read.entries)[Symbol("x-opt-headers")]
     assert isinstance(headers, Map)
@@ -138,7 +138,7 @@ async def test_a_dead_letter_of_amqp_1_0_keeps_its_properties(server: RunningSer
         (Section.PROPERTIES, List(("id", None, "to", "a subject", None, "related"))),
         (Section.APPLICATION_PROPERTIES, Map((("color", "red"),))),
     )
-    own = [b"\x00\x53%c%s" % (section, types.write(value)) for section, value in said]
+    own = [b"\x00\x53%c%s" % (section, encoding.write(value)) for section, value in said]
     message = b"".join(own) + text("a body")
     with trio.fail_after(SECONDS):
         async with opened(server.port) as peer:

@@ -14,7 +14,7 @@ from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import MAX_HEAD, Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import encoding
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import store
 from omq.protocol.amqp_1_0.types import List, Map
@@ -246,7 +246,7 @@ async def test_a_message_of_amqp_1_0_has_a_routing_key(drivers: Drivers, octets:
         (Section.APPLICATION_PROPERTIES, Map((("long", "x" * octets),))),
         (Section.AMQP_VALUE, "body"),
     )
-    made = store(b"".join(b"\x00\x53%c%s" % (code, types.write(value)) for code, value in sections))
+    made = store(b"".join(b"\x00\x53%c%s" % (code, encoding.write(value)) for code, value in sections))
     await post(source, made.body, heads=[made.head])
     await client.read()
     client.settle(1, outcome=REJECTED)

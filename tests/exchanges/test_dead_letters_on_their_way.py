@@ -14,7 +14,7 @@ from omq.drivers.seam import REJECTED
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import Route
 from omq.exchanges.types import Destination, DestinationKind
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import encoding
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import store
 from omq.protocol.amqp_1_0.types import List
@@ -137,7 +137,7 @@ async def test_a_step_sends_only_some_letters(
     source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
     client, heir = worker(source, count), worker(dead, count)
     if by_amqp_1_0:
-        ids = [types.write(List((f"{number}",))) for number in range(count)]
+        ids = [encoding.write(List((f"{number}",))) for number in range(count)]
         sent = [store(b"\x00\x53%c%s" % (Section.PROPERTIES, each)).head for each in ids]
     else:
         sent = [published(b"", b"q", message_id=b"%d" % number) for number in range(count)]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.connection import HEADER, AmqpConnection, Offer
+from omq.protocol.amqp_1_0.encoding import write
 from omq.protocol.amqp_1_0.events import Attaching, Authenticating, Event, Opening
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -19,7 +20,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Source,
     Target,
 )
-from omq.protocol.amqp_1_0.types import NULL, write
+from omq.protocol.amqp_1_0.types import NULL
 
 ADDRESS = write("a")
 OFFER = Offer("omq-test")

@@ -27,7 +27,7 @@ from omq.protocol.amqp_0_9.delivery import (
     with_number,
 )
 from omq.protocol.amqp_0_9.frames import CONTENT, FRAME, FrameType, body_frames
-from omq.protocol.amqp_1_0 import stored, types
+from omq.protocol.amqp_1_0 import encoding, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Map
 from omq_storage import codec
@@ -255,7 +255,7 @@ def test_complete_counts_the_deliveries_that_were_sent() -> None:
 
 # -- the twins --------------------------------------------------------------------------------------------
 
-SECTION = b"\x00\x53%c%s" % (Section.APPLICATION_PROPERTIES, types.write(Map((("k", "x" * 1100),))))
+SECTION = b"\x00\x53%c%s" % (Section.APPLICATION_PROPERTIES, encoding.write(Map((("k", "x" * 1100),))))
 TRANSLATED = stored.stored_as(stored.BodyKind.TEXT, SECTION, b"").head
 """The head of a message of AMQP 1.0. Its translation is too long to be kept, so it counts in each portion."""
 

@@ -14,7 +14,7 @@ from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_0_9 import delivery
-from omq.protocol.amqp_1_0 import sections, stored, types
+from omq.protocol.amqp_1_0 import encoding, sections, stored
 from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import (
@@ -35,7 +35,7 @@ ID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 def section(section: Section, value: Value) -> bytes:
-    return b"\x00\x53%c%s" % (section, types.write(value))
+    return b"\x00\x53%c%s" % (section, encoding.write(value))
 
 
 def stored_head(*parts: bytes) -> bytes:

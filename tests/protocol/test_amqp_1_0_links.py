@@ -9,6 +9,7 @@ from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.connection import (
     Stage,
 )
+from omq.protocol.amqp_1_0.encoding import write
 from omq.protocol.amqp_1_0.events import (
     Attaching,
     Detached,
@@ -26,7 +27,6 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.session import MOST_HANDLES, MOST_LINKS
-from omq.protocol.amqp_1_0.types import write
 from tests.protocol.amqp_1_0_helpers import Peer, condition, frame, source, target
 
 

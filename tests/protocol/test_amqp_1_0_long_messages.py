@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.protocol.amqp_1_0 import long_messages, stored, types
+from omq.protocol.amqp_1_0 import encoding, long_messages, stored
 from omq.protocol.amqp_1_0.long_messages import LongMessage, read_beginning
 from omq.protocol.amqp_1_0.types import DecodeError, Map, Symbol
 
@@ -22,7 +22,7 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 HEADER = b"\x00\x53\x70\x45"
-ANNOTATIONS = b"\x00\x53\x71" + types.write(Map(((Symbol("for"), "the next peer"),)))
+ANNOTATIONS = b"\x00\x53\x71" + encoding.write(Map(((Symbol("for"), "the next peer"),)))
 PROPERTIES = b"\x00\x53\x73\xc0\x04\x01\xa1\x01i"
 FOOTER = b"\x00\x53\x78\xc1\x01\x00"
 

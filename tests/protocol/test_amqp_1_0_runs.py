@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twins import compiled, needs_codec
 
 from omq.protocol.amqp.portions import Portion
-from omq.protocol.amqp_1_0 import frames, performatives, runs, stored, transfers, types
+from omq.protocol.amqp_1_0 import decoding, encoding, frames, performatives, runs, stored, transfers, types
 from omq.protocol.amqp_1_0.frames import FrameReader
 from omq.protocol.amqp_1_0.performatives import Transfer
 from omq.protocol.amqp_1_0.sections import Section
@@ -32,7 +32,7 @@ def _compiled() -> Iterator[None]:
 
 
 def section(code: int, value: types.Value) -> bytes:
-    return b"\x00\x53%c%s" % (code, types.write(value))
+    return b"\x00\x53%c%s" % (code, encoding.write(value))
 
 
 properties = st.text(max_size=9).map(lambda id: section(Section.PROPERTIES, types.List((id,))))
@@ -73,7 +73,7 @@ def streams(draw: st.DrawFn) -> bytes:
         )
         octets = performatives.write(transfer)
         if draw(st.booleans()):  # lists of four octets each, as rhea writes them
-            values, _ = types.fields(octets, 3, len(octets))
+            values, _ = decoding.fields(octets, 3, len(octets))
             values += [types.NULL] * draw(st.integers(0, 11 - len(values)))
             fields = b"".join(values)
             sizes = (len(fields) + 4).to_bytes(4) + len(values).to_bytes(4)
@@ -183,7 +183,9 @@ def test_twins_write_the_same_transfers(
 
 
 booleans = st.sampled_from([b"\x40", b"\x41", b"\x42", b"\x56\x01"])
-uints = st.integers(0, 2**32 - 1).map(types.uint) | st.integers(0, 300).map(types.uint) | st.just(b"\x40")
+uints = (
+    st.integers(0, 2**32 - 1).map(encoding.uint) | st.integers(0, 300).map(encoding.uint) | st.just(b"\x40")
+)
 states = st.sampled_from(
     [
         b"\x40", b"\x00\x53\x24\x45", b"\x00\x53\x26\xc0\x01\x00",

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from omq.protocol.amqp import head
 from omq.protocol.amqp.fields import ByteArray
-from omq.protocol.amqp_1_0 import sections, stored, types
+from omq.protocol.amqp_1_0 import decoding, encoding, sections, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import BodyKind
 from omq.protocol.amqp_1_0.types import Binary, DecodeError, List, Map, Number, NumberType, Symbol, Value
 
 
 def section(code: Section, value: Value) -> bytes:
-    return b"\x00\x53%c%s" % (code, types.write(value))
+    return b"\x00\x53%c%s" % (code, encoding.write(value))
 
 
 HEADER = section(Section.HEADER, List((True,)))
@@ -113,7 +113,7 @@ def test_a_message_that_was_delivered_before_says_so(before: bytes, expected: li
     message = stored.message(stored.redelivered(around, 2), made.body)
     first, *rest = sections.find(message)
     assert first.section is Section.HEADER
-    assert types.read(message, first.value)[0] == List(tuple(expected))
+    assert decoding.read(message, first.value)[0] == List(tuple(expected))
     assert b"".join(message[place.begin : place.end] for place in rest).endswith(TEXT)
 
 

@@ -10,7 +10,7 @@ from omq.protocol.amqp.fields import NumberType as Field
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.amqp_1_0 import performatives, sections, stored, transfers, translation, types
+from omq.protocol.amqp_1_0 import decoding, encoding, performatives, sections, stored, transfers, translation
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import BodyKind
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
@@ -57,7 +57,7 @@ def found(octets: bytes) -> dict[Section, Value]:
     message = stored.message(around, b"body")
     places = sections.find(message)
     assert message[places[-1].begin :] == b"\x00\x53\x75\xa0\x04body"
-    return {place.section: types.read(message, place.value)[0] for place in places[:-1]}
+    return {place.section: decoding.read(message, place.value)[0] for place in places[:-1]}
 
 
 def test_all_properties() -> None:
@@ -171,7 +171,7 @@ def dead_letter(message: bytes, **properties: bytes) -> bytes:
 
 
 def section(code: Section, value: Value) -> bytes:
-    return b"\x00\x53%c%s" % (code, types.write(value))
+    return b"\x00\x53%c%s" % (code, encoding.write(value))
 
 
 HEADER = section(Section.HEADER, List((True,)))
@@ -206,7 +206,7 @@ def test_a_message_that_was_published_again_is_that_of_its_publisher() -> None:
     """With other properties beside the sections it has them as a message of another protocol."""
     around = transfers.head_around(dead_letter(HEADER + TEXT, message_id=b"new"), Portion())
     seen = stored.message(around, b"body")
-    places = {place.section: types.read(seen, place.value)[0] for place in sections.find(seen)}
+    places = {place.section: decoding.read(seen, place.value)[0] for place in sections.find(seen)}
     assert places[Section.PROPERTIES] == List(("new", None, None, "key"))
     assert places[Section.DATA] == Binary(b"body")
 

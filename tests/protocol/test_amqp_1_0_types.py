@@ -4,11 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from omq.protocol.amqp_1_0 import decoding, encoding
 from omq.protocol.amqp_1_0 import performatives as p
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0.decoding import MAX_NESTING, MOST_VALUES
 from omq.protocol.amqp_1_0.types import (
-    MAX_NESTING,
-    MOST_VALUES,
     Array,
     Binary,
     DecodeError,
@@ -82,36 +81,36 @@ values: st.SearchStrategy[Value] = st.recursive(
 
 @given(values)
 def test_a_value_comes_back_as_it_was_written(value: Value) -> None:
-    octets = types.write(value)
-    assert types.read_all(octets) == value
-    assert types.skip(octets, 0, len(octets)) == len(octets)
+    octets = encoding.write(value)
+    assert decoding.read_all(octets) == value
+    assert decoding.skip(octets, 0, len(octets)) == len(octets)
 
 
 @given(values, st.data())
 def test_a_truncated_value_is_refused(value: Value, data: st.DataObject) -> None:
-    octets = types.write(value)
+    octets = encoding.write(value)
     cut = octets[: data.draw(st.integers(0, len(octets) - 1))]
     with pytest.raises(DecodeError):
-        types.read_all(cut)
+        decoding.read_all(cut)
 
 
 @given(st.binary(max_size=60))
 def test_any_octets_are_a_value_or_a_decode_error(octets: bytes) -> None:
     try:
-        value, after = types.read(octets)
+        value, after = decoding.read(octets)
     except DecodeError:
         return
     assert after <= len(octets)
-    assert types.read_all(types.write(value)) == value or "nan" in repr(value)
+    assert decoding.read_all(encoding.write(value)) == value or "nan" in repr(value)
 
 
 @given(st.binary(max_size=60), st.integers(0, 70))
 def test_skip_and_read_end_at_the_same_octet(octets: bytes, at: int) -> None:
     try:
-        _, after = types.read(octets, at)
+        _, after = decoding.read(octets, at)
     except DecodeError:
         return
-    assert types.skip(octets, at, len(octets)) == after
+    assert decoding.skip(octets, at, len(octets)) == after
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_skip_and_read_end_at_the_same_octet(octets: bytes, at: int) -> None:
     ],
 )  # fmt: skip
 def test_forms(octets: str, value: Value) -> None:
-    assert types.read_all(bytes.fromhex(octets)) == value
+    assert decoding.read_all(bytes.fromhex(octets)) == value
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_forms(octets: str, value: Value) -> None:
 )  # fmt: skip
 def test_malformed_values(octets: str, problem: str) -> None:
     with pytest.raises(DecodeError, match=problem):
-        types.read_all(bytes.fromhex(octets))
+        decoding.read_all(bytes.fromhex(octets))
 
 
 @pytest.mark.parametrize("octets", ["70 00 00 00 07", "a0 01 ff", "b0 00 00 00 01 ff", "00 a3 01 61 41"])
@@ -167,46 +166,46 @@ def test_a_truncated_value_is_not_skipped(octets: str) -> None:
     whole = bytes.fromhex(octets)
     for end in range(len(whole)):
         with pytest.raises(DecodeError):
-            types.skip(whole, 0, end)
-    assert types.skip(whole, 0, len(whole)) == len(whole)
+            decoding.skip(whole, 0, end)
+    assert decoding.skip(whole, 0, len(whole)) == len(whole)
 
 
 def test_nesting_is_bounded() -> None:
     def nested(levels: int) -> bytes:
         octets = b"\x40"
         for _ in range(levels):
-            octets = types.write_list([b"\x41", octets, b"\x41"])
+            octets = encoding.write_list([b"\x41", octets, b"\x41"])
         return octets
 
-    assert types.read_all(nested(MAX_NESTING)) is not None
+    assert decoding.read_all(nested(MAX_NESTING)) is not None
     with pytest.raises(DecodeError, match="deeper"):
-        types.read_all(nested(MAX_NESTING + 1))
+        decoding.read_all(nested(MAX_NESTING + 1))
     descriptors = b"\x00" * 1000
     with pytest.raises(DecodeError, match="a descriptor has a descriptor"):
-        types.read(descriptors)
+        decoding.read(descriptors)
     with pytest.raises(DecodeError, match="descriptor"):
-        types.skip(descriptors, 0, 1000)
+        decoding.skip(descriptors, 0, 1000)
     described = b"\x00\x41" * 1000 + b"\x41"
     with pytest.raises(DecodeError, match="deeper"):
-        types.read(described)
+        decoding.read(described)
     with pytest.raises(DecodeError, match="deeper"):
-        types.skip(described, 0, len(described))
+        decoding.skip(described, 0, len(described))
 
 
 def test_the_values_of_one_value_are_counted() -> None:
-    most = types.write_list([b"\x41"] * (MOST_VALUES - 1))
-    assert isinstance(types.read_all(most), List)
+    most = encoding.write_list([b"\x41"] * (MOST_VALUES - 1))
+    assert isinstance(decoding.read_all(most), List)
     with pytest.raises(DecodeError, match=str(MOST_VALUES)):
-        types.read_all(types.write_list([b"\x41"] * MOST_VALUES))
+        decoding.read_all(encoding.write_list([b"\x41"] * MOST_VALUES))
 
 
 def test_numbers_out_of_range_are_not_written() -> None:
     for kind, (low, high) in RANGES.items():
         for number in (low - 1, high + 1):
             with pytest.raises(ValueError, match=str(number)):
-                types.write(Number(kind, number))
+                encoding.write(Number(kind, number))
     with pytest.raises(ValueError, match="no float"):
-        types.write(Number(NumberType.FLOAT, 1e300))
+        encoding.write(Number(NumberType.FLOAT, 1e300))
 
 
 PERFORMATIVES = [
@@ -217,7 +216,7 @@ PERFORMATIVES = [
     p.Close(p.write(p.Error("amqp:x", "why"))),
     p.SaslMechanisms(("PLAIN", "ANONYMOUS")), p.SaslInit("PLAIN", b"\0a\0b"), p.SaslOutcome(0), p.Accepted(),
     p.Modified(True, True), p.Rejected(), p.Received(1, 2), p.Released(), p.Coordinator(("x",)),
-    p.Source(types.write("a"), 2, distribution_mode="copy"), p.Target(b"\x40", dynamic=True),
+    p.Source(encoding.write("a"), 2, distribution_mode="copy"), p.Target(b"\x40", dynamic=True),
     p.SaslChallenge(b"1"), p.SaslResponse(b"2"),
 ]  # fmt: skip
 
@@ -243,14 +242,14 @@ def test_outcomes_are_written_as_other_dispositions(first: int, last: int, state
 
 
 def test_a_performative_may_be_named_by_its_symbol() -> None:
-    octets = b"\x00" + types.write(Symbol("amqp:accepted:list")) + b"\x45"
+    octets = b"\x00" + encoding.write(Symbol("amqp:accepted:list")) + b"\x45"
     assert p.read_all(octets) == p.Accepted()
     wide = b"\x00\x80" + (0x24).to_bytes(8, "big") + b"\x45"
     assert p.read_all(wide) == p.Accepted()
 
 
 def test_one_symbol_stands_for_an_array_of_one() -> None:
-    octets = b"\x00\x53\x40" + types.write_list([types.write(Symbol("PLAIN"))])
+    octets = b"\x00\x53\x40" + encoding.write_list([encoding.write(Symbol("PLAIN"))])
     assert p.read_all(octets) == p.SaslMechanisms(("PLAIN",))
 
 

@@ -10,6 +10,8 @@ from uuid import uuid4
 import trio
 
 from omq.protocol.amqp_1_0 import frames, performatives
+from omq.protocol.amqp_1_0.decoding import read_all
+from omq.protocol.amqp_1_0.encoding import write
 from omq.protocol.amqp_1_0.frames import HEARTBEAT, FrameReader, FrameType
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
@@ -30,7 +32,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.sections import Section
-from omq.protocol.amqp_1_0.types import NULL, Binary, Described, Map, Symbol, Value, read_all, write
+from omq.protocol.amqp_1_0.types import NULL, Binary, Described, Map, Symbol, Value
 
 from .conversation import PATIENCE
 

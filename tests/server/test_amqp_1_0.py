@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from omq.protocol.amqp_1_0 import performatives, sections, types
+from omq.protocol.amqp_1_0 import decoding, encoding, performatives, sections, types
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
     Detach,
@@ -130,7 +130,7 @@ async def test_outcomes(store: Path, state: bytes, again: int | None) -> None:
             if again is None:
                 assert message.octets == text("first")
             else:
-                header, _ = types.read(message.octets, first.value)
+                header, _ = decoding.read(message.octets, first.value)
                 assert isinstance(header, types.List)
                 assert header.values[4] == Number(NumberType.UINT, again)
                 assert message.octets[rest[0].begin :] == text("first")
@@ -229,7 +229,7 @@ async def test_other_protocols_see_the_body(store: Path) -> None:
         await omq.ask(b"(Subscribe t From_current)")
         await omq.settle()
         await client.sender("t")
-        properties = b"\x00\x53\x73" + types.write(types.List((None, None, "somewhere")))
+        properties = b"\x00\x53\x73" + encoding.write(types.List((None, None, "somewhere")))
         await client.publish(properties + text("hello"))
         assert (await omq.message()).body == b"hello"
         await client.receiver("t", credit=2)

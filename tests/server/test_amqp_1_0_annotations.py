@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.protocol.amqp_1_0 import sections, types
+from omq.protocol.amqp_1_0 import decoding, encoding, sections
 from omq.protocol.amqp_1_0.performatives import Attach
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Binary, Map, Number, NumberType, Symbol, Value
@@ -23,7 +23,7 @@ OTHERS = b"\xb3\x00\x00\x00\x01x\x56\x01"
 
 def annotations(*entries: tuple[str, Value]) -> bytes:
     """Return a section of annotations."""
-    section = types.write(Map(tuple((Symbol(name), value) for name, value in entries)))
+    section = encoding.write(Map(tuple((Symbol(name), value) for name, value in entries)))
     return b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, section)
 
 
@@ -31,7 +31,7 @@ def annotations_of(message: bytes) -> dict[Value, Value]:
     """Return the annotations of a message."""
     for place in sections.find(message):
         if place.section is Section.MESSAGE_ANNOTATIONS:
-            read = types.read_all(message[place.value : place.end])
+            read = decoding.read_all(message[place.value : place.end])
             assert isinstance(read, Map)
             assert len(dict(read.entries)) == len(read.entries)
             return dict(read.entries)
@@ -166,7 +166,7 @@ async def test_messages_of_several_frames_have_ids(store: Path) -> None:
             message = await client.message()
             assert annotations_of(message.octets)[Symbol("x-opt-omq-id")] == ulong(number)
             place = sections.find(message.octets)[-1]
-            assert types.read_all(message.octets[place.value : place.end]) == Binary(body)
+            assert decoding.read_all(message.octets[place.value : place.end]) == Binary(body)
 
 
 async def test_a_stalled_consumer_gets_the_rest_of_messages_with_ids(store: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.protocol.amqp_1_0 import frames, performatives, types
+from omq.protocol.amqp_1_0 import encoding, frames, performatives
 from omq.protocol.amqp_1_0.frames import SMALLEST_MAX
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
@@ -28,7 +28,7 @@ def nested(levels: int) -> bytes:
     """Return a list in a list, so deep."""
     octets = b"\x45"
     for _ in range(levels):
-        octets = types.write_list([octets])
+        octets = encoding.write_list([octets])
     return octets
 
 

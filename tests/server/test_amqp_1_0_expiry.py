@@ -9,7 +9,7 @@ from quietness import pass_time, quiet
 from trio.testing import MockClock
 
 from omq.drivers.queue_options import QueueOptions
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import encoding, types
 from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Flow, Modified, Transfer, write
 from omq.protocol.amqp_1_0.types import Number, NumberType
 
@@ -96,7 +96,7 @@ def timed(ttl: int, expiry: int) -> bytes:
     """Return the sections with a time to live, and the time at which a message expires, in milliseconds."""
     header = types.List((True, None, Number(NumberType.UINT, ttl)))
     properties = types.List((*(None,) * 8, Number(NumberType.TIMESTAMP, expiry)))
-    return b"\x00\x53\x70%s\x00\x53\x73%s" % (types.write(header), types.write(properties))
+    return b"\x00\x53\x70%s\x00\x53\x73%s" % (encoding.write(header), encoding.write(properties))
 
 
 @EITHER

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from omq.drivers.queue_options import Overflow, QueueOptions
-from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0 import encoding, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Binary, Map, Number, NumberType, Symbol, Value
@@ -22,9 +22,9 @@ def numbered(producer: Value, sequence: Value, body: bytes, more: int = 0, to: s
         (Symbol("x-opt-omq-producer"), producer),
         (Symbol("x-opt-omq-sequence"), sequence),
     )
-    section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, types.write(Map(entries)))
+    section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, encoding.write(Map(entries)))
     if to is not None:
-        section += b"\x00\x53%c%s" % (Section.PROPERTIES, types.write(types.List((None, None, to))))
+        section += b"\x00\x53%c%s" % (Section.PROPERTIES, encoding.write(types.List((None, None, to))))
     return section + data(body)
 
 
@@ -115,8 +115,8 @@ async def test_values_of_other_types_are_rejected_and_the_link_goes_on(store: Pa
 
 
 async def test_one_annotation_alone_and_a_group_have_no_effect(store: Path) -> None:
-    alone = types.write(Map(((Symbol("x-opt-omq-sequence"), ulong(1)),)))
-    group = types.write(types.List(("1", *([None] * 9), "group", Number(NumberType.UINT, 1))))
+    alone = encoding.write(Map(((Symbol("x-opt-omq-sequence"), ulong(1)),)))
+    group = encoding.write(types.List(("1", *([None] * 9), "group", Number(NumberType.UINT, 1))))
     messages = [b"\x00\x53\x72" + alone + data(b"a"), b"\x00\x53\x73" + group + data(b"b")]
     async with serving(store) as host, opened(host.port) as client:
         await client.receiver("q", credit=10)

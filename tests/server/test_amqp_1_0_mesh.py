@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0 import encoding, performatives
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Detach, Flow, Open, Source, Transfer
 from omq.protocol.amqp_1_0.types import NULL, Described, Map, Symbol
 
@@ -37,7 +37,7 @@ async def router(port: int) -> AsyncIterator[Peer]:
             idle_time_out=8000,
             offered_capabilities=("ANONYMOUS-RELAY", "qd.streaming-links"),
             desired_capabilities=("ANONYMOUS-RELAY", "qd.streaming-links"),
-            properties=types.write(properties),
+            properties=encoding.write(properties),
         )
         await made.say(opened, Begin(None, 0, 2**31 - 1, 2**31 - 1))
         await made.until(Begin)
@@ -102,7 +102,7 @@ async def test_a_link_that_is_refused_leaves_those_of_other_clients(store: Path)
 
 
 async def test_filters_and_termini_are_answered_to_the_client(store: Path) -> None:
-    replay = types.write(Map(((Symbol("from"), Described(Symbol("omq:from"), Symbol("beginning"))),)))
+    replay = encoding.write(Map(((Symbol("from"), Described(Symbol("omq:from"), Symbol("beginning"))),)))
     async with serving(store) as host, router(host.port) as mesh:
         omq = await host.connect()
         await omq.say(b"(Declare log Broadcast (Persistent Weak))", b"(Publish log one)")
@@ -110,7 +110,7 @@ async def test_filters_and_termini_are_answered_to_the_client(store: Path) -> No
         await mesh.say(consumer("replay@client", 0, "log", filter=replay))
         answered = performatives.read_all((await mesh.until(Attach)).source)
         assert isinstance(answered, Source)
-        assert (answered.address, answered.filter) == (types.write("log"), replay)
+        assert (answered.address, answered.filter) == (encoding.write("log"), replay)
         await mesh.credit(1, 0)
         assert (await mesh.message()).octets.endswith(data(b"one"))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from omq.protocol.amqp.fields import LongString
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import encoding
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List, Map
 
@@ -17,7 +17,7 @@ async def test_a_feed_has_properties_and_headers(store: Path) -> None:
         (Section.PROPERTIES, List(("id", None, None, "subject"))),
         (Section.APPLICATION_PROPERTIES, Map((("color", "red"),))),
     )
-    before = b"".join(b"\x00\x53%c%s" % (code, types.write(value)) for code, value in sections)
+    before = b"".join(b"\x00\x53%c%s" % (code, encoding.write(value)) for code, value in sections)
     async with serving(store) as host, opened(host.port) as client:
         principal = await host.connect()
         consumer = await feed(host, principal, b"(Get t From_current)")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.protocol.amqp_1_0 import frames, performatives, types
+from omq.protocol.amqp_1_0 import encoding, frames, performatives
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
     Begin,
@@ -76,7 +76,7 @@ async def test_messages_before_a_too_long_one_are_kept(store: Path) -> None:
         (Attach("n", 0, True, source=source("topic", filter=from_filter("omq:from", "never"))),
          "amqp:invalid-field"),
         (Attach("n", 0, True, source=source("topic", filter=b"\x41")), "amqp:invalid-field"),
-        (Attach("n", 0, True, source=source("topic", filter=types.write(Map(((Symbol("x"), True),))))),
+        (Attach("n", 0, True, source=source("topic", filter=encoding.write(Map(((Symbol("x"), True),))))),
          "amqp:invalid-field"),
         (Attach("n", 0, True, source=source("topic", durable=2, expiry_policy="never")),
          "amqp:not-implemented"),

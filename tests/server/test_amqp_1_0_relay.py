@@ -7,7 +7,7 @@ import pytest
 
 from omq.config import ClientConfig
 from omq.model import Delivery
-from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0 import decoding, encoding, performatives, types
 from omq.protocol.amqp_1_0.performatives import Attach, Detach, Flow, Modified, Rejected, Target, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import NULL
@@ -19,7 +19,9 @@ from .conversation import serving
 
 def to(address: types.Value, body: bytes = b"x") -> bytes:
     """Return a message that says where it goes."""
-    return b"\x00\x53%c%s" % (Section.PROPERTIES, types.write(types.List((None, None, address)))) + data(body)
+    return b"\x00\x53%c%s" % (Section.PROPERTIES, encoding.write(types.List((None, None, address)))) + data(
+        body
+    )
 
 
 async def relay(client: Peer, terminus: bytes = target(None)) -> Attach:
@@ -172,7 +174,7 @@ async def make(client: Peer) -> str:
     answered = performatives.read_all((await client.until(Attach)).target)
     assert isinstance(answered, Target)
     assert answered.dynamic
-    address = types.read_all(answered.address)
+    address = decoding.read_all(answered.address)
     assert isinstance(address, str)
     assert address.startswith("amqp:/_omq/temp.")
     await client.until(Flow)

@@ -14,7 +14,7 @@ import pytest
 
 from omq.access.rights import Right
 from omq.config import TopicConfig
-from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0 import encoding, performatives
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
     Begin,
@@ -74,7 +74,7 @@ def operations() -> dict[str, Operation]:
         "no target": Operation(None, frozenset()),
     }
     for address in (*EXISTING, *NEW):
-        encoded = types.write(address)
+        encoded = encoding.write(address)
         makes = {Right.DECLARE} if address in NEW else set[Right]()
         publishing = frozenset(makes | {Right.PUBLISH})
         found[f"source {address}"] = Operation(Source(encoded), frozenset(makes | {Right.SUBSCRIBE}))
@@ -150,7 +150,7 @@ async def test_transactions_and_nodes_of_other_clients_are_refused(store: Path) 
         entered(host, "all") as client,
         entered(host, "none") as sender,
     ):
-        address = types.write(await make(owner))
+        address = encoding.write(await make(owner))
         assert await attach(client, Coordinator(), 1) == "amqp:not-implemented"
         assert await attach(client, Source(address), 2) == "amqp:not-found"
         assert await attach(sender, Target(address)) is None  # any client that knows the name may send
@@ -163,7 +163,7 @@ async def test_using_its_own_node_takes_no_right(store: Path) -> None:
     }  # fmt: skip
     async with serving(store, clients=[configured("none")]) as host, entered(host, "none") as client:
         address = await make(client)  # whose link has the handle 1
-        assert await attach(client, Source(types.write(address)), 2) is None
+        assert await attach(client, Source(encoding.write(address)), 2) is None
         await client.credit(1, 2)
         sent = await client.publish(data(b"x"))
         message = await client.message()

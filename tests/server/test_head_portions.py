@@ -14,7 +14,7 @@ from omq.protocol.amqp.head import encode as encoded
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, deliveries, deliveries_plain
-from omq.protocol.amqp_1_0 import frames, performatives, types
+from omq.protocol.amqp_1_0 import encoding, frames, performatives
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import List
@@ -66,7 +66,7 @@ async def publish(client: Peer, handle: int, name: str) -> None:
     """Publish messages with ids of their own, in one write."""
     made = []
     for number, body in enumerate(BODIES):
-        properties = types.write(List((f"{name}-{number}",)))
+        properties = encoding.write(List((f"{name}-{number}",)))
         message = b"\x00\x53%c%s" % (Section.PROPERTIES, properties) + data(body)
         transfer = Transfer(handle, number, b"%d" % number, 0, settled=False)
         made.append(frames.write(0, performatives.write(transfer), message))

@@ -16,7 +16,7 @@ from omq.protocol.amqp_0_9.delivery import ConsumerFraming, deliveries
 from omq.protocol.amqp_0_9.frames import content, method_frame
 from omq.protocol.amqp_0_9.methods import BasicPublish, QueueDeclare
 from omq.protocol.amqp_0_9.server import ServerConnection
-from omq.protocol.amqp_1_0 import frames, performatives, types
+from omq.protocol.amqp_1_0 import encoding, frames, performatives
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Open, SaslInit, Target, Transfer
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq_storage.blocks import encode
@@ -131,7 +131,7 @@ def test_amqp_1_0_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
     plain = b"AMQP\0\1\0\0"
     init = performatives.write(SaslInit("PLAIN", b"\0name\0secret"))
     said = frames.write(0, init, kind=frames.FrameType.SASL)
-    attach = Attach("link", 0, False, target=performatives.write(Target(types.write("orders"))),
+    attach = Attach("link", 0, False, target=performatives.write(Target(encoding.write("orders"))),
                     initial_delivery_count=0)  # fmt: skip
     linked = b"".join(
         frames.write(0, performatives.write(one)) for one in (Open("client"), Begin(None, 0, 9, 9), attach)

@@ -3,7 +3,7 @@
 from fuzz_checks import TWINS, Target, check_pieces, check_sentence, twin
 
 from omq.protocol.amqp.portions import Portion
-from omq.protocol.amqp_1_0 import frames, performatives, stored, transfers, types
+from omq.protocol.amqp_1_0 import decoding, encoding, frames, performatives, stored, transfers
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.connection import HEADER, SASL_HEADER, AmqpConnection, Offer
 from omq.protocol.amqp_1_0.events import (
@@ -161,13 +161,13 @@ def check_types(data: bytes) -> None:
     ends.
     """
     try:
-        value, end = types.read(data)
+        value, end = decoding.read(data)
     except DecodeError as problem:
         check_sentence(str(problem))
         return
-    assert types.skip(data, 0, len(data)) == end
-    written_value = types.write(value)  # a number that is none is not equal to itself
-    assert types.write(types.read_all(written_value)) == written_value
+    assert decoding.skip(data, 0, len(data)) == end
+    written_value = encoding.write(value)  # a number that is none is not equal to itself
+    assert encoding.write(decoding.read_all(written_value)) == written_value
     try:
         said, _ = performatives.read(data, 0, len(data))
     except DecodeError as problem:
@@ -218,12 +218,12 @@ def _message(number: int, payload: bytes, handle: int = 0, *, settled: bool = Fa
 
 _DATA = b"\x00\x53\x75\xa0\x03abc"
 _TEXT = b"\x00\x53\x70\x45\x00\x53\x73\xc0\x04\x01\xa1\x01i\x00\x53\x77\xa1\x01x"
-_VALUE = b"\x00\x53\x77" + types.write(Map((("sequence", None),)))
+_VALUE = b"\x00\x53\x77" + encoding.write(Map((("sequence", None),)))
 _SEVERAL = _DATA + _DATA + b"\x00\x53\x78\xc1\x01\x00"
 _HEADER_FRAMES = HEADER + _frame(Open("client", max_frame_size=512))
-_SENDER = Attach("s", 0, False, target=performatives.write(TargetTerminus(types.write("q"))),
+_SENDER = Attach("s", 0, False, target=performatives.write(TargetTerminus(encoding.write("q"))),
                  initial_delivery_count=0)  # fmt: skip
-_RECEIVER = Attach("r", 1, True, source=performatives.write(Source(types.write("q"))))
+_RECEIVER = Attach("r", 1, True, source=performatives.write(Source(encoding.write("q"))))
 _LINKS = _frame(Begin(None, 0, 9, 9)) + _frame(_SENDER) + _frame(_RECEIVER)
 _OPENING = _HEADER_FRAMES + _LINKS
 
@@ -243,9 +243,9 @@ _CONVERSATIONS = (
 )  # fmt: skip
 
 _VALUES = (
-    types.write(List((None, True, "text", Binary(b"x"), Symbol("s")))),
-    types.write(Map(((Symbol("a"), List((1 > 0,))), ("b", None)))),
-    types.write(Described(Symbol("omq:from"), Symbol("first"))),
+    encoding.write(List((None, True, "text", Binary(b"x"), Symbol("s")))),
+    encoding.write(Map(((Symbol("a"), List((1 > 0,))), ("b", None)))),
+    encoding.write(Described(Symbol("omq:from"), Symbol("first"))),
     performatives.write(_SENDER),
     performatives.write(Open("client", idle_time_out=8000)),
     performatives.write(Flow(0, 9, 0, 9, 1, 0, 5)),

@@ -249,7 +249,7 @@ PROTOCOL = Area(
         "amqp_1_0/serials.py": AMQP_1_0,
         "amqp_1_0/stored.py": _protocol("amqp_1_0_stored"),
         "amqp_1_0/translation.py": _protocol("amqp_1_0_translation"),
-        "amqp_1_0/types.py": _protocol("amqp_1_0_types"),
+        **{f"amqp_1_0/{name}.py": _protocol("amqp_1_0_types") for name in ("decoding", "encoding", "types")},
         "amqp_1_0/unsettled.py": _protocol("amqp_1_0_unsettled"),
         "http/basic.py": server("http"),
         "http/origins.py": server("websocket"),

@@ -16,7 +16,7 @@ import trio
 from coming_and_going import come_and_go
 from history import ClientObservations, History
 
-from omq.protocol.amqp_1_0 import frames, performatives, stored, types
+from omq.protocol.amqp_1_0 import encoding, frames, performatives, stored
 from omq.protocol.amqp_1_0.connection import HEADER
 from omq.protocol.amqp_1_0.frames import FrameReader
 from omq.protocol.amqp_1_0.performatives import (
@@ -75,11 +75,11 @@ class LinkClient:
         await self._send(b"".join(frames.write(0, performatives.write(one)) for one in said))
 
     async def attach_producer(self, topic: str) -> None:
-        target = performatives.write(Target(types.write(topic)))
+        target = performatives.write(Target(encoding.write(topic)))
         await self.say(Attach("producer", 0, False, target=target, initial_delivery_count=0))
 
     async def attach_consumer(self, topic: str, credit: int) -> None:
-        source = performatives.write(Source(types.write(topic)))
+        source = performatives.write(Source(encoding.write(topic)))
         await self.say(Attach("consumer", 0, True, source=source))
         await self.say(Flow(0, WINDOW, 0, WINDOW, 0, 0, credit))
 

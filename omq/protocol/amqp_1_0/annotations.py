@@ -4,7 +4,7 @@ producer can give its name and a sequence number (docs/PROTOCOL.md, "Idempotent 
 
 from collections.abc import Sequence
 
-from omq.protocol.amqp_1_0 import sections, stored, types
+from omq.protocol.amqp_1_0 import decoding, sections, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import MOST_ANNOTATIONS, BodyFraming
 from omq.protocol.amqp_1_0.types import DecodeError, Number, NumberType, Symbol, Value
@@ -61,16 +61,16 @@ def origin(head: bytes) -> tuple[bytes, int] | None:
 
 def _annotations(octets: bytes, at: int, end: int) -> dict[str, Value]:
     """Return the values of the annotations that are in `_KEYS`."""
-    count, at = types.entries(octets, at, end)
+    count, at = decoding.entries(octets, at, end)
     if count > 2 * MOST_ANNOTATIONS:
         raise DecodeError(f"a message with {_PRODUCER} has at most {MOST_ANNOTATIONS} annotations")
     found: dict[str, Value] = {}
     for _ in range(count // 2):
-        value = types.skip(octets, at, end)
-        after = types.skip(octets, value, end)
+        value = decoding.skip(octets, at, end)
+        after = decoding.skip(octets, value, end)
         name = _KEYS.get(octets[at:value])
         if name is not None:
-            found[name] = types.read_all(octets[value:after])
+            found[name] = decoding.read_all(octets[value:after])
         at = after
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_args, get_type_hints
 
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import decoding, encoding
 from omq.protocol.amqp_1_0.types import (
     NULL,
     Array,
@@ -29,7 +29,7 @@ def _number(kind: NumberType) -> tuple[Callable[[Value], int], Callable[[Any], b
             return int(value.value)
         raise DecodeError(f"not {kind.name.lower()}")
 
-    return parse, lambda number: types.write(Number(kind, number))
+    return parse, lambda number: encoding.write(Number(kind, number))
 
 
 def _boolean(value: Value) -> bool:
@@ -64,17 +64,17 @@ def _symbols(value: Value) -> tuple[str, ...]:
 
 
 def _write_symbols(names: tuple[str, ...]) -> bytes:
-    return types.write(Array(tuple(Symbol(name) for name in names))) if names else NULL
+    return encoding.write(Array(tuple(Symbol(name) for name in names))) if names else NULL
 
 
 UByte = Annotated[int, _number(NumberType.UBYTE)]
 UShort = Annotated[int, _number(NumberType.USHORT)]
-UInt = Annotated[int, (_number(NumberType.UINT)[0], types.uint)]
+UInt = Annotated[int, (_number(NumberType.UINT)[0], encoding.uint)]
 ULong = Annotated[int, _number(NumberType.ULONG)]
-Bool = Annotated[bool, (_boolean, types.write)]
-String = Annotated[str, (_string, types.write)]
-Name = Annotated[str, (_symbol, lambda name: types.write(Symbol(name)))]
-Octets = Annotated[bytes, (_binary, lambda octets: types.write(Binary(octets)))]
+Bool = Annotated[bool, (_boolean, encoding.write)]
+String = Annotated[str, (_string, encoding.write)]
+Name = Annotated[str, (_symbol, lambda name: encoding.write(Symbol(name)))]
+Octets = Annotated[bytes, (_binary, lambda octets: encoding.write(Binary(octets)))]
 Names = Annotated[tuple[str, ...], (_symbols, _write_symbols)]
 Encoded = Annotated[bytes, None]
 """A field that stays octets."""
@@ -148,8 +148,8 @@ def layout_at(octets: bytes, at: int, end: int) -> tuple[Layout, int]:
     # The common form first: a descriptor of one octet.
     if octets[at + 1] == 0x53 and at + 2 < end and (layout := _BY_CODE.get(octets[at + 2])) is not None:
         return layout, at + 3
-    after = types.skip_descriptor(octets, at, end)
-    descriptor = types.read_all(octets[at + 1 : after])
+    after = decoding.skip_descriptor(octets, at, end)
+    descriptor = decoding.read_all(octets[at + 1 : after])
     match descriptor:
         case Number(NumberType.ULONG, int(code)) if code in _BY_CODE:
             return _BY_CODE[code], after
@@ -171,7 +171,7 @@ def made_of(layout: Layout, found: list[bytes]) -> Any:
             values.append(octets)
         elif octets != NULL:
             try:
-                values.append(field.parse(types.read_all(octets)))
+                values.append(field.parse(decoding.read_all(octets)))
             except DecodeError as problem:
                 raise DecodeError(f"the field {field.name} of {layout.name}: {problem}") from problem
         elif field.default is not MISSING:

@@ -21,7 +21,7 @@ from omq.protocol.amqp.head import MAX_HEAD, Head
 from omq.protocol.amqp.portions import Portion, Translation
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_1_0 import sections, stored, types
+from omq.protocol.amqp_1_0 import decoding, sections, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import (
     Array,
@@ -84,15 +84,15 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
 
     def listed(section: Section, count: int) -> list[Value]:
         place = found.get(section)
-        values = [] if place is None else types.fields(before, place.value, place.end)[0]
-        return ([types.read_all(value) for value in values] + [None] * count)[:count]
+        values = [] if place is None else decoding.fields(before, place.value, place.end)[0]
+        return ([decoding.read_all(value) for value in values] + [None] * count)[:count]
 
     durable, priority, ttl = listed(Section.HEADER, 3)
     id, user, _, subject, reply_to, correlation, content, encoding, _, created = listed(
         Section.PROPERTIES, 10
     )
     place = found.get(Section.APPLICATION_PROPERTIES)
-    own = None if place is None else types.read_all(before[place.value : place.end])
+    own = None if place is None else decoding.read_all(before[place.value : place.end])
     reserving = kept.properties.headers or Table()
     reserved = {name for name, _ in reserving.entries}
     headers = tuple(entry for entry in _entries(own) if entry[0] not in reserved)

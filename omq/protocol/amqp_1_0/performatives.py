@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import decoding, encoding
 from omq.protocol.amqp_1_0.composites import (
     BY_TYPE,
     Bool,
@@ -361,7 +361,7 @@ def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
 def read_plain(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
     """Read a performative as `read` does, in plain Python."""
     layout, at = layout_at(octets, at, end)
-    found, after = types.fields(octets, at, end)
+    found, after = decoding.fields(octets, at, end)
     return made_of(layout, found), after
 
 
@@ -392,7 +392,7 @@ def write(performative: Performative) -> bytes:
     """Encode a performative in its shortest form."""
     layout = BY_TYPE[type(performative)]
     encoded = [written(field, performative) for field in layout.fields]
-    return b"\x00\x53%c%s" % (layout.code, types.write_fields(encoded))
+    return b"\x00\x53%c%s" % (layout.code, encoding.write_fields(encoded))
 
 
 def write_outcome(first: int, last: int, state: bytes) -> bytes:
@@ -400,8 +400,8 @@ def write_outcome(first: int, last: int, state: bytes) -> bytes:
 
     Most of what the server says to a client that sends one message after another is this.
     """
-    to = NULL if last == first else types.uint(last)
-    fields = b"\x41%s%s\x41%s" % (types.uint(first), to, state)
+    to = NULL if last == first else encoding.uint(last)
+    fields = b"\x41%s%s\x41%s" % (encoding.uint(first), to, state)
     if len(fields) > _LONGEST_SHORT:
         return write(Disposition(True, first, None if last == first else last, True, state))
     return b"\x00\x53%c\xc0%c\x05%s" % (Disposition.CODE, len(fields) + 1, fields)

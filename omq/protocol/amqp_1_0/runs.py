@@ -12,7 +12,7 @@ from struct import Struct
 
 import msgspec
 
-from omq.protocol.amqp_1_0 import serials, stored, types
+from omq.protocol.amqp_1_0 import decoding, serials, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import MOST_AROUND
 from omq.protocol.amqp_1_0.types import DecodeError
@@ -208,7 +208,7 @@ def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
 def _is_last(data: bytes, at: int, end: int) -> bool:
     """Return whether the value at `at` has no descriptor, and ends at `end`."""
     try:
-        return data[at] != 0 and types.skip(data, at, end) == end
+        return data[at] != 0 and decoding.skip(data, at, end) == end
     except DecodeError:
         return False
 

@@ -9,7 +9,7 @@ Source: AMQP 1.0, part 3, section 3.2, "Message Format".
 from dataclasses import dataclass
 from enum import IntEnum
 
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import decoding, types
 from omq.protocol.amqp_1_0.types import DecodeError, Number, NumberType, Symbol
 
 
@@ -86,7 +86,7 @@ def find(octets: bytes) -> list[Place]:
         section, value = _descriptor(octets, at, end)
         if last is not None and not _may_follow(section, last):
             raise DecodeError(f"the section {_name(section)} cannot follow {_name(last)}")
-        after = types.skip(octets, value, end)
+        after = decoding.skip(octets, value, end)
         if octets[value] not in _FORMS.get(section, _ANY):
             raise DecodeError(f"the section {_name(section)} cannot be a value of type 0x{octets[value]:02x}")
         places.append(Place(section, at, value, after))
@@ -106,7 +106,7 @@ def body_at(octets: bytes) -> int:
             raise DecodeError(f"the section {_name(section)} cannot follow {_name(last)}")
         if section in _BODY:
             return at
-        at, last = types.skip(octets, value, end), section
+        at, last = decoding.skip(octets, value, end), section
     return -1
 
 
@@ -118,7 +118,7 @@ def to(octets: bytes, places: list[Place]) -> bytes:
     """Return the field `to` of the properties of a message, as it is encoded. Raises `DecodeError`."""
     for place in places:
         if place.section is Section.PROPERTIES:
-            values, _ = types.fields(octets, place.value, place.end)
+            values, _ = decoding.fields(octets, place.value, place.end)
             return values[_TO] if len(values) > _TO else types.NULL
     return types.NULL
 
@@ -137,8 +137,8 @@ def _descriptor(octets: bytes, at: int, end: int) -> tuple[Section, int]:
         return known, at + 3
     if octets[at]:
         raise DecodeError("a section was expected: a value with a descriptor")
-    value = types.skip_descriptor(octets, at, end)
-    match types.read_all(octets[at + 1 : value]):
+    value = decoding.skip_descriptor(octets, at, end)
+    match decoding.read_all(octets[at + 1 : value]):
         case Number(NumberType.ULONG, int(code)) if code in _CODES:
             return _CODES[code], value
         case Symbol(name) if name in _NAMES:

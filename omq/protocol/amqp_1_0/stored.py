@@ -22,7 +22,7 @@ from omq.protocol.amqp.fields import bounds as table_bounds
 from omq.protocol.amqp.head import Head, bounds, names_end
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_1_0 import sections, types
+from omq.protocol.amqp_1_0 import decoding, encoding, sections, types
 from omq.protocol.amqp_1_0.sections import Place, Section
 from omq.protocol.amqp_1_0.types import DecodeError, Symbol, Value
 
@@ -253,8 +253,8 @@ def annotated(around: BodyFraming, annotations: Sequence[tuple[Symbol, Value]]) 
                     pass
     except DecodeError:
         return around
-    added = b"".join([types.write(name) + types.write(value) for name, value in annotations])
-    entries = types.write_entries(count + 2 * len(annotations), known + added)
+    added = b"".join([encoding.write(name) + encoding.write(value) for name, value in annotations])
+    entries = encoding.write_entries(count + 2 * len(annotations), known + added)
     section = b"\x00\x53%c%s" % (Section.MESSAGE_ANNOTATIONS, entries)
     return BodyFraming(around.form, before[:begin] + section + before[end:], around.after)
 
@@ -263,7 +263,7 @@ def _without(names: Sequence[Symbol], octets: bytes, place: Place) -> tuple[int,
     """Return the number and the octets of the keys and values of a section, without entries of these names.
     Raises `DecodeError`, also if looking for them would take too long.
     """
-    count, at = types.entries(octets, place.value, place.end)
+    count, at = decoding.entries(octets, place.value, place.end)
     contents = octets[at : place.end]
     if not any(name.name.encode() in contents for name in names):
         return count, contents  # the usual case takes no step for each entry
@@ -271,9 +271,9 @@ def _without(names: Sequence[Symbol], octets: bytes, place: Place) -> tuple[int,
         raise DecodeError("there are too many annotations")
     kept: list[bytes] = []
     for _ in range(count // 2):
-        value = types.skip(octets, at, place.end)
-        end = types.skip(octets, value, place.end)
-        if types.read_all(octets[at:value]) not in names:
+        value = decoding.skip(octets, at, place.end)
+        end = decoding.skip(octets, value, place.end)
+        if decoding.read_all(octets[at:value]) not in names:
             kept.append(octets[at:end])
         at = end
     return 2 * len(kept), b"".join(kept)
@@ -292,13 +292,13 @@ def redelivered(around: BodyFraming, deliveries: int) -> BodyFraming:
     try:
         places = sections.find(around.before)
         if places and places[0].section is Section.HEADER:
-            values, _ = types.fields(around.before, places[0].value, places[0].end)
+            values, _ = decoding.fields(around.before, places[0].value, places[0].end)
             rest = around.before[places[0].end :]
     except DecodeError:
         return around
     values = (values + [types.NULL] * _HEADER_FIELDS)[:_HEADER_FIELDS]
-    values[3], values[4] = types.write(False), types.uint(deliveries)
-    header = b"\x00\x53%c%s" % (Section.HEADER, types.write_fields(values))
+    values[3], values[4] = encoding.write(False), encoding.uint(deliveries)
+    header = b"\x00\x53%c%s" % (Section.HEADER, encoding.write_fields(values))
     return BodyFraming(around.form, header + rest, around.after)
 
 

@@ -8,7 +8,7 @@ Source: AMQP 1.0, part 2, section 2.7.5, "Transfer".
 from struct import Struct
 
 from omq.protocol.amqp.portions import Portion
-from omq.protocol.amqp_1_0 import serials, stored, translation, types
+from omq.protocol.amqp_1_0 import encoding, serials, stored, translation
 from omq.protocol.amqp_1_0.frames import SHORTEST
 from omq.protocol.amqp_1_0.stored import BodyFraming
 from omq_storage import codec
@@ -42,7 +42,7 @@ class Framing:
 
     def __init__(self, channel: int, handle: int, max_frame: int) -> None:
         self.channel = channel
-        self._handle = types.uint(handle)
+        self._handle = encoding.uint(handle)
         self.room = max_frame - MOST_OVERHEAD
         """The longest payload of a frame."""
         self._continuations = {

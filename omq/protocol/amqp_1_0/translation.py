@@ -27,7 +27,7 @@ from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as FieldNumber
 from omq.protocol.amqp.portions import Portion, Translation
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_1_0 import stored, types
+from omq.protocol.amqp_1_0 import encoding, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import PLAIN, BodyFraming, BodyKind
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
@@ -137,11 +137,11 @@ _translation = Translation(_from_head)
 def _fields(section: Section, values: list[Value]) -> bytes:
     if all(value is None for value in values):
         return b""
-    return b"\x00\x53%c%s" % (section, types.write_fields([types.write(value) for value in values]))
+    return b"\x00\x53%c%s" % (section, encoding.write_fields([encoding.write(value) for value in values]))
 
 
 def _map(section: Section, entries: Sequence[tuple[Value, Value]]) -> bytes:
-    return b"\x00\x53%c%s" % (section, types.write(Map(tuple(entries)))) if entries else b""
+    return b"\x00\x53%c%s" % (section, encoding.write(Map(tuple(entries)))) if entries else b""
 
 
 def _text(octets: bytes | None) -> Value:

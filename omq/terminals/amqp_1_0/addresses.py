@@ -13,8 +13,9 @@ from enum import Enum
 from omq.access.direct import DYNAMIC
 from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
+from omq.protocol.amqp_1_0.decoding import read_all
 from omq.protocol.amqp_1_0.performatives import Source, Target
-from omq.protocol.amqp_1_0.types import DecodeError, read_all
+from omq.protocol.amqp_1_0.types import DecodeError
 
 LONGEST = 255
 

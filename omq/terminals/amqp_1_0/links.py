@@ -13,7 +13,7 @@ from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Failure, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.model import Delivery, FromCurrent, Topic
-from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0 import encoding, performatives
 from omq.protocol.amqp_1_0.annotations import IDS
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Outcome, Part, StoredRun
@@ -384,7 +384,7 @@ class Links:
         if address.name is None:
             outgoing.end_node = partial(self._direct.end, node)
         answered = performatives.Source(
-            types.write(node.name.decode()),
+            encoding.write(node.name.decode()),
             dynamic=source.dynamic,
             dynamic_node_properties=source.dynamic_node_properties,
             capabilities=source.capabilities,
@@ -448,7 +448,7 @@ def _ignore() -> None:
 def _made(target: Target, node: DirectNode) -> bytes:
     """Return the answer to a target that is a new node."""
     answered = Target(
-        types.write(node.name.decode()),
+        encoding.write(node.name.decode()),
         dynamic=True,
         dynamic_node_properties=target.dynamic_node_properties,
         capabilities=target.capabilities,

@@ -6,7 +6,7 @@
 import msgspec
 
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import decoding, encoding
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.types import NULL, DecodeError, Described, Map, Number, Symbol, Value
 
@@ -37,7 +37,7 @@ def read_filters(encoded: bytes) -> Filters:
     if encoded == NULL:
         return Filters()
     try:
-        filters = types.read_all(encoded)
+        filters = decoding.read_all(encoded)
     except DecodeError as problem:
         raise LinkProblem(Condition.DECODE_ERROR, f"the filter: {problem}") from problem
     if not isinstance(filters, Map):
@@ -55,7 +55,7 @@ def read_filters(encoded: bytes) -> Filters:
                 applied.append((key, value))
             case _:
                 pass  # the client sees that it is not applied: it is not in the answer
-    return Filters(replay, has_ids, types.write(Map(tuple(applied)))) if applied else Filters()
+    return Filters(replay, has_ids, encoding.write(Map(tuple(applied)))) if applied else Filters()
 
 
 def _beginning(name: str, value: Value) -> Replay:

@@ -21,7 +21,7 @@ from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Octets
 from omq.logs import quoted, subject
 from omq.model import Topic
-from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0 import encoding, performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem
 from omq.protocol.amqp_1_0.connection import AmqpConnection, Offer, Stage
 from omq.protocol.amqp_1_0.events import (
@@ -446,7 +446,7 @@ _IDLE_MS = int(IDLE_SECONDS * 1000)
 
 _CAPABILITIES = ("ANONYMOUS-RELAY",)
 
-_PROPERTIES = types.write(
+_PROPERTIES = encoding.write(
     types.Map(
         (
             (types.Symbol("product"), "omq"),
