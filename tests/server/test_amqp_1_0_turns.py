@@ -145,7 +145,8 @@ async def test_a_long_message_waits_for_the_window_in_the_store(store: Path) -> 
         await eventually(lambda: not host.server.memory.stalled.used)
 
 
-async def test_other_links_send_within_a_long_message_of_a_node(store: Path) -> None:
+@pytest.mark.parametrize("settled", [False, True])
+async def test_other_links_send_within_a_long_message_of_a_node(store: Path, settled: bool) -> None:
     """The node's link sends nothing else before its end."""
     async with (
         serving(store, memory_bytes=1 << 30) as host,
@@ -158,10 +159,10 @@ async def test_other_links_send_within_a_long_message_of_a_node(store: Path) -> 
         await client.settle()
         await other.sender(address, 1)
         await other.sender("short", 2)
-        await other.publish_long(BODY, 1)
+        await other.publish_long(BODY, 1, settled=settled)
         said, payload = await client.next()
         assert isinstance(said, Transfer)
-        assert (said.handle, said.more) == (0, True)
+        assert (said.handle, said.settled, said.more) == (0, settled, True)
         long = bytearray(payload)
         await other.publish(data(b"behind"), 1)
         await other.accepted(await other.publish(data(b"short"), 2))
@@ -175,3 +176,5 @@ async def test_other_links_send_within_a_long_message_of_a_node(store: Path) -> 
         assert 1 in handles
         assert long == BODY
         assert (await client.message()).octets == data(b"behind")
+        if settled:
+            await eventually(lambda: host.server.memory.waiting.used < SIZE)

@@ -100,7 +100,15 @@ class FrameForm:
         return len(parts), octets
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> FramedMessage:
         return FramedMessage(message, size)
 

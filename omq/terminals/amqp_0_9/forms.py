@@ -85,7 +85,15 @@ class ConsumerForm:
         return count, begun
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> "MessageInPieces":
         tag, self._begun = self._begun, None
         if tag is not None:

@@ -57,7 +57,15 @@ class GetForm:
         return count, begun
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> MessageInPieces:
         if self._is_begun:
             self._is_begun = False

@@ -79,7 +79,7 @@ class Transfers:
         self._first = self._session.next_delivery
         self.framed = 0
         for selection in selections:
-            settled = self._is_settled(selection)
+            settled = self.settles(is_settled=selection.is_settled)
             allowed = selection.ids[: self.link.credit]  # the client may have lowered it since the take
             ids, delivery = allowed, self.start(allowed, settled=settled)
             while ids:
@@ -103,12 +103,11 @@ class Transfers:
                 break
         return parts
 
-    def _is_settled(self, selection: Selection) -> bool:
-        """Return whether these messages are settled when they are sent: the client decides, or leaves it
-        open.
+    def settles(self, *, is_settled: bool) -> bool:
+        """Return whether messages are settled when they are sent: the client decides, or leaves it open.
+        `is_settled`: their producer sent them as settled.
         """
-        mode = self.link.attach.snd_settle_mode
-        return self.link.settles or (selection.is_settled and mode == MIXED)
+        return self.link.settles or (is_settled and self.link.attach.snd_settle_mode == MIXED)
 
     def _run(
         self, selection: Selection, ids: range, delivery: int, portion: Portion, *, settled: bool
@@ -160,23 +159,33 @@ class Transfers:
                 case _:
                     assert_never(each)
         self._left[self._left_before :] = [
-            selection.ids for selection in _first(selections, count) if self._is_settled(selection)
+            selection.ids
+            for selection in _first(selections, count)
+            if self.settles(is_settled=selection.is_settled)
         ]
         if left and octets:
             selection, _ = selection_at(selections, count)
-            self._begun = _Framed(serials.add(self._first, count), self._is_settled(selection))
+            settled = self.settles(is_settled=selection.is_settled)
+            self._begun = _Framed(serials.add(self._first, count), settled)
             left -= 1
         self._session.take_back(self.link, left)
         self._framed.clear()
         return count, octets if left or self._begun is not None else 0
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> "MessageInPieces":
         framed, self._begun = self._begun, None
-        return MessageInPieces(
-            self, message, self.around(head, deliveries, Portion(), message, time), size, framed
-        )
+        around = self.around(head, deliveries, Portion(), message, time)
+        return MessageInPieces(self, message, around, size, framed, is_settled=is_settled)
 
     def take_sent(self) -> list[range]:
         """Return the messages that have left since the last call, for a link that settles them itself."""
@@ -266,12 +275,20 @@ class MessageInPieces:
     """
 
     def __init__(
-        self, form: Transfers, message: int, around: BodyFraming, size: int, framed: _Framed | None
+        self,
+        form: Transfers,
+        message: int,
+        around: BodyFraming,
+        size: int,
+        framed: _Framed | None,
+        *,
+        is_settled: bool,
     ) -> None:
         """Create a message in pieces. `framed` has its delivery-id, if a part of it has been framed
-        before.
+        before. `is_settled`: see `Transfers.settles`.
         """
         self._form = form
+        self._is_settled = is_settled
         self._message = message
         self._before, self._after = stored.frame_of(around, size)
         self._size = size
@@ -307,7 +324,7 @@ class MessageInPieces:
             # The client may have lowered the credit since the take.
             if not form.link.credit or not form.may_begin(self._total):
                 return ()
-            settled = form.link.settles
+            settled = form.settles(is_settled=self._is_settled)
             delivery = form.start(range(self._message, self._message + 1), settled=settled)
             self._framed = _Framed(delivery, settled)
         body = bytes(memoryview(octets)[self._body - self.body :])

@@ -70,10 +70,19 @@ class Form(Protocol):
         """
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> MessageInPieces:
         """Start to send one message in pieces. `time` is when the server took it, in microseconds since the
         epoch, `size` the octets of its body, and `deliveries` how often it was delivered before.
+        `is_settled`: its producer sent it as settled (`Selection.is_settled`).
         """
 
 

@@ -532,14 +532,12 @@ def _may_pause(left: _Left) -> bool:
 
 
 def _before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
-    """Return those before the first long message, which is the first one of its selection. One that is sent
-    as settled does not count: its form sends it as a whole.
-    """
+    """Return those before the first long message, which is the first one of its selection."""
     for index, selection in enumerate(selections):
         is_long = (
             selection.block.held > LONG_OCTETS and len(selection.block.frame(selection.ids[0])) > LONG_OCTETS
         )
-        if is_long and not selection.is_settled:
+        if is_long:
             return selections[:index]
     return selections
 
@@ -554,4 +552,6 @@ def _begin(form: Form, selection: Selection, message: int, size: int) -> Message
     """Begin a message in memory, whose body has N octets (`size`)."""
     block = selection.block
     time, head = block.message_time(message), block.head(message)
-    return form.begin(block.topic, message, time, head, size, selection.deliveries)
+    return form.begin(
+        block.topic, message, time, head, size, selection.deliveries, is_settled=selection.is_settled
+    )

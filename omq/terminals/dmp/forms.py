@@ -50,7 +50,15 @@ class FeedForm:
         return parts if is_any_large else [b"".join(parts)]
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> ContiguousMessage:
         return ContiguousMessage(self._opening(head, size, Portion()), size)
 

@@ -20,7 +20,15 @@ class Frames:
         return [selection.frames() for selection in selections]
 
     def begin(
-        self, topic: int, message: int, time: int, head: bytes, size: int, deliveries: int
+        self,
+        topic: int,
+        message: int,
+        time: int,
+        head: bytes,
+        size: int,
+        deliveries: int,
+        *,
+        is_settled: bool = False,
     ) -> ContiguousMessage:
         return ContiguousMessage(
             MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size
