@@ -83,7 +83,7 @@ async def demonstrate(flights: Flights, directory: Path, sync: Sync) -> list[Lin
             await replay.complete(bar)
         step(f"replayed {total:,} rows from the beginning", clock.lap(), total)
 
-        # What the server says it has at the end must be what was published, too.
+        # The server must have as many messages at the end as were published, too.
         async with connect(server.url, id="demo-count") as client:
             publisher.go_on_from(await client.topics())
         # Only now do the live subscribers leave: had one of them received a message twice, it would count.
@@ -123,7 +123,7 @@ def run(flights: Flights, directory: Path, sync: Sync) -> int:
     try:
         lines = trio.run(demonstrate_until_signal, flights, directory, sync)
     except BaseException as error:
-        # What went wrong first may have company: what it broke.
+        # The first error may have company: the errors that it caused.
         expected = [leaf for leaf in leaves(error) if isinstance(leaf, DemoFailed | OmqError | OSError)]
         if not expected:
             raise

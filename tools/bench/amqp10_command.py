@@ -44,7 +44,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Setting:
-    """What the cases need."""
+    """The settings that the cases need."""
 
     clients: dict[str, Path] | None
     """The programs of proton, if they can be built."""

@@ -58,7 +58,7 @@ class Client:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
         self._said: list[tuple[int, list[Any], bytes]] = []
-        """What arrived and was not asked for yet."""
+        """The frames that arrived and were not asked for yet."""
         self.incoming = 0
         """Transfers that arrived."""
         self._outgoing = 0

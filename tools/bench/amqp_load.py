@@ -13,24 +13,26 @@ from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS
 from workers import Begin, BenchFailure, SharedCounters, Task, run_beside
 
 WINDOW_OCTETS = 4 << 20
-"""How far, in octets of bodies, publishers may run ahead of consumers: the same for all brokers."""
+"""The octets of bodies that publishers may run ahead of consumers: the same for all brokers."""
 
 CONFIRM_WINDOW = 2000
-"""How many messages may wait for a confirm."""
+"""The number of messages that may wait for a confirm."""
 
 CONFIRM_CHUNK = 100
-"""How many messages are sent at once where each is confirmed."""
+"""The number of messages that are sent at once where each is confirmed."""
 
 FINISH_SECONDS = 30.0
-"""How long everything may take after the publisher has ended."""
+"""The greatest number of seconds for the rest after the publisher has ended."""
 
 PREPARED_ACKS = 400_000
-"""How many single acknowledgements are prepared before a run, so that making them costs no time in it."""
+"""The number of single acknowledgements that are prepared before a run, so that making them costs no time in
+it.
+"""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one case does."""
+    """The work of one case."""
 
     size: int = 100
     kind: str = "classic"
@@ -207,7 +209,7 @@ class _Acks:
     def __init__(self, load: Load) -> None:
         self._every = load.ack_every
         self._acked = 0
-        # What differs between two single acknowledgements is only the tag.
+        # Two single acknowledgements differ only in their tags.
         prepared = b"".join(ack(tag, multiple=False) for tag in range(1, PREPARED_ACKS + 1))
         self._single = memoryview(prepared if load.ack_every == 1 else b"")
 

@@ -72,7 +72,7 @@ UNITS = {"latency": MICROSECONDS, "memory": OCTETS, "connections": EACH}
 """By the beginnings of the cases; messages a second for the others."""
 
 SERVE = "from omq.cli.start import serve; serve()"
-"""What the command `omq-server` of this checkout runs."""
+"""The code of the command `omq-server` of this checkout."""
 
 ONCE = ("memory", "connections")
 """The cases that are not timed: one run says it."""

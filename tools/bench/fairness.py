@@ -37,7 +37,7 @@ PAUSE_SECONDS = 0.003
 """Between two messages of the client."""
 
 WARM_UP_SECONDS = 0.5
-"""How long the neighbours work before the client measures."""
+"""The number of seconds that the neighbours work before the client measures."""
 
 
 @dataclass
@@ -60,18 +60,18 @@ class Figures:
 
 @dataclass
 class Case:
-    """What was measured beside one neighbour."""
+    """The figures of the client beside one neighbour."""
 
     neighbour: Neighbour
     alone: Figures = field(default_factory=Figures)
     beside: Figures = field(default_factory=Figures)
     work: float = 0.0
-    """What the neighbours did in a second of the last run."""
+    """The work of the neighbours in a second of the last run."""
     failure: str | None = None
 
     @property
     def ratio(self) -> float:
-        """How many times longer than alone a hundredth of the round trips took at least."""
+        """The duration of the 99th percentile of the round trips, as a multiple of that alone."""
         return self.beside.share(0.99) / self.alone.share(0.99)
 
 

@@ -1,4 +1,4 @@
-"""How cost grows: the same measurement with increasing values of one parameter, every system in turn."""
+"""Growth of cost: the same measurement with increasing values of one parameter, every system in turn."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -19,7 +19,7 @@ SIZE = 100
 
 
 class Sweep(Enum):
-    """What grows."""
+    """The parameter that grows."""
 
     SIZE = "size"
     SUBSCRIBERS = "subscribers"

@@ -26,25 +26,27 @@ from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, S
 from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds, run_beside
 
 IDLE_CONNECTIONS = 1000
-"""How many connections stand beside the two that latency is measured with."""
+"""The number of connections beside the two that latency is measured with."""
 
 BURST_OCTETS = 47 * 10**6
 """Bodies of a burst, from all its publishers together."""
 
 CROWD = 100
-"""How many publishers there are where there are many."""
+"""The number of publishers where there are many."""
 
 STEADY_OCTETS = 64 << 10
 STEADY_PAUSE = 0.005
-"""What the steady subscriber of a burst reads at a time, and how long it does something else then."""
+"""The octets that the steady subscriber of a burst reads at a time, and its pause after each read, in
+seconds.
+"""
 
 GIVE_UP_SECONDS = 3.0
-"""How long the subscriber of a burst waits when nothing comes before it takes the rest for lost."""
+"""The number of seconds without a message after which the subscriber of a burst takes the rest for lost."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured, with which kind of topic, and the unit of the figure."""
+    """The subject of a measurement, the kind of topic, and the unit of the figure."""
 
     kind: Kind
     unit: str

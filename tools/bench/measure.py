@@ -21,19 +21,21 @@ from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds
 TOPIC = b"bench"
 
 WINDOW_OCTETS = 4 * 1024 * 1024
-"""How far, in octets of bodies, a live publisher may run ahead of its slowest subscriber.
+"""The octets of bodies that a live publisher may run ahead of its slowest subscriber.
 
 Core NATS and Redis cut off a subscriber that falls behind too far. The same bound for every system keeps all
 of them below that, so that nothing is lost and what is counted is what arrived.
 """
 
 QUIET_SECONDS = 0.05
-"""How long a receiver listens on after the last message, for messages that should not be there."""
+"""The number of seconds that a receiver listens on after the last message, for messages that should not be
+there.
+"""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how much to measure."""
+    """The duration and the size of a measurement."""
 
     seconds: float
     weak_flush_seconds: float
@@ -50,7 +52,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Due:
-    """What each subscriber is to get of what is published.
+    """The messages that each subscriber must get of those that are published.
 
     It subscribes to `topics`, and gets one of every `every` messages. `ordered` says whether they must come
     in the order of publication, so that the first and the last of them can be compared. Each topic has had
@@ -267,7 +269,7 @@ def count_frames(
 
     counts = [each // size for each in octets]
     for place, each in enumerate(octets):
-        # What is over must be whole pings, and few of them.
+        # The excess must be whole pings, and few of them.
         if (each % size) % system.stray_octets:
             raise BenchFailure(
                 f"subscriber {place + 1} got {each} octets, which are no whole messages of {size}"

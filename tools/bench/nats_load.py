@@ -33,10 +33,12 @@ _MESSAGE = re.compile(rb"MSG \S+ \S+ (\$JS\.ACK\.\S+) \d+\r\n[^\r]*\r\n")
 """A message of a work queue with the subject that acknowledges it. No body has a line end."""
 
 CHUNKS_IN_FLIGHT = 4
-"""How many chunks JetStream may owe acknowledgements for."""
+"""The number of chunks for which JetStream may owe acknowledgements."""
 
 MOST_WORKERS = 4
-"""How many workers a work queue has: JetStream bounds what is not acknowledged of all together."""
+"""The greatest number of workers of a work queue: JetStream bounds the unacknowledged messages of all
+together.
+"""
 
 
 def digits_up_to(count: int) -> int:

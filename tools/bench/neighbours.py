@@ -1,4 +1,4 @@
-"""What heavy and hostile clients do beside the one whose round trips are measured."""
+"""Heavy and hostile clients beside the one whose round trips are measured."""
 
 import shutil
 import socket

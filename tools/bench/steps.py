@@ -1,4 +1,4 @@
-"""How long the server works on the input of one connection: for an octet of each kind, and in one step.
+"""Time of the server's work on the input of one connection: for an octet of each kind, and in one step.
 
 What is read are lines and envelopes that take the most work for what they cost to send. The reader runs in
 this process, without a server, with the compiled codec and with the plain one.

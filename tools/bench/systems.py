@@ -24,7 +24,7 @@ RECEIVE_OCTETS = 1024 * 1024
 """Size of the buffer that receivers read into."""
 
 WORK_IN_HAND = 1000
-"""How many messages each worker of a work queue may have that it has not acknowledged."""
+"""The number of unacknowledged messages that each worker of a work queue may have."""
 
 
 class Kind(Enum):
@@ -66,7 +66,9 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a worker has received: whole messages, their octets, and what acknowledges them."""
+    """The messages that a worker has received: their number, their octets, and the octets that acknowledge
+    them.
+    """
 
     messages: int
     octets: int

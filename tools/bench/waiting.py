@@ -1,4 +1,4 @@
-"""What a round trip consists of: work, and waiting for a processor, of the server's thread and of the client.
+"""The parts of a round trip: work, and waiting for a processor, of the server's thread and of the client.
 
 The kernel counts both for each thread (`/proc/PID/task/TID/schedstat`): how long it ran, to a tick of
 some milliseconds, and how long it could have run while other threads had the processors. The rest of a round
@@ -37,7 +37,7 @@ class Parts:
 
 
 class ThreadTimes:
-    """How long a thread ran, and waited for a processor, since it began."""
+    """The time that a thread ran, and that it waited for a processor, since it began."""
 
     def __init__(self, process: int, thread: int) -> None:
         self._file = os.open(f"/proc/{process}/task/{thread}/schedstat", os.O_RDONLY)

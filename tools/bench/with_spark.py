@@ -42,7 +42,7 @@ BOUNDED = 10_000
 """Messages that are read by bounds."""
 
 SCANS = 3
-"""How many scans are measured after one another at full scale, for the same reason as below."""
+"""The number of scans that are measured after one another at full scale, for the same reason as below."""
 
 JOBS = 10
 """The same for jobs of so few messages: one alone is mostly chance."""

@@ -37,7 +37,7 @@ class SharedCounters:
 
     @property
     def target(self) -> int:
-        """How many messages there will be in all; 0 until the publisher knows."""
+        """The number of messages in all; 0 until the publisher knows."""
         return self._words[0]
 
     @target.setter

@@ -55,7 +55,7 @@ def read_flights(directory: Path, most: int | None) -> Flights:
     by_topic: dict[bytes, list[bytes]] = {}
     for topic, line in rows:
         by_topic.setdefault(topic, []).append(line)
-    # What everything is compared with is counted another way, by a reader that knows what CSV is.
+    # The reference is counted another way, by a reader that knows CSV.
     records = csv.DictReader(io.StringIO(text.decode()))
     carriers = Counter(record["carrier"] for number, record in enumerate(records) if number < len(lines))
     with (directory / "airlines.csv").open(newline="") as airlines:

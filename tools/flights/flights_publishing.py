@@ -29,9 +29,9 @@ class Publisher:
     def __init__(self, flights: Flights) -> None:
         self._by_topic = flights.by_topic
         self.sent: Counter[bytes] = Counter()
-        """How many rows of each topic were handed to the client, over all attempts."""
+        """The number of rows of each topic that were handed to the client, over all attempts."""
         self.confirmed: Counter[bytes] = Counter()
-        """How many of them the server holds for certain."""
+        """The number of these rows that the server holds for certain."""
 
     def go_on_from(self, topics: Sequence[TopicInfo]) -> None:
         """Go on when the server has come back: do not publish rows again that it holds.

@@ -17,7 +17,7 @@ from omq.client import (
 )
 
 PATIENCE_SECONDS = 30.0
-"""How long no message may arrive before the demo gives up waiting for the rest."""
+"""The number of seconds without a message after which the demo gives up waiting for the rest."""
 
 
 class RowComparison:
@@ -31,7 +31,7 @@ class RowComparison:
     def take(self, run: MessageRun) -> None:
         start, end = self.count, self.count + len(run.bodies)
         self.count = end
-        # Where each row is stored exactly once and in order, ids count the rows.
+        # If each row is stored exactly once and in order, ids count the rows.
         if self.problem is None and (
             run.bodies != self._rows[start:end] or run.ids != list(range(start + 1, end + 1))
         ):
@@ -53,7 +53,7 @@ class RowComparison:
 
 
 class Reception:
-    """What subscribers to all topics have received so far."""
+    """The messages that subscribers to all topics have received so far."""
 
     def __init__(self, flights: Flights) -> None:
         self.tallies = {topic: RowComparison(rows) for topic, rows in flights.by_topic.items()}

@@ -19,7 +19,7 @@ class Line:
     live: int
     replayed: int
     problems: tuple[str, ...] = ()
-    """What else is wrong with its messages: another body, another order."""
+    """Other faults of its messages: another body, another order."""
 
     @property
     def agrees(self) -> bool:

@@ -1,4 +1,4 @@
-"""What targets share: cutting an input into pieces, choosing a twin of the codec, judging errors."""
+"""The common part of targets: cutting an input into pieces, choosing a twin of the codec, judging errors."""
 
 import importlib
 import importlib.util
@@ -23,7 +23,7 @@ class Target:
 
     name: str
     about: str
-    """What is read, in a few words."""
+    """The kind of octets that are read, in a few words."""
 
     check: Callable[[bytes], None]
     """Raises AssertionError, or whatever came out, for an input that is not treated as it should be."""

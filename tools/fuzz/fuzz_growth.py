@@ -7,13 +7,15 @@ from pathlib import Path
 from fuzz_checks import Target
 
 ROUNDS = 30
-"""How often the inputs are parsed between two measurements."""
+"""The number of times that the inputs are parsed between two measurements."""
 
 LOOKS = 20
 
 ALLOWED_BLOCKS = 100
 ALLOWED_OCTETS = 1 << 19
-"""What the interpreter and the C library may do by themselves between two looks, once caches are filled."""
+"""The octets that the interpreter and the C library may take by themselves between two looks, once caches are
+filled.
+"""
 
 
 class GrowthError(AssertionError):

@@ -1,4 +1,4 @@
-"""What can be mutated, and which tests are nearest to it."""
+"""The modules that can be mutated, and the tests that are nearest to each."""
 
 from mutate_area import DEAD_LETTERS, QUEUES, Area, amqp, server
 from mutate_client_areas import CLIENTS, COMMANDS

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).resolve().parent / "equivalent.toml"
 
 LIMIT_SECONDS = 30
-"""What a mutant may take at least."""
+"""The least limit of seconds for a mutant."""
 
 
 @dataclass(frozen=True, slots=True)

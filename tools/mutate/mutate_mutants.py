@@ -141,7 +141,8 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
                         (line, column), _ = _span(decorator)
                         yield (line, column - 1), (line + 1, 0)  # with its @, and the end of its line
             case ast.ClassDef() if any(_name(base) == "Protocol" for base in node.bases):
-                # What a class must have to fit. Nobody calls these methods; one with a body is inherited.
+                # A protocol lists members that a class must have. Nobody calls these; one with a body is
+                # inherited.
                 for member in node.body:
                     if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not _has_body(member):
                         begin = min([member.lineno, *(each.lineno for each in member.decorator_list)])

@@ -1,4 +1,4 @@
-"""Which tests run the line of a mutant, and how long they take."""
+"""Find the tests that run the line of a mutant, and the time that they take."""
 
 import ast
 import json
@@ -14,7 +14,7 @@ _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the tests do without a mutant."""
+    """The results of the tests without a mutant."""
 
     seconds: Mapping[str, float]
     """By the name of the test, of those that pass."""

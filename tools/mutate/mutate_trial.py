@@ -21,10 +21,12 @@ LEFT_OUT = shutil.ignore_patterns(".*", "build", "__pycache__", "*.egg-info")
 """Parts of a checkout that its tests do not need."""
 
 MODULES = Path(__file__).resolve().parent
-"""Where the plugin mutate_spy is."""
+"""The folder of the plugin mutate_spy."""
 
 SURVEY, CHOSEN = "OMQ_MUTATE_SURVEY", "OMQ_MUTATE_CHOSEN"
-"""What mutate_spy reads: the file to write the survey to, and the file with the names of the tests to run."""
+"""The variables that mutate_spy reads: the file to write the survey to, and the file with the names of the
+tests to run.
+"""
 
 FOLDERS = ("", "storage")
 """The folders of the copy in which Python looks for packages before it looks for installed ones."""
@@ -48,7 +50,7 @@ class CannotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the tests said, and how many seconds they took."""
+    """The outcome and the output of the tests, and the seconds that they took."""
 
     outcome: Outcome
     seconds: float

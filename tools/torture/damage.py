@@ -23,7 +23,8 @@ from tally import Outcome
 MOST_IN_A_BLOCK = 4096
 
 RUN_SECONDS = 0.4
-"""How long a store is filled: it is small, so that index pages are a large part of it."""
+"""The number of seconds in which a store is filled: it is small, so that index pages are a large part of it.
+"""
 
 Told = Mapping[str, Stored]
 
@@ -35,7 +36,7 @@ class IntactMessages:
     topics: Told
     seen: Mapping[str, Mapping[int, bytes]]
     published: Mapping[str, AbstractSet[bytes]]
-    """What was published to the queues of AMQP."""
+    """The bodies that were published to the queues of AMQP."""
 
 
 @dataclass(frozen=True, slots=True)

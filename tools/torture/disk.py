@@ -20,7 +20,7 @@ PAGE = 4096
 
 
 class Shape(Enum):
-    """Which of the unsynced pages of a file reached the disk."""
+    """The choice of the unsynced pages of a file that reached the disk."""
 
     NONE = "nothing that was not synced"
     PREFIX = "the first writes, as they were made"
@@ -51,7 +51,7 @@ class File:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
     syncing: int = 0
-    """How many of the pending changes the running sync will make durable."""
+    """The number of pending changes that the running sync will make durable."""
 
 
 @dataclass(frozen=True, slots=True)

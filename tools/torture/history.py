@@ -1,4 +1,4 @@
-"""What clients received and what was confirmed, and whether a later start keeps these promises."""
+"""Received and confirmed messages of clients, and a check that a later start keeps these promises."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass(slots=True)
 class ClientObservations:
-    """What clients know of one topic, each fact with the time when they learnt it (`time.monotonic_ns`)."""
+    """The facts that clients know of one topic, each with its time (`time.monotonic_ns`)."""
 
     published: set[bytes] = field(default_factory=set)
     confirmed: dict[bytes, int] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class ClientObservations:
 
 
 class History:
-    """What clients know of all topics."""
+    """The facts that clients know of all topics."""
 
     def __init__(self) -> None:
         self.topics = {kind.name: ClientObservations() for kind in KINDS}

@@ -38,7 +38,7 @@ class Kind:
 
     name: str
     share: int
-    """How many of 1,000 clients are of this kind."""
+    """The number of clients of this kind among 1,000."""
     act: Callable[["Client"], Awaitable[None]]
     """One action with one or two connections; raises OSError when the server ends it."""
     pause: float
@@ -51,7 +51,7 @@ class Client:
     def __init__(self, port: int, chance: random.Random) -> None:
         self.chance = chance
         self.made = 0
-        """How many connections it has made."""
+        """The number of connections that it has made."""
         self._port = port
         self._sockets: list[trio.socket.SocketType] = []
 

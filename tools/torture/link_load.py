@@ -36,10 +36,10 @@ from omq.protocol.amqp_1_0.performatives import (
 )
 
 TOPICS = ("strong", "weak", "strong-work", "weak-work")
-"""To which producers publish, each to one of them."""
+"""The topics of the producers: each publishes to one of them."""
 
 WORK = ("strong-work", "weak-work")
-"""Which consumers consume."""
+"""The topics of the consumers."""
 
 CREDIT = 8
 LARGEST = 65536

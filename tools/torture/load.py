@@ -27,7 +27,7 @@ retention_bytes = 200_000
 """
 
 PUBLISHERS = 3
-"""How many connections publish at a time, each to all topics in turn."""
+"""The number of connections that publish at a time, each to all topics in turn."""
 
 LARGE = b"large"
 """Begins the bodies of the messages that the server stores in fragments."""

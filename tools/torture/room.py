@@ -42,7 +42,7 @@ HOUSEKEEPING_SECONDS = 6.0
 """Within this time all periodic work of the server runs, except checkpoints of Async."""
 
 IDLE_SECONDS = 11.0
-"""How long Trio keeps an idle thread."""
+"""The number of seconds that Trio keeps an idle thread."""
 
 STEADY = 100
 """Number of messages for each level during a shortage."""
@@ -182,7 +182,7 @@ async def no_descriptors(directory: Path) -> int:
         server.kill()
     finally:
         server.kill()
-    # What a power failure leaves: the checkpoints were taken all the while.
+    # A power failure leaves this: the checkpoints were taken all the while.
     server = Server(directory / "store", "", "another-boot", {})
     try:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:

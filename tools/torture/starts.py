@@ -37,7 +37,7 @@ SAFETIES = {Level.STRONG: Safety.STRONG, Level.WEAK: Safety.WEAK, Level.ASYNC: S
 
 
 class Fault(Enum):
-    """What happens between the kill and the start that is checked."""
+    """The fault between the kill and the start that is checked."""
 
     KILLED = "the power fails, and starts are killed"
     DESCRIPTORS = "the power fails, and a start has too few descriptors"
