@@ -1,4 +1,4 @@
-"""What a connection held is free as soon as it is over: no garbage collection has to find it.
+"""The objects of a connection are free as soon as it is over: no garbage collection has to find them.
 
 A collection keeps everybody waiting, and until it comes what is held stays held.
 """

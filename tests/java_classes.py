@@ -1,4 +1,4 @@
-"""How Java runs Spark in tests. As a program this makes an archive of the classes that Spark loads.
+"""The start of Java for Spark in tests. As a program this makes an archive of the classes that Spark loads.
 
 Half of the processor time in which Spark starts is Java's for loading classes: it unpacks, verifies and links
 them. With the archive it maps them. `tools/test` makes it in .venv once for each version of Java and Spark.

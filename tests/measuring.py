@@ -1,4 +1,6 @@
-"""What the measurement of coverage must not slow down (CONTRIBUTING.md, "Coverage"), and times for tests."""
+"""Code that the measurement of coverage must not slow down (CONTRIBUTING.md, "Coverage"), and times for
+tests.
+"""
 
 import sys
 import time

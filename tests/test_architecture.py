@@ -353,7 +353,8 @@ BEHIND_SESSIONS = (
     "omq.exchanges.exchanges",
     "omq.exchanges.routes.Router",
 )
-"""What only sessions may use on behalf of a client, so that no terminal decides what a client may do."""
+"""The names that only sessions may use on behalf of a client, so that no terminal decides about its rights.
+"""
 
 
 @pytest.mark.parametrize("name", sorted(name for name in MODULES if name.startswith("omq.terminals.")))

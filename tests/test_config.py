@@ -93,7 +93,7 @@ BAD = [
     ('default_persistence = "durable"', "default_persistence"),
     ('store = ""', "store"),
     ('topics = [{name = "a", retention_seconds = inf}]', "topics[0].retention_seconds"),
-    # What only several keys together show.
+    # Faults that only several keys together show.
     ("max_line_bytes = 100_000_000", "max_line_bytes"),
     ("max_message_bytes = 4_294_967_283", "32 bits"),
     ("fragment_octets = 65_536", "fragment_octets"),
@@ -115,7 +115,7 @@ BAD = [
     ('[[topics]]\nname = "a"\n[[topics]]\nname = "b"\npersistence = "safe"', "topics[1].persistence"),
     ('[[topics]]\nname = "a"\nretention_bytes = 0', "topics[0].retention_bytes"),
     ('[[topics]]\nname = "a"\npersistence = "transient"\nretention_seconds = 5', "topics.retention_"),
-    # What cannot be shown as it is, or not be had.
+    # Values that cannot be shown as they are, or are not possible.
     ('"a\\nb" = 1', r"a\nb: "),
     ('topics = [{"\\u001b[31m" = 1}]', r"\x1b[31m: "),
     ('store = "\\u0000"', "store"),

@@ -18,7 +18,9 @@ BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}
 """Functions, and methods of `monkeypatch`, that take the name of an attribute."""
 
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
-"""What Python documents of named tuples begins with an underscore, so that no field has the same name."""
+"""The methods of named tuples that Python documents: they begin with an underscore, so that no field has the
+same name.
+"""
 
 CODEC = "omq_storage._codec"
 """The compiled codec, a private module: tests compare it with its twin, and hide it to have the twin used."""

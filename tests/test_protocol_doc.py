@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 60
 """The time limit of an example."""
 
 CONNECT = b"(Connect 1 example)\n"
-"""What precedes an example that does not begin with a handshake of its own."""
+"""The line before an example that does not begin with a handshake of its own."""
 
 
 # -- running an example --------------------------------------------------------------------------------------

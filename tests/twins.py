@@ -1,4 +1,4 @@
-"""What the tests share that compare the compiled codec with its plain twin."""
+"""The common part of tests that compare the compiled codec with its plain twin."""
 
 import importlib
 import importlib.util

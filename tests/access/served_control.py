@@ -1,4 +1,4 @@
-"""What tests of access share: the sessions of a server without its sockets, with a real store."""
+"""The common part of tests of access: the sessions of a server without its sockets, with a real store."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator

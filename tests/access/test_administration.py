@@ -1,4 +1,4 @@
-"""What a client that watches or controls a server may ask for, and in which pieces it is answered."""
+"""Requests of clients that watch or control a server: the allowed ones, and the pieces of their answers."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -36,9 +36,9 @@ class Busy:
     """A server with these connections and subscribers. Between two of them there are steps that give none."""
 
     behind: list[int] = field(default_factory=list)
-    """How far each subscriber is behind."""
+    """The number of messages that each subscriber is behind."""
     count: int = 0
-    """How many connections there are."""
+    """The number of connections."""
     disconnected: list[tuple[int, bytes]] = field(default_factory=list)
 
     def totals(self, watchers: int) -> watching.Server:

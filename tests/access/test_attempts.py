@@ -120,7 +120,7 @@ SLOW = SecretHash(16, 8, 1, bytes(16), bytes(32))
 
 
 async def test_an_abandoned_check_still_delays_the_next() -> None:
-    """Who connects again and again occupies one thread."""
+    """A client that connects again and again occupies one thread."""
     attempts, over, last = Attempts(), threading.Event(), trio.Event()
     order: list[str] = []
 

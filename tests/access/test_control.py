@@ -1,4 +1,4 @@
-"""How connections get a session and a lease is used, and what is given back where that fails."""
+"""Sessions of connections and uses of leases, and the return of quotas where these fail."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a lease for a sink gives: this very topic, with the right of the client to it."""
+"""A lease for a sink: it gives this very topic, with the right of the client to it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a session refuses by itself, also to a terminal that checks nothing."""
+"""The refusals of a session by itself, also to a terminal that checks nothing."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What one connection may do with exchanges, queues and streams, besides what AMQP's methods show."""
+"""Exchanges, queues and streams for one connection, besides the operations that AMQP's methods show."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What a broker does about the arguments of queues."""
+"""Cases for a broker: the arguments of queues."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a broker does about the connection."""
+"""Cases for a broker: the connection."""
 
 import struct
 import time

@@ -1,4 +1,4 @@
-"""What a broker does about consuming."""
+"""Cases for a broker: consuming."""
 
 from .broker import Broker, case
 from .raw_client import Client, until

@@ -1,4 +1,4 @@
-"""What a broker does about exchanges."""
+"""Cases for a broker: exchanges."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What a broker does about publishing."""
+"""Cases for a broker: publishing."""
 
 from .broker import Broker, case
 from .wire import (

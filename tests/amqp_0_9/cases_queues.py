@@ -1,4 +1,4 @@
-"""What a broker does about queues and bindings."""
+"""Cases for a broker: queues and bindings."""
 
 from .broker import Broker, case
 from .raw_client import Reply, until

@@ -1,4 +1,4 @@
-"""What a broker does about direct reply-to, and about streams."""
+"""Cases for a broker: direct reply-to, and streams."""
 
 import time
 from functools import partial

@@ -242,7 +242,7 @@ class Client:
 
     @property
     def tuned(self) -> tuple[int, int, int]:
-        """What the broker offered: the most channels, the longest frame, the seconds of a heartbeat."""
+        """The broker's offer: the most channels, the longest frame, the seconds of a heartbeat."""
         channels, octets, seconds = struct.unpack(">HIH", self.tune.args)
         return channels, octets, seconds
 

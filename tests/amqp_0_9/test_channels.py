@@ -1,4 +1,4 @@
-"""What the probe does not ask: logins, transactions, flow, windows, cancellations and ends, by raw octets."""
+"""Channels beyond the probe: logins, transactions, flow, windows, cancellations and ends, by raw octets."""
 
 import struct
 import time

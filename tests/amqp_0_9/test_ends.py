@@ -1,4 +1,4 @@
-"""How the server ends connections: at its stop, by what strangers send, and at a quota."""
+"""Ends of connections by the server: at its stop, because of octets from strangers, and at a quota."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""What a connection held is free as soon as it is over (`garbage`)."""
+"""The objects of a connection are free as soon as it is over (`garbage`)."""
 
 import socket
 import struct

@@ -76,7 +76,7 @@ DECIDED = {
     "stream offset str nonsense": "channel.close 406 PRECONDITION_FAILED (60,20)",
     "stream offset int -1": "channel.close 406 PRECONDITION_FAILED (60,20)",
 }
-"""What omq answers where it was decided to answer otherwise than RabbitMQ 3.10."""
+"""The answers of omq that differ from those of RabbitMQ 3.10 by decision."""
 
 
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "-"))

@@ -1,4 +1,4 @@
-"""Which rights the operations of AMQP 0-9-1 take (docs/AMQP.md, "Rights"), by raw octets.
+"""The rights that the operations of AMQP 0-9-1 take (docs/AMQP.md, "Rights"), by raw octets.
 
 The table is complete: the server refuses every other method that the codec knows.
 """
@@ -60,12 +60,12 @@ EVERY = (D, P, S, X)
 
 @dataclass(frozen=True)
 class Operation:
-    """What a client asks for, and the rights that it takes."""
+    """The request of a client, and the rights that it takes."""
 
     octets: bytes
     rights: frozenset[Right] = frozenset()
     answer: str | None = None
-    """How the answer begins that it gets with its rights; None if there is none."""
+    """The beginning of the answer that it gets with its rights; None if there is none."""
 
 
 def operation(octets: bytes, *rights: Right, answer: str | None = None) -> Operation:
@@ -247,7 +247,7 @@ def test_direct_replies_need_no_right_to_the_reply_queue(broker: Broker) -> None
 
 
 BEHIND = declare_queue(1, "a.q", passive=1)
-"""What is answered behind a publish that succeeds."""
+"""A method behind a publish that is answered if the publish succeeds."""
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_messages_are_forwarded_only_to_where_the_client_may_publish(
     every.said(declare_queue(1, "q"), declare_queue(1, "a.q"), declare_queue(1, "a.r"), purge(1, "q"))
     one = broker.channel(user="a")
     assert one.call(allowed).name.endswith("declare-ok")
-    # What was allowed once does not allow the next.
+    # The right to the first does not allow the next.
     assert one.call(refused).told().startswith("channel.close 403 ACCESS_REFUSED")
     assert every.call(get(1, "q", 1)).name == "get-empty"
 

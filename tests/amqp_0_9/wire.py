@@ -1,4 +1,4 @@
-"""What a client of AMQP 0-9-1 writes: frames and methods, whose octets are made by hand.
+"""The output of a client of AMQP 0-9-1: frames and methods, whose octets are made by hand.
 
 It uses nothing of the server, so that a mistake in the server's codec cannot hide itself.
 """

@@ -1,4 +1,4 @@
-"""How programs end that use the synchronous client: each is a process of its own."""
+"""Ends of programs that use the synchronous client: each is a process of its own."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""How much Python's garbage collector looks at in one step (`omq.cli.collector`)."""
+"""The objects that Python's garbage collector looks at in one step (`omq.cli.collector`)."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the exit status of `omq-server` says."""
+"""The exit status of `omq-server`."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What `omq-server` loads before it is ready."""
+"""The modules that `omq-server` loads before it is ready."""
 
 import os
 import subprocess
@@ -51,14 +51,16 @@ def test_the_server_is_ready_before_it_loads_rarely_used_modules(tmp_path: Path)
         process.kill()
     loaded = [line.rpartition("|")[2].strip() for line in log.read_text().splitlines()]
     assert "omq.server" in loaded
-    # What comes before this one belongs to the interpreter, and to tools that the environment loads into it.
+    # The modules before this one belong to the interpreter, and to tools that the environment loads into it.
     while "site" in loaded:
         del loaded[: loaded.index("site") + 1]
     assert LATER & set(loaded) == set()
 
 
 MOST_DATACLASSES = 60
-"""How many dataclasses the server may make when it starts: each takes 0.4 ms, and a `msgspec.Struct` 0.01."""
+"""The number of dataclasses that the server may make when it starts: each takes 0.4 ms, and a
+`msgspec.Struct` 0.01.
+"""
 
 PROGRAM = """
 import dataclasses, sys

@@ -321,7 +321,7 @@ def test_a_terminal_gets_no_control_characters(shell: Shell) -> None:
     for extra in ((), ("--dmp",)):
         assert on_a_terminal(shell, *read, "--format", "raw", *extra) == clean
         assert on_a_terminal(shell, *read, *extra) == clean + b"\n"
-        # What is no terminal gets what was published.
+        # An output that is no terminal gets the octets that were published.
         assert shell.ok(*read, "--format", "raw", *extra) == HOSTILE
         assert shell.ok(*read, *extra) == HOSTILE + b"\n"
 

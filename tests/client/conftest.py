@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def limited(**fixtures: object) -> None:
-        # Where a test makes the clock jump it does not measure how long the test takes.
+        # If a test makes the clock jump, the clock cannot limit the duration of the test.
         jumping = any(isinstance(fixture, MockClock) for fixture in fixtures.values())
         with trio.fail_after(math.inf if jumping else SECONDS):
             await test(**fixtures)

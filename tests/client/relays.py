@@ -67,7 +67,9 @@ class _Link:
         self.swallowing = swallowing
         self.held = held
         self.left: int | None = None
-        """How many octets come to the client until everything is swallowed; None without such a bound."""
+        """The number of octets that come to the client until everything is swallowed; None without such a
+        bound.
+        """
 
     async def pump(
         self, source: trio.SocketStream, target: trio.SocketStream, *, is_counted: bool = False

@@ -1,4 +1,4 @@
-"""What the client refuses before it sends anything: the error names the argument, and the client goes on."""
+"""Refusals of the client before it sends anything: the error names the argument, and the client goes on."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

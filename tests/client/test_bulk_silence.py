@@ -1,4 +1,4 @@
-"""How the synchronous client handles a server or a network that fails silently."""
+"""The synchronous client and a server or a network that fails silently."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,8 @@ from omq.server import Server
 
 # The synchronous client waits in threads and measures real time, so these tests let real time pass.
 SILENCE = 2.0
-"""How long the server may be silent: far longer than a busy machine keeps it from sending its pings."""
+"""The seconds that the server may be silent: far longer than a busy machine keeps it from sending its pings.
+"""
 
 RETRY_POLICY = RetryPolicy(retries=0, seconds=0, silence=SILENCE)
 MIB = 1 << 20
@@ -97,7 +98,7 @@ async def take_late(client: Client, count: int, seconds: float) -> None:
 async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
     server: Server, relay: Relay, waits_to: str
 ) -> None:
-    # What nobody takes fills the memory of the server, and it makes publishers wait.
+    # Messages that nobody takes fill the memory of the server, and it makes publishers wait.
     bodies = [b"x" * 16000] * (2000 if waits_to == "send" else 300)
     async with connect_to(server) as other, trio.open_nursery() as nursery:
         await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())

@@ -1,4 +1,4 @@
-"""Which losses of messages a client reports, and to whom."""
+"""The losses of messages that a client reports, and the tasks to which it reports them."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""How several tasks that share a client learn of refused or lost messages."""
+"""Reports of refused or lost messages to several tasks that share a client."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

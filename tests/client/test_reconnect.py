@@ -1,4 +1,4 @@
-"""How a client that reconnects handles a server that stops and starts again."""
+"""A client that reconnects, and a server that stops and starts again."""
 
 from contextlib import AsyncExitStack
 from itertools import pairwise

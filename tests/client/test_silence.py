@@ -1,4 +1,4 @@
-"""How a client handles a server or a network that fails silently."""
+"""A client and a server or a network that fails silently."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the client refuses to publish before it sends anything, so that other tasks are not affected."""
+"""Messages that the client refuses before it sends anything, so that other tasks are not affected."""
 
 from collections.abc import Awaitable, Callable
 
@@ -37,7 +37,7 @@ async def test_a_line_that_is_too_long_is_refused_and_the_longest_one_is_not(
         await way(client, octet * (longest + 1))
     await client.confirm()
     async with client.subscribe("t", FromBeginning(), capacity=16 << 20) as subscription:
-        # What came before it, in the same call, was sent; and nothing else.
+        # The messages before it, in the same call, were sent; and nothing else.
         await client.publish_confirmed("t", b"last")
         lengths = []
         async for message in subscription:

@@ -14,7 +14,7 @@ from omq.server import Server
 
 @dataclass
 class ThreadedServer:
-    """What the tests use of a `Server`, callable from another thread."""
+    """The part of a `Server` that the tests use, callable from another thread."""
 
     port: int
     stop: Callable[[], None]

@@ -212,7 +212,7 @@ def test_10000_messages_a_second_are_drawn_in_part_and_counted(
     client.declare("fast")
     page.open(origin(server), "#/topics/fast")
     tailing(page, client, "fast")
-    # How many rows are added in one frame, and how many there are, at most.
+    # Count the rows that are added in one frame, and the rows that there are, at most.
     page.script(
         """
         window.most = { added: 0, kept: 0 };

@@ -1,4 +1,4 @@
-"""What a real browser lets pages of other sites do with a server on the same machine: nothing.
+"""A real browser and pages of other sites: they can do nothing with a server on the same machine.
 
 See docs/HTTP.md, "Which requests are refused".
 """

@@ -20,7 +20,7 @@ LOADED = {"script": "src", "img": "src", "iframe": "src", "object": "data", "sou
 
 
 class Page(HTMLParser):
-    """What a page loads, where it links to, and where links can lead."""
+    """The files that a page loads, its links, and the places to which links can lead."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tests of drivers share."""
+"""The fixtures of the tests of drivers."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What tests of queues share."""
+"""The common part of tests of queues."""
 
 from typing import Any
 

@@ -76,7 +76,7 @@ class Member:
     """Broadcast: the next id that it gets."""
     window: int | None = None
     count: int | None = None
-    """What is left of it."""
+    """The rest of its count."""
     is_draining: bool = False
     settles: bool = False
     """Whether what it gets is unsettled until it settles it."""
@@ -95,7 +95,7 @@ class Member:
 
     @property
     def unwritten(self) -> list[int]:
-        """What it got and has not said to be written."""
+        """The messages that it got and has not said to be written."""
         return [got.id for got in self.taken] + ([self.begun[0].id] if self.begun is not None else [])
 
     def delivered(self, count: int) -> None:
@@ -160,18 +160,18 @@ class RoundRobin:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.owners: dict[int, Member] = {}
-        """Who has a message: it was taken, and is not done."""
+        """The owner of each message that was taken, and is not done."""
         self.done: set[int] = set()
         self.unseen: dict[int, Member] = {}
-        """Who confirmed a message before all of it had left: it may see it again."""
+        """The member that confirmed a message before all of it had left: it may see it again."""
         self.late: set[int] = set()
-        """What may come behind messages with higher ids, as somebody had it before."""
+        """The messages that may come behind messages with higher ids, as somebody had them before."""
         self.deliveries: dict[int, int] = {}
-        """How often messages were delivered and came back, those that were."""
+        """The number of times that messages were delivered and came back, for those that were."""
         self.durable: set[int] = set()
-        """What was done when positions were saved."""
+        """The messages that were done when positions were saved."""
         self.durable_deliveries: dict[int, int] = {}
-        """How often messages had been delivered then, as if all that had some were lost."""
+        """The number of deliveries of messages at that time, as if all that had some were lost."""
 
     def has(self, member: Member) -> list[int]:
         return [id for id, owner in self.owners.items() if owner is member]

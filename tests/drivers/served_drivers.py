@@ -1,5 +1,5 @@
-"""What tests of the seam between terminals and drivers share: drivers with a real store behind them, and the
-terminal's side of their channels.
+"""The common part of tests of the seam between terminals and drivers: drivers with a real store behind them,
+and the terminal's side of their channels.
 """
 
 import struct
@@ -187,7 +187,7 @@ class ReceivedMessage:
     body: bytes
     head: bytes = b""
     deliveries: int = field(default=0, compare=False)
-    """How often it was delivered before."""
+    """The number of times that it was delivered before."""
 
 
 def messages_of(taken: Messages, topic: int) -> list[ReceivedMessage]:

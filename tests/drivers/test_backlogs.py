@@ -1,4 +1,4 @@
-"""What a connection has been pushed and its socket has not taken: order, loss under pressure, and room."""
+"""Octets that a connection was pushed and its socket has not taken: order, loss under pressure, and room."""
 
 import gc
 import tracemalloc
@@ -51,7 +51,7 @@ async def test_pushes_to_a_connection_follow_its_backlog(shared_drivers: Drivers
     assert len(connection.backlog) == 2
     assert connection.backlog.unsent == 4 * 18 - 20
     assert [each.channel.statistics().behind for each in every] == [0, 0]
-    # What cannot be routed is pulled when the backlog has left.
+    # Messages that cannot be routed are pulled when the backlog has left.
     assert push({first: [b"e"]}) == [first]
     await first.post(Bodies([b"e"]))
     await connection.drain()

@@ -82,7 +82,7 @@ def test_shares_are_granted_in_order_to_those_that_fit() -> None:
 
 @dataclass(eq=False)
 class Numbers:
-    """What has ids to hand out."""
+    """A driver that has ids to hand out."""
 
     topic: Topic = field(default_factory=lambda: Topic(1, b"t"))
     next_id: int = 1

@@ -1,4 +1,4 @@
-"""What broadcast topics promise (docs/PROTOCOL.md, "Broadcast" and "Subscribe"), on a real store."""
+"""The promises of broadcast topics (docs/PROTOCOL.md, "Broadcast" and "Subscribe"), on a real store."""
 
 from pathlib import Path
 

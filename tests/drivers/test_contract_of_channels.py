@@ -1,4 +1,4 @@
-"""What every channel promises to a terminal (omq.drivers.seam), whatever its topic promises besides."""
+"""The promises of every channel to a terminal (omq.drivers.seam), whatever its topic promises besides."""
 
 import struct
 

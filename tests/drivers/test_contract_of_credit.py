@@ -1,4 +1,4 @@
-"""What every channel promises about credit: a window, a count, a drain, and the end of deliveries."""
+"""The promises of every channel about credit: a window, a count, a drain, and the end of deliveries."""
 
 import pytest
 import trio
@@ -75,7 +75,7 @@ async def test_a_window_counts_messages_taken_before_its_grant(drivers: Drivers,
     client.channel.written(2)
     await post(driver, b"z")
     assert len(taken) == 5
-    # What was dealt to a worker stays with it.
+    # Messages that were dealt to a worker stay with it.
     assert (await client.read()).ids == ([3] if kind.is_broadcast else [3, 4, 5])
     assert client.channel.settle(range(1, 4), ACCEPTED) == 3
     assert (await client.read()).ids == [3, 4, 5, 6]

@@ -1,4 +1,6 @@
-"""What every channel promises about drains and cancellations: which deliveries still come, and their end."""
+"""The promises of every channel about drains and cancellations: the deliveries that still come, and their
+end.
+"""
 
 import pytest
 from credit_helpers import counting, draining, numbered

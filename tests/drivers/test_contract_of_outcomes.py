@@ -1,4 +1,4 @@
-"""What round-robin channels do with each outcome, and how often a message was delivered before."""
+"""Outcomes in round-robin channels, and the numbers of earlier deliveries of a message."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What drivers promise to publishers (docs/PROTOCOL.md, "Publish", "Confirm", "Idempotent producers")."""
+"""The promises of drivers to publishers (docs/PROTOCOL.md, "Publish", "Confirm", "Idempotent producers")."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What round-robin topics promise (docs/PROTOCOL.md, "Round-robin"), with a fake client and a real store."""
+"""Promises of round-robin topics (docs/PROTOCOL.md, "Round-robin"), with a fake client on a real store."""
 
 from pathlib import Path
 

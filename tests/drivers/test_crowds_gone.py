@@ -1,4 +1,4 @@
-"""What a topic keeps of a crowd of subscribers that have gone: no more than a little."""
+"""A topic keeps little of a crowd of subscribers that have gone."""
 
 import gc
 import tracemalloc

@@ -128,7 +128,7 @@ async def test_sequences_never_point_past_surviving_messages(tmp_path: Path, lev
     async with opened(tmp_path / "lost", boot_id="second") as drivers:
         driver = await drivers.declare(Persistent(sync))
         assert known(driver, b"a", b"b") == {b"a": 2}
-        # Who was not told that they are durable sends them again, and loses nothing.
+        # A producer that was not told that they are durable sends them again, and loses nothing.
         await post(driver, (b"a", 1), (b"a", 2), (b"a", 3), (b"b", 1))
         blocks = driver.environment.read(driver.topic.id, 0)
         bodies = [bytes(frame[FRAME_HEADER:]) for block in blocks for frame in block.slices(block.first)]
@@ -216,7 +216,7 @@ async def test_a_transient_topic_remembers_while_it_runs(drivers: Drivers, deliv
     bodies = [b"a 1", b"a 2", b"b 1", b"a 3", b"-"]
     assert len(frames) == sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
     assert all(body in frames for body in bodies)
-    # What waits, and only that, is held.
+    # The waiting messages, and only those, are held.
     held = other.info().bytes if delivery is Delivery.ROUND_ROBIN else 0
     assert drivers.memory.waiting.used == held
     assert len(drivers.memory.sequences) == 3

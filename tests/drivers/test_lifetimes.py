@@ -146,7 +146,7 @@ async def test_a_private_topic_is_in_no_list_and_costs_no_write(
     for number, client in enumerate(clients):
         assert (await client.read()).bodies == [b"%d" % number] * 2 + [b"again"]
         assert client.ids == [1, 2, 3]
-    # Who asks for its name gets another topic.
+    # A client that asks for its name gets another topic.
     assert (await catalogue.lookup_or_declare(b"reply")).topic.id == public.topic.id + 1
     for topic in topics:
         catalogue.delete_private(topic)

@@ -1,4 +1,6 @@
-"""Who is admitted when there is room: publishers in their order, and topics that share memory in turns."""
+"""The order of admission when there is room: publishers in their order, and topics that share memory in
+turns.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is pushed to subscribers that have everything, and what happens when their connection takes less."""
+"""Pushes to subscribers that have everything, and to those whose connection takes less."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -248,8 +248,8 @@ steps = st.lists(
     ),
     max_size=25,
 )
-"""What one read has for some topics; how much a connection may take now, and its turn; or that a visitor
-comes to a topic, or leaves it.
+"""The messages of one read for some topics; the octets that a connection may take now, and its turn; or that
+a visitor comes to a topic, or leaves it.
 """
 
 

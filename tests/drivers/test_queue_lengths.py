@@ -21,7 +21,7 @@ async def test_the_oldest_messages_make_room(drivers: Drivers, durable: bool) ->
     assert (queue.ready, queue.info().messages) == (2, 2)
     await post(queue, b"5")
     assert await rest(queue) == [b"4", b"5"]
-    # What consumers have does not count, until it comes back.
+    # Messages that consumers have do not count, until they come back.
     client = worker(queue, 2)
     await client.read()
     await post(queue, b"6", b"7", b"8")

@@ -118,7 +118,7 @@ async def test_a_queue_exists_with_other_options(drivers: Drivers) -> None:
     await drivers.declare(ASYNC, name=b"broadcast")
     with pytest.raises(Refused, match="no queue"):
         await declare(b"broadcast", DURABLE)
-    # What omq declared is a queue, too.
+    # A topic that omq declared is a queue, too.
     made = await drivers.declare(WEAK, Delivery.ROUND_ROBIN, b"made")
     assert await declare(b"made", QueueOptions(durable=True)) is made
     with pytest.raises(Refused, match="'durable'"):
@@ -361,7 +361,7 @@ async def test_consumers_with_a_higher_priority_come_first(drivers: Drivers, opt
     high.settle(1)
     await post(queue, b"7", b"8")
     assert await read(low, high, also) == [[b"4", b"5", b"6", b"8"], [b"0", b"2", b"7"], [b"1", b"3"]]
-    # What comes back goes by priority, too.
+    # Messages that come back go by priority, too.
     also.settle(2)
     low.settle(5, outcome=Modified(delivery_failed=True))
     assert await read(low, also) == [[b"4", b"5", b"6", b"8"], [b"1", b"3", b"4"]]

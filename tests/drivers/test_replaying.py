@@ -1,4 +1,4 @@
-"""How much a broadcast channel reads from the store at a time, and what it holds of the memory for that."""
+"""The octets that a broadcast channel reads from the store at a time, and its part of the memory for that."""
 
 from pathlib import Path
 

@@ -78,7 +78,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedExampleSt
 
 
 class Turn(Enum):
-    """How the drivers of one start end."""
+    """The end of the drivers of one start."""
 
     OVER = "the example is over"
     CLEAN = "the server is started again"

@@ -41,7 +41,7 @@ def test_pages_are_taken_by_one_at_a_time(steps: list[int | tuple[int]]) -> None
 
 
 PART_OCTETS = 150
-"""What a part of scattered pages counts for in memory."""
+"""The octets of memory that a part of scattered pages counts for."""
 
 
 class PagesModel:

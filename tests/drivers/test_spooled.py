@@ -1,4 +1,4 @@
-"""What the spool has of one topic, and its limits, without a server around it."""
+"""The spooled messages of one topic, and their limits, without a server around them."""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -99,7 +99,7 @@ async def test_a_worker_has_unsettled_messages_until_it_is_done(shared_drivers: 
     found = worker.channel.statistics()
     assert (found.behind, found.unsettled) == (1, 3)
     assert (driver.statistics().unsettled, driver.statistics().messages) == (3, 3)
-    # What is sent again is counted again.
+    # A message that is sent again is counted again.
     assert driver.statistics().messages_out == 3
     worker.close()
     assert driver.statistics().unsettled == 0

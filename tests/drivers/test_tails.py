@@ -1,4 +1,4 @@
-"""What the tails of many topics keep together: what is still wanted, before what everybody has had."""
+"""The tails of many topics together keep wanted messages longer than those that everybody has had."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What one commit takes: nobody waits for more than a few commits, whatever others have posted."""
+"""The size of one commit: nobody waits for more than a few commits, whatever others have posted."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -94,7 +94,7 @@ async def test_another_topic_waits_for_few_commits(tmp_path: Path, sync: Sync) -
 
 @dataclass(eq=False)
 class Recipient:
-    """What a queue of posts sees of a driver."""
+    """A driver, as a queue of posts sees it."""
 
     topic: Topic = field(default_factory=lambda: Topic(3, b"t"))
     next_id: int = 1

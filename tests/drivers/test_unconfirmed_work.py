@@ -1,4 +1,4 @@
-"""What is kept of work that is not confirmed is counted, and bounds what is dealt."""
+"""The memory of work that is not confirmed is counted, and bounds the messages that are dealt."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -85,7 +85,7 @@ async def test_a_worker_with_much_unconfirmed_work_waits_alone(
     for id in others:
         assert modest.settle(range(id, id + 1), ACCEPTED)
     await wait_all_tasks_blocked()
-    # What a lost worker had goes to the other, all of it.
+    # The messages of a lost worker go to the other, all of them.
     greedy.close()
     rest: list[int] = []
     await wait_all_tasks_blocked()

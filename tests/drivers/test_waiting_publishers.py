@@ -26,7 +26,7 @@ DELIVERY = pytest.mark.parametrize("delivery", list(Delivery))
 
 
 class Steps(trio.abc.Instrument):
-    """How often any task was run."""
+    """The number of times that any task was run."""
 
     count = 0
 
@@ -132,7 +132,7 @@ async def test_topics_take_turns_when_shared_memory_is_free_again(tmp_path: Path
             await wait_all_tasks_blocked()
             written(channel, await channel.take())
             await wait_all_tasks_blocked()
-            # What was free went to the topic that waited first. The one with an idle worker may hold more.
+            # The free memory went to the topic that waited first. The one with an idle worker may hold more.
             assert [topic.next_id for topic in topics] == [3, 2, 2, 2, 1, 1, 1, 1]
             channel.close()
             for topic in topics[:3]:

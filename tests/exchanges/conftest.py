@@ -1,4 +1,4 @@
-"""What the tests of exchanges share."""
+"""The fixtures of the tests of exchanges."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What the tests of exchanges bind: queues and exchanges by their names."""
+"""The ends of bindings in the tests of exchanges: queues and exchanges by their names."""
 
 from served_drivers import Drivers
 

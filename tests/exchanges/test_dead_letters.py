@@ -215,7 +215,7 @@ async def test_deaths_are_counted(drivers: Drivers) -> None:
 
 
 async def test_a_cycle_without_a_consumer_ends(drivers: Drivers) -> None:
-    """What only the delivery limit sends round would never stop."""
+    """A message that only the delivery limit sends round would never stop."""
     source = await queue_of(drivers, b"q", delivery_limit=0, dead_letter_exchange=b"")
     client = worker(source)
     await post(source, b"a")

@@ -176,7 +176,7 @@ async def test_a_letter_that_dies_at_the_start_finds_its_exchange(tmp_path: Path
         await post(source, b"5", b"6")
         await queue_of(drivers, b"dl", durable=True)
         await exchanges.bind(b"dlx", Destination(DestinationKind.QUEUE, b"dl"), b"")
-        # What the consumer has not acknowledged comes back at the start, and makes the queue too long.
+        # The unacknowledged messages of the consumer come back at the start, and make the queue too long.
         await drivers.save_positions()
     async with opened(tmp_path / "store") as drivers:
         source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)

@@ -1,4 +1,4 @@
-"""How the head of a dead letter is written: in steps, and with all headers that do not concern its death."""
+"""The writing of the head of a dead letter: in steps, and with all headers that do not concern its death."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Which bindings a message matches. The expected answers are RabbitMQ's."""
+"""The bindings that a message matches. The expected answers are RabbitMQ's."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What the tests of protocols share."""
+"""The fixtures of the tests of protocols."""
 
 import pytest
 

@@ -79,7 +79,7 @@ def test_empty_bodies() -> None:
     begun = BEGUN + header_frame(1, NO_PROPERTIES, 2)
     assert feed(connection, begun + body(1, b"")) == []
     assert list(one(feed(connection, body(1, b"hi"))).batch.bodies()) == [b"hi"]
-    # Where the body is complete, another frame of it is one too many.
+    # If the body is complete, another frame of it is one too many.
     assert failure(feed(connection, publish(1, b"q", b"") + body(1, b""))[1:]) == (505, 0, 0)
 
 

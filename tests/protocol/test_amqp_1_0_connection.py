@@ -113,7 +113,7 @@ def test_the_connection_ends_with_its_error(octets: bytes, expected: Condition) 
     said = peer.heard()
     assert isinstance(said[0], Open)
     assert condition(said) == expected.value
-    # What follows has no effect but the client's own close.
+    # Later frames have no effect but the client's own close.
     assert peer.say(frame(Begin(None, 0, 1, 1))) == []
     assert peer.say(frame(Close())) == ([] if expected is Condition.FRAMING_ERROR else [Closed(None)])
 

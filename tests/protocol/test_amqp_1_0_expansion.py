@@ -1,4 +1,4 @@
-"""What consumers of DMP and AMQP 0-9-1 see of messages of AMQP 1.0."""
+"""Messages of AMQP 1.0, as consumers of DMP and AMQP 0-9-1 see them."""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What a consumer of AMQP 1.0 sees of messages of other protocols."""
+"""Messages of other protocols, as a consumer of AMQP 1.0 sees them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a client shows and goes by, out of files: what is taken, and which sentence names the file."""
+"""The credentials of a client, out of files: the accepted files, and the sentences that name a bad one."""
 
 import ssl
 from pathlib import Path

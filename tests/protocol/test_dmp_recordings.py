@@ -34,7 +34,7 @@ ANSWERS: dict[str, Outcome] = {
     "G_leases.conn4": LeaseRefused(LEASE_IN_USE),
     "G_leases.conn5": LeaseRefused(LEASE_IN_USE),
 }
-"""What the recorded server made of a lease that was no good."""
+"""The answers of the recorded server to a lease that was no good."""
 
 
 def outcome(name: str, lease: bytes) -> Outcome:

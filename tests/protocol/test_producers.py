@@ -1,4 +1,4 @@
-"""Which messages have an idempotent producer, as the compiled and the plain code read it."""
+"""Messages with an idempotent producer, as the compiled and the plain code read them."""
 
 import pytest
 from hypothesis import given

@@ -23,8 +23,8 @@ from .conversation import (
 MIB = 1 << 20
 
 NOTICEABLE_SECONDS = 1.0
-"""How long the server may work on something else while one message of the others is on its way. This is the
-processor time of its thread: other programs of a busy machine do not count.
+"""The number of seconds that the server may work on something else while one message of the others is on its
+way. This is the processor time of its thread: other programs of a busy machine do not count.
 """
 
 
@@ -32,7 +32,7 @@ class ServerUnderLoad(InProcess):
     """A server in this process, beside whose test others exchange messages."""
 
     exchanged = 0
-    """How many messages they have exchanged."""
+    """The number of messages that they have exchanged."""
 
     async def pass_time(self, clock: MockClock, seconds: float) -> None:
         """Let time pass, and then the others exchange a message. Without that, a test that jumps again and

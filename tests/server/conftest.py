@@ -1,4 +1,4 @@
-"""What the tests of the server share."""
+"""The fixtures of the tests of the server."""
 
 import subprocess
 from collections.abc import Iterator

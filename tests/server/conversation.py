@@ -269,17 +269,19 @@ class InProcess(Host):
 
     @property
     def connections(self) -> int:
-        """How many connections have passed the handshake and are not over."""
+        """The number of connections that have passed the handshake and are not over."""
         return len(self.server.terminals())
 
     @property
     def handshakes(self) -> int:
-        """How many connections have not passed the handshake."""
+        """The number of connections that have not passed the handshake."""
         return self.server.statistics().handshakes
 
     @property
     def memory_used(self) -> int:
-        """How many octets of the bounded memory are taken by what was read, is being stored or waits."""
+        """The octets of the bounded memory for input, for messages on their way into a store, and for those
+        that wait.
+        """
         memory = self.server.memory.statistics()
         return memory.posted + memory.reading + memory.waiting
 

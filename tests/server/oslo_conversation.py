@@ -16,7 +16,7 @@ ROUNDS = 100
 
 
 class Endpoint:
-    """What the servers do."""
+    """The methods of the servers."""
 
     target = oslo_messaging.Target(version="1.0")
 
@@ -34,7 +34,7 @@ class Endpoint:
 
 
 class Listener:
-    """What came as notifications."""
+    """The notifications that came."""
 
     def __init__(self) -> None:
         self.events = threading.Semaphore(0)

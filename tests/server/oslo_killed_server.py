@@ -13,7 +13,7 @@ TOPIC = "worker"
 
 
 class Endpoint:
-    """What the server does."""
+    """The methods of the server."""
 
     target = oslo_messaging.Target(version="1.0")
 

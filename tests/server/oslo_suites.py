@@ -98,7 +98,7 @@ class Omq:
 
     @property
     def sender_link_count(self) -> int:
-        """How many links it sends on."""
+        """The number of links that it sends on."""
         if self._process is None:
             return 0
         with urllib.request.urlopen(f"http://{self.host}:{self.port}/metrics", timeout=60) as answer:

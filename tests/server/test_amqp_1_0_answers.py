@@ -1,4 +1,4 @@
-"""What AMQP 1.0 answers where the client asks for something else than it can have, and what is full."""
+"""The answers of AMQP 1.0 to clients that ask for something else than they can have, or for a full topic."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ SIZE = 4 << 20
 LONG = data(bytes(SIZE))
 
 TTL = 50
-"""How many seconds messages of the queue may wait: longer than a test takes."""
+"""The number of seconds that messages of the queue may wait: longer than a test takes."""
 
 LATER = 60
 """Seconds after which they have expired. A client that is silent for so long is not gone."""
@@ -32,7 +32,7 @@ KEPT = pytest.mark.parametrize(
     [(True, 1 << 30), (True, 64 << 20), (False, 1 << 30)],
     ids=["in memory", "stored", "ephemeral"],
 )
-"""Where the message is: with little memory it is read from the store."""
+"""The place of the message: with little memory it is read from the store."""
 
 
 START = 1_800_000_000
@@ -52,7 +52,7 @@ def clock(clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> MockClock:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many messages two queues have."""
+    """The numbers of messages of two queues."""
 
     queue: int
     dead: int

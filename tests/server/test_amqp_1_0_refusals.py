@@ -1,4 +1,4 @@
-"""What AMQP 1.0 refuses: links, messages, and what ends a session or a connection."""
+"""The refusals of AMQP 1.0: links, messages, and the errors that end a session or a connection."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which rights the operations of AMQP 1.0 take (docs/AMQP-1.0.md, "Security").
+"""The rights that the operations of AMQP 1.0 take (docs/AMQP-1.0.md, "Security").
 
 An Attach names a node, and so does a message to the anonymous relay. The table has each kind of address in
 each of these places. It is compared with the termini of the protocol and the treatments of addresses.
@@ -56,13 +56,13 @@ NEW = ("new", "queue://new", "topic://new", "openstack.org/om/notify.new", "broa
 
 @dataclass(frozen=True)
 class Operation:
-    """What a client asks for, and the rights that it takes."""
+    """The request of a client, and the rights that it takes."""
 
     terminus: Terminus | None
-    """What its Attach names; None stands for no target."""
+    """The terminus that its Attach names; None stands for no target."""
     rights: frozenset[Right]
     to: str | None = None
-    """Where a message goes that is sent to the anonymous relay."""
+    """The address of a message that is sent to the anonymous relay."""
 
 
 def operations() -> dict[str, Operation]:

@@ -20,7 +20,7 @@ EVERY = pytest.mark.parametrize(
     [(b"(Persistent Weak)", 1 << 30), (b"(Persistent Weak)", 64 << 20), (b"Transient", 1 << 30)],
     ids=["in memory", "stored", "transient"],
 )
-"""Where the long message is: with little memory it is read from the store."""
+"""The place of the long message: with little memory it is read from the store."""
 
 
 pytestmark = pytest.mark.usefixtures("patience")

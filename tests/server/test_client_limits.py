@@ -225,7 +225,8 @@ async def test_octets_a_second_that_go_out(store: Path, clock: MockClock, way: s
                 assert data, "the connection ended"
                 octets += data
         assert all(body in octets for body in bodies)
-        # What is read from the store at once may be sent in one turn, and nothing waits for the last turn.
+        # Octets that are read from the store at once may be sent in one turn, and nothing waits for the last
+        # turn.
         assert trio.current_time() - began >= (sum(map(len, bodies)) - READ_OCTETS) / 5000 - BURST_SECONDS
         if way == "subscription":
             assert octets.count(encode(Ping(0))[:5]) >= 10

@@ -146,7 +146,7 @@ async def test_a_second_passes_after_each_wrong_secret(
 
 
 Costs = tuple[int, int, int]
-"""What determines the time that scrypt takes: N, r and p."""
+"""The parameters that determine the time of scrypt: N, r and p."""
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ async def test_others_get_the_messages_that_were_not_written_to_a_lost_round_rob
         connections = host.connections
         lost.connection.reset()
         await eventually(lambda: host.connections == connections - 1)
-        # What goes back to the topic is dealt before what is new: so this one is the last.
+        # Messages that go back to the topic are dealt before new ones: so this one is the last.
         await connection.send(envelopes([b"last"]))
         others: list[bytes] = []
         while b"last" not in others:

@@ -117,7 +117,7 @@ async def test_a_sink_of_many_new_producers_leaves_others_their_turn(store: Path
         for number in range(count)
     ]
     seen: list[int] = []
-    """How many messages of the sink are stored when a publisher of the same level is confirmed."""
+    """The number of stored messages of the sink when a publisher of the same level is confirmed."""
     async with serving(store) as host:
         client, publisher = await host.connect(), await host.connect()
         for topic in (b"t", b"other"):

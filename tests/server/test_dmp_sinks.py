@@ -446,7 +446,7 @@ async def test_a_full_transient_topic_holds_a_sink_back(store: Path) -> None:
                 sent += 100
         assert host.memory_used < 4 * MIB
         connection.close()
-        # What waits for room there gives way when the topic goes.
+        # Messages that wait for room there give way when the topic goes.
         await client.ask(b"(Delete t)")
         assert (await news(client)).startswith(b"Sink t: 404 NOT-FOUND ")
         await eventually(lambda: host.connections == 1 and host.memory_used == 0)

@@ -18,7 +18,7 @@ from .conversation import CONNECT, VERSION_ONE, eventually, serving
 
 OUR_HEADER = b"AMQP\x00\x00\x09\x01"
 START = b"\x01\x00\x00"
-"""How the first method of AMQP 0-9-1 begins: a frame of type 1 on channel 0."""
+"""The beginning of the first method of AMQP 0-9-1: a frame of type 1 on channel 0."""
 DMP_HEADER = b"AMQP\x0a\x01\x00\x01"
 
 

@@ -104,7 +104,7 @@ async def test_workers_get_large_messages(store: Path) -> None:
         await client.say(b"(Request t 10)")
         assert isinstance(await client.ask(b"(Subscribe t From_current)"), Subscribed)
         assert await client.bodies(5) == bodies
-        # What is not confirmed goes to another worker.
+        # Unconfirmed messages go to another worker.
         await client.say(b"(Received t 1)", b"(Received t 2)")
         await client.settle()
         client.close()

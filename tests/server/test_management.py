@@ -302,7 +302,7 @@ async def test_dead_letters_are_moved_back(host: InProcess, client: Client, pers
     assert await client.manage(m.Move(b"dead", None, 4)) == m.Done(2)
     assert await bodies(client, b"one") == [b"0"]
     assert await bodies(client, b"two") == [b"3"]
-    # What came from nowhere stays at its place.
+    # A message that came from nowhere stays at its place.
     assert await bodies(client, b"dead") == [b"1", b"2", b"4"]
     driver = host.server.catalogue.lookup(b"one")
     assert driver is not None

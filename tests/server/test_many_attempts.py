@@ -27,7 +27,9 @@ MOST_CONNECTIONS = 2000
 REFUSED = Error(b"Connect: no client has this name and secret")
 
 A_FEW = 5
-"""Who is next in turn waits for at most two checks of others; more end while its Connect is on the way."""
+"""The number of checks of others that may end before that of the next in turn: it waits for at most two, and
+more end while its Connect is on the way.
+"""
 
 
 class WaitingAttempts:

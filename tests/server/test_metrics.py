@@ -122,7 +122,7 @@ async def test_messages_are_counted_by_protocol(store: Path, persistence: str) -
             ]
             return counted == [[8, 12], [3, 12], [1, 12], [0, 0], [0, 0]]
 
-        # What a client has read may be counted a moment later.
+        # Input that a client has read may be counted a moment later.
         while not expected(await metrics(host)):
             await trio.lowlevel.checkpoint()
         feed.connection.close()

@@ -1,4 +1,4 @@
-"""Which clients may read the metrics, and how fast."""
+"""The clients that may read the metrics, and the rate at which they may."""
 
 import math
 import select

@@ -15,7 +15,7 @@ from .test_reservations import commits
 
 TOPICS = [b"t%d" % number for number in range(300)]
 DECLARED_AT_ONCE = 16
-"""How many Declares the server reads in one step."""
+"""The number of Declares that the server reads in one step."""
 
 
 async def errors_of(client: Conversation, topics: list[bytes]) -> list[bytes]:
@@ -73,7 +73,7 @@ async def test_a_quota_that_some_new_topics_exceed_refuses_the_last_ones(store: 
         errors = await errors_of(client, TOPICS[:40])
         assert [error.split(b":")[0] for error in errors] == [b"Publish " + each for each in TOPICS[most:40]]
         assert sorted(await client.topics()) == sorted(TOPICS[:most])
-        # What was counted for topics that were not made is free again.
+        # The quota for topics that were not made is free again.
         await client.ask(b"(Delete %s)" % TOPICS[0])
         assert isinstance(await client.ask(b"(Declare other Broadcast Transient)"), Declared)
 

@@ -55,7 +55,7 @@ EXAMPLES: dict[type[types.Command], bytes] = {
 
 
 class Counted(Enum):
-    """What a quota counts, in the words of its refusal."""
+    """The subject of a quota, in the words of its refusal."""
 
     TOPICS = b"topics"
     SUBSCRIPTIONS = b"subscriptions"
@@ -64,7 +64,7 @@ class Counted(Enum):
 
 @dataclass(frozen=True)
 class OperationRequirements:
-    """What an operation takes."""
+    """The rights and quotas that an operation takes."""
 
     right: Right | None = None
     answer: type[types.Frame] | None = None

@@ -20,7 +20,9 @@ from .conversation import InProcess, publish, serving
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 MOST_FILES = 20
-"""How many files a message passes in the Trio thread at the most, after the reception of its connection."""
+"""The greatest number of files that a message passes in the Trio thread, after the reception of its
+connection.
+"""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What is kept: over restarts, killed processes and power failures, with retention, in a full store."""
+"""Messages survive restarts, killed processes and power failures, with retention, in a full store."""
 
 import re
 import shutil

@@ -37,7 +37,7 @@ async def test_answers_come_in_the_order_of_the_commands(store: Path) -> None:
             assert (await client.error()).startswith(b"Unknown command Nonsense")
             topics = await client.frame()
             assert isinstance(topics, TopicList)
-            # What comes after it may have been stored already, but what came before it must be.
+            # Messages after it may have been stored already, but those before it must be.
             assert topics.topics[0].messages in (2 * round + 1, 2 * round + 2)
             assert await client.frame() == Confirmed(2)
             assert (await client.error()).startswith(b"Unsubscribe t: ")
@@ -95,7 +95,7 @@ async def test_a_half_close_gets_all_answers_and_then_the_end(store: Path) -> No
         frames = await client.rest()
         others = [frame for frame in frames if not isinstance(frame, Message)]
         assert [type(frame) for frame in others] == [Subscribed, Confirmed, TopicList]
-        # What had been stored when the client finished; all of it, as the Confirm came before the end.
+        # These had been stored when the client finished; all of them, as the Confirm came before the end.
         received = [frame.id for frame in frames if isinstance(frame, Message)]
         assert received == list(range(1, len(received) + 1))
         again = await host.connect()

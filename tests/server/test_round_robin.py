@@ -96,7 +96,7 @@ async def test_request_after_subscribe_makes_written_messages_unconfirmed(
         await publisher.send(publish(b"t", numbered(3, 4)))
         assert await client.ids(1) == [3]
         await client.confirm()
-        # What was written before the Request was done then.
+        # Messages that were written before the Request were done then.
         assert (await client.refusal(b"(Received t 1)")).startswith(b"Received t: ")
         await client.say(b"(Received t 3)")
         assert await client.ids(1) == [4]
@@ -453,7 +453,9 @@ async def test_a_topic_without_workers_leaves_room_for_others(store: Path) -> No
 
 @pytest.mark.parametrize("ends", ["the worker leaves", "the server stops"])
 async def test_large_messages_that_a_worker_did_not_take_go_to_others(store: Path, ends: str) -> None:
-    """What was dealt to it stays in the store until it is sent. Messages of another topic fill its socket."""
+    """Messages that were dealt to it stay in the store until they are sent. Messages of another topic fill
+    its socket.
+    """
     async with serving(store) as host:
         client = await declared(host, b"Round_robin (Persistent Weak)")
         connection = await sink(host, client)

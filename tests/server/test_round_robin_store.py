@@ -1,4 +1,4 @@
-"""What a round-robin topic keeps: messages until they are done, also beyond the end of the server."""
+"""A round-robin topic keeps messages until they are done, also beyond the end of the server."""
 
 from pathlib import Path
 

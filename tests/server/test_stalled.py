@@ -360,7 +360,7 @@ async def test_a_slow_reader_is_not_cut_off_for_stalled_ones(store: Path, clock:
 async def test_a_stalled_worker_keeps_only_the_message_it_receives(
     store: Path, clock: MockClock, persistence: bytes, credit: int | None, way: str
 ) -> None:
-    """What else it was dealt goes to others. When it reads again it is dealt again."""
+    """Other messages that it was dealt go to others. When it reads again it is dealt again."""
     async with serving(store, memory_bytes=128 * MIB, ping_seconds=1000) as host:
         client = await declared(host, b"Round_robin " + persistence)
         reader = await Reader.open(host, client, way, b"From_current")

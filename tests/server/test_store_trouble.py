@@ -1,4 +1,4 @@
-"""What clients and the log are told when the store fails while it is opened, read, changed or closed."""
+"""Reports to clients and the log when the store fails while it is opened, read, changed or closed."""
 
 import errno
 import os

@@ -62,7 +62,7 @@ async def are_whole(host: InProcess, client: Client, levels: list[str]) -> None:
             dealt = [await messages.__anext__() for _ in range(16)]
         assert {message.id for message in dealt} == {3, *range(6, 21)}
         assert all(message.body == body(f"{level}-work", message.id) for message in dealt)
-        # What this producer sends again is known.
+        # Messages that this producer sends again are known.
         async with client.sink(f"{level}-numbered", producer="fixture") as sink:
             for message in range(1, 12):
                 await sink.publish(body(f"{level}-numbered", message))

@@ -219,7 +219,7 @@ async def test_octets_are_counted_without_those_of_tls(store: Path, authority: A
 
 
 async def test_half_a_record_holds_nothing_up(store: Path, authority: Authority) -> None:
-    """What came whole before it is acted on, though there is more to read."""
+    """Whole commands before it are executed, though there is more to read."""
     async with serving_tls(store, authority) as host:
         by_hand = await host.connect_by_hand()
         client = by_hand.conversation
@@ -296,7 +296,7 @@ async def test_an_incomplete_message_goes_to_another_worker(store: Path, authori
         other = await host.connect()
         await other.ask(b"(Subscribe jobs From_current)")
         first = await other.message()
-        # What it had read, and what was on its way to it, is done; nothing behind that is.
+        # Messages that it had read, and those on their way to it, are done; nothing behind them is.
         assert first.id > len(got)
         rest = [first.body] + await other.bodies(400 - first.id)
         assert rest == bodies[first.id - 1 :]

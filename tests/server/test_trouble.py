@@ -1,4 +1,4 @@
-"""What the server does when its store gives it trouble while it runs, or does not fit together."""
+"""A server whose store gives it trouble while it runs, or does not fit together."""
 
 import os
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ class WebSocketStream:
         self.stream = stream
         self.engine = WSConnection(ConnectionType.CLIENT)
         self.closed: CloseConnection | None = None
-        """How the server closed."""
+        """The server's close; None before it."""
         self.pongs: list[bytes] = []
         self._received: list[bytes] = []
         self._origin = origin

@@ -1,4 +1,4 @@
-"""How the tests read with Spark, and what its processes log."""
+"""Readings of the tests with Spark, and the logs of its processes."""
 
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 class Log:
-    """What the processes of Spark have written."""
+    """The log lines of the processes of Spark."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

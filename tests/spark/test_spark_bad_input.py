@@ -1,4 +1,4 @@
-"""What cannot be read or written: one clear sentence, and never a short result that looks complete."""
+"""Data that cannot be read or written: one clear sentence, and never a short result that looks complete."""
 
 import shutil
 import socket
@@ -255,7 +255,7 @@ def test_a_damaged_block(spark: SparkSession, log: Log, tmp_path: Path, way: str
         assert kept == [*range(1, 11), *range(21, 31)]
         assert "messages 11 to 20 are gone" in log.text()
         assert "Topic 'prices': 10 messages skipped in all" in log.text()
-        # What lies elsewhere is read as if nothing was wrong.
+        # Messages elsewhere are read as if nothing was wrong.
         assert offsets(reading(spark, **here, startingOffsets='{"prices": 21}')) == list(range(21, 31))
         by_time = {"startingTimestamp": NOON // 1000 + 15_000}
         assert "messages 11 to 20 are gone" in refusal(spark, **here, **by_time)

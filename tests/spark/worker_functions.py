@@ -1,4 +1,6 @@
-"""What runs in the processes of Spark's tasks; nothing here may import what only tests have."""
+"""Functions that run in the processes of Spark's tasks; nothing here may import a module that only tests
+have.
+"""
 
 import gc
 import os

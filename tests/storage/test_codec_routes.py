@@ -1,4 +1,4 @@
-"""What the compiled codec takes from Publish lines straight to the connections of subscribers."""
+"""Routes of the compiled codec, from Publish lines straight to the connections of subscribers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a check says of damage to the records beside the blocks, and what a repair makes of it."""
+"""Damage to the records beside the blocks: the report of a check, and the result of a repair."""
 
 import shutil
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def test_a_level_without_an_identity(path: Path) -> None:
         f"The file {path / 'strong' / 'data.mdb'} is not the right one: "
         "it does not say which store and level it belongs to."
     ]
-    # Where the file is damaged anyway, that says it all.
+    # If the file is damaged anyway, that says it all.
     change(path / "strong" / "data.mdb", 10, b"\x0c")
     (found,) = problems(path)
     assert found.startswith(f"The file {path / 'strong' / 'data.mdb'} is damaged: ")

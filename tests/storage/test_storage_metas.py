@@ -108,7 +108,7 @@ def test_a_repair_corrects_it_without_losing_a_message(
                 assert any(f"{name}/data.mdb is damaged" in sentence for sentence in sentences)
                 assert problems(store) == []
                 assert contents(store) == everything, (octet, bit)
-                # What is flipped back is the new file, which nobody looks at any more.
+                # Flipping back changes the new file, which nobody looks at any more.
             shutil.rmtree(store)
 
 

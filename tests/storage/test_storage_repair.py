@@ -266,7 +266,7 @@ def test_without_its_catalogue_every_message_is_saved(tmp_path: Path) -> None:
 def test_a_catalogue_older_than_a_topic_gives_it_a_name_and_deleted_ones_none(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with opened(path) as store:
-        # What a deletion that was cut short leaves.
+        # A deletion that was cut short leaves this.
         deleted = store.catalogue.create(b"deleted", "news", "weak", True, reserved=10).id
         store.level(Level.WEAK).append([numbered(deleted, 1, 3)])
         store.catalogue.delete(deleted)

@@ -21,7 +21,7 @@ def ids_of(runs: tuple[Run, ...] | list[Run]) -> list[int]:
 
 
 class IdsAgainstASet(RuleBasedStateMachine):
-    """What is put in and taken out, in any order, is what a set would have."""
+    """The ids that are put in and taken out, in any order, are those that a set would have."""
 
     def __init__(self) -> None:
         super().__init__()

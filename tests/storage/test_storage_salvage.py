@@ -1,4 +1,4 @@
-"""What is read of a damaged environment: the newest record of each kind, and every range that is missing."""
+"""Salvage of a damaged environment: the newest record of each kind, and every range that is missing."""
 
 import random
 from dataclasses import replace
@@ -28,7 +28,7 @@ def info(first: int, count: int) -> BlockRecord:
 
 
 class State(NamedTuple):
-    """What a topic is known to have had, by first message id and number of messages."""
+    """The messages that a topic is known to have had, by first message id and number of messages."""
 
     blocks: dict[int, int]
     index: dict[int, int]
@@ -97,7 +97,7 @@ def test_blocks_that_overlap_count_once() -> None:
 
 
 class Written(NamedTuple):
-    """What an environment has after its last commit."""
+    """The contents of an environment after its last commit."""
 
     extents: dict[int, Extent]
     positions: dict[int, Position]

@@ -37,7 +37,7 @@ class Endpoint(Enum):
 
 @dataclass(frozen=True)
 class SentOctets:
-    """What one side of a connection said at once; no octets where it said that nothing more will come."""
+    """The octets that one side of a connection sent at once; none if it said that no more will come."""
 
     connection: int
     side: Endpoint
@@ -90,7 +90,7 @@ class _Stream:
 
 
 Cut = Callable[[bytes], Iterable[bytes]]
-"""Where the octets that one side says in a row are cut into segments."""
+"""Cuts the octets that one side says in a row into segments."""
 
 
 def whole(octets: bytes) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""What the tests of tools share."""
+"""The fixtures of the tests of tools."""
 
 from collections.abc import Iterator
 

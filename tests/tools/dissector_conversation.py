@@ -78,7 +78,7 @@ ENVELOPES = [
 
 @dataclass
 class Conversation:
-    """What the dissector must show of each side of each connection, each unit as a dictionary of fields."""
+    """The units that the dissector must show of each side of a connection, each as a dictionary of fields."""
 
     expected: dict[tuple[int, Endpoint], list[dict[str, str]]]
     leases: list[bytes]

@@ -97,7 +97,7 @@ envelope = frame
 """Both have a size and what it counts."""
 
 PROPERTIES = b"\x00\x00"
-"""What stands before the flags where there is neither an exchange nor a key."""
+"""The octets before the flags where there is neither an exchange nor a key."""
 
 BAD_FRAMES = {
     frame(b""): "A frame of length 0 has no type",

@@ -26,7 +26,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[SentOctets
 
 
 NOT_COMPARED = {"omq.topic", "omq.dmp.envelope", "omq.dmp.purpose"}
-"""What cannot be known, or is counted from another beginning, when something is missing."""
+"""The fields that cannot be known, or are counted from another beginning, when something is missing."""
 
 
 def damaged(
@@ -122,8 +122,8 @@ def test_units_that_were_never_sent_are_not_shown(
     copies = 10
     path, originals = damaged(recording, tmp_path / "omq.pcap", cut, copies, damage)
     count = shown_and_said(recording, units(path, *options), originals)
-    # How much can be shown depends on where the segments of this recording end. A dissector that does not
-    # read on after what is missing shows far less.
+    # The number of units that can be shown depends on the ends of the segments of this recording. A dissector
+    # that does not read on after a gap shows far less.
     assert count > copies * sum(map(len, recording[1].expected.values())) / 8
     assert failures(path, *options) == []
 

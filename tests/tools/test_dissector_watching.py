@@ -1,4 +1,4 @@
-"""What the Wireshark dissector shows of Manage and of the commands that watch and control a server."""
+"""Manage and the commands that watch and control a server, as the Wireshark dissector shows them."""
 
 from pathlib import Path
 
