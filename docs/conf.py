@@ -49,7 +49,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 90
 default_role = "code"
 autodoc_mock_imports = ["pyarrow", "pyspark"]
-"""What the extras of the package need, and the site does not."""
+"""The packages that the extras need, and the site does not."""
 
 
 class CommandHelp(Directive):

@@ -1,7 +1,7 @@
 """Plain technical English: no archaic words, and docstrings of functions that begin with a verb.
 
-A docstring of a function says in the imperative what the function does: "Return the …", "Count …". What a
-property or a class is may be said by a noun.
+A docstring of a function says in the imperative what the function does: "Return the …", "Count …". That of a
+property, a class or an attribute may be a noun, but no clause for one: "The number of …", not "How many …".
 """
 
 import ast
@@ -29,6 +29,15 @@ OPENER = re.compile(
     re.VERBOSE,
 )
 """Words that begin a noun phrase, a clause or a statement, but never an imperative."""
+
+CLAUSE = re.compile(
+    r"""
+    (\"{3}|\#[ ])
+    ((?:About|At|By|For|From|In|To)[ ](?:how|what|which|whom|where)|How|What|Where|Which|Who|Whose|Why)\b
+    """,
+    re.VERBOSE,
+)
+"""A docstring or a comment that begins with a clause in the place of a noun, or of "if"."""
 
 VERB = re.compile(r"[A-Z][a-z]+\b(?<![^s]s)")
 """A capitalised word that is not in the third person, as "Returns" would be."""
@@ -69,6 +78,19 @@ def not_imperative(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, words[0]
 
 
+def clauses(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the first words of each docstring and comment that begins with such a clause, with its line.
+
+    The comment behind a line of a comment begins a sentence only if that line ends one.
+    """
+    before = ""
+    for number, line in enumerate(map(str.strip, source.splitlines()), 1):
+        match = CLAUSE.match(line)
+        if match and not (line.startswith("#") and before.startswith("#") and not before.endswith(".")):
+            yield number, match[2]
+        before = line
+
+
 def test_no_text_has_a_forbidden_word() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {word}"
@@ -83,6 +105,16 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
         f"{file.relative_to(ROOT)}:{line}: {word}"
         for file in tracked(".py")
         for line, word in not_imperative(file.read_text())
+    ]
+    assert found == []
+
+
+def test_no_docstring_or_comment_begins_with_a_clause_for_a_noun() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {words}"
+        for file in tracked(".py")
+        if file.relative_to(ROOT).parts[0] in (*PLACES, "tools")
+        for line, words in clauses(file.read_text())
     ]
     assert found == []
 
@@ -107,3 +139,20 @@ def test_a_forbidden_word_is_found(word: str) -> None:
 def test_a_docstring_without_a_verb_is_found(opening: str, found: list[tuple[int, str]]) -> None:
     assert list(not_imperative(f'def f() -> int:\n    """{opening}"""')) == found
     assert list(not_imperative(f'@property\ndef f(self) -> int:\n    """{opening}"""')) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('"""How many messages wait."""', [(1, "How")]),
+        ('SECONDS = 1.0\n"""About how long a call lasts."""', [(2, "About how")]),
+        ("    # What came before is done.", [(1, "What")]),
+        ("# This ends.\n# Which of them", [(2, "Which")]),
+        ("# This goes on, and says\n# what is written.", []),
+        ("# This goes on, and says\n# What is written.", []),
+        ('"""The number of messages that wait."""', []),
+        ('"""Whether it is open."""', []),
+    ],
+)
+def test_a_clause_for_a_noun_is_found(source: str, found: list[tuple[int, str]]) -> None:
+    assert list(clauses(source)) == found

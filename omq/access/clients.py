@@ -53,7 +53,7 @@ class ClientAccount:
     ) -> None:
         self.rights = rights
         self.owner = owner
-        """Whose quotas these are, in the words of a refusal."""
+        """The owner of these quotas, in the words of a refusal."""
         self.connections = Quota(quotas.connections)
         self.topics = Quota(quotas.topics)
         self.leases = Quota(quotas.leases)

@@ -117,7 +117,7 @@ class Session:
         self._rights_before = identity.client.rights
         self.name = name
         self.owner: Ownership | None = None
-        """Whose exclusive queues the connection may use; None for a connection that cannot have any."""
+        """The owner of the exclusive queues that the connection may use; None if it cannot have any."""
         self._closed = closed
         self._is_open = True
         self._granted = 0
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def quota_owner(self) -> Owner:
-        """Whose quotas those of the client are, in the words of a refusal."""
+        """The owner of the quotas of the client, in the words of a refusal."""
         return self._client.owner
 
     @property

@@ -36,7 +36,7 @@ gives up sending its queue earlier.
 """
 
 SIGNAL_SECONDS = 0.5
-"""How often the main thread looks for signals while it waits for a call."""
+"""The number of seconds between two looks of the main thread for signals while it waits for a call."""
 
 
 class TaskResult(Generic[T]):

@@ -76,7 +76,7 @@ class Private(Struct, frozen=True):
     with_last_consumer: bool = False
     """As with `Durable`."""
     owner: Ownership | None = None
-    """Whose topic it is; None for a topic without an owner."""
+    """The owner of the topic; None for a topic without an owner."""
 
 
 class Ephemeral(Struct, frozen=True):
@@ -87,7 +87,7 @@ class Ephemeral(Struct, frozen=True):
     with_last_consumer: bool = False
     """As with `Durable`."""
     owner: Ownership | None = None
-    """Whose topic it is; None for a topic of everybody."""
+    """The owner of the topic; None for a topic of everybody."""
 
 
 Lifetime = Durable | Private | Ephemeral
