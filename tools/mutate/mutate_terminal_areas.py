@@ -98,7 +98,10 @@ CONNECTION = Area(
         "duplex.py": (*amqp("channels", "ends"), *server("amqp_1_0_connections")),
         "expiry.py": server("certificate_expiry"),
         "forms.py": server("sender", "framed_messages"),
-        "forwarding.py": server("stalled", "framed_messages", "sender"),
+        **{
+            f"{name}.py": server("stalled", "framed_messages", "sender")
+            for name in ("forwarding", "remainders")
+        },
         "framed_transport.py": (*amqp("pieces"), *server("framed_messages", "amqp_1_0_windows")),
         "held.py": server("publishing_workers", "amqp_1_0_publishing_workers"),
         "immediate_sends.py": (*amqp("at_once"), *server("amqp_1_0_at_once")),

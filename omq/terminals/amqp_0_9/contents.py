@@ -9,7 +9,7 @@ from collections.abc import Callable
 from omq.drivers.seam import Channel, Unavailable
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.connection.forms import Form
-from omq.terminals.connection.forwarding import Unfinished
+from omq.terminals.connection.remainders import Unfinished
 from omq.terminals.connection.sender import MessageSource, Sender
 
 

@@ -27,7 +27,7 @@ from omq.logs import quoted
 from omq.protocol.amqp_1_0 import events, performatives
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.terminals.amqp_1_0.forms import Transfers
-from omq.terminals.connection.forwarding import Unfinished
+from omq.terminals.connection.remainders import Unfinished
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 

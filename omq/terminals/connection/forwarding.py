@@ -4,26 +4,18 @@ A client is stalled when it has not accepted the sent octets within a second. Th
 everything but the message that is begun: unsent messages return to their channel, and all channels of the
 connection are held, so that their undelivered messages go to other subscribers.
 
-The rest of the message that is begun must follow, because a frame cannot be withdrawn. If it cannot be had,
-AMQP 1.0 tells the client that the message is given up; the other protocols have no words for it, and the
-connection ends. There are two cases:
+The rest of the message that is begun must follow (`omq.terminals.connection.remainders`), because a frame
+cannot be withdrawn. If it cannot be had, AMQP 1.0 tells the client that the message is given up; the other
+protocols have no words for it, and the connection ends.
 
-- **The channel gives it again** (`_Given`), a piece at a time, from the store. Nothing of it is held here. If
-  no message is begun this is the case, too: the channel gives everything again that was not sent.
-- **It is in hand** (`_Remainder`): octets that nobody can give again, or so few of them that it would not be
-  worth reading them again. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
-  counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
-  of the memory for stalled clients (`omq.drivers.stalled`).
-
-A terminal may let others have their turns between the pieces of a message. If the message is in memory
-(`_InMemory`), the channel learns that it is begun when the client stalls, or the rest must wait for long.
+A terminal may let others have their turns between the pieces of a message. If the message is in memory, the
+channel learns that it is begun when the client stalls, or the rest must wait for long.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 import trio
-from msgspec import Struct
 
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import (
@@ -40,57 +32,22 @@ from omq.drivers.seam import (
 )
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
-from omq.terminals.connection.forms import Form, MessageInPieces, selection_at, selections_behind
+from omq.terminals.connection.forms import Form, MessageInPieces, selections_behind
+from omq.terminals.connection.remainders import (
+    GivenAgain,
+    InHand,
+    InPieces,
+    Left,
+    Unfinished,
+    before_long,
+    begin_behind,
+    begin_long,
+    left_of,
+    may_pause,
+)
 from omq.terminals.connection.transport import Transport, behind
-from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
-
-LONG_OCTETS = 256 << 10
-"""A message that takes more memory is sent in pieces, where others have their turns between them."""
-
-
-class _Given(Struct, frozen=True):
-    """The channel gives the rest."""
-
-    begun: MessageInPieces | None
-    """The message that is begun, if one is."""
-
-
-class _Remainder(Struct, frozen=True):
-    """The rest of the message that is begun."""
-
-    begun: MessageInPieces
-    body: Octets
-    """The body from `begun.body` on."""
-    share: Block | None
-    """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
-
-
-class _InMemory(Struct, frozen=True):
-    """The rest of a message that is in memory, and whose channel does not know yet that it is begun."""
-
-    begun: MessageInPieces
-    block: Block
-    body: Octets
-    """The whole body."""
-    piece: int
-    """The octets of a piece."""
-
-    def behind(self) -> Octets:
-        """Return what has not left of the body."""
-        return self.body[self.begun.body :]
-
-
-_Left = _Given | _Remainder | _InMemory
-
-
-class Unfinished:
-    """A message of which some pieces have left, each as a whole."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: _Left) -> None:
-        self.left = left
 
 
 class Forwarder:
@@ -185,7 +142,7 @@ class Forwarder:
             channel.written(0)  # so it does not count as delivered
             return None
         before = self._transport.sent
-        left: _Left | Unavailable | None
+        left: Left | Unavailable | None
         try:
             if isinstance(taken, Messages):
                 left = await self._send_taken(channel, form, taken, is_wanted, piece)
@@ -225,22 +182,22 @@ class Forwarder:
     def drop(self, unfinished: Unfinished) -> None:
         """Hold nothing of a message that does not go on, or that its channel gives again."""
         channel, left = self._held.pop(unfinished, None), unfinished.left
-        if channel is not None and isinstance(left, _InMemory):
+        if channel is not None and isinstance(left, InPieces):
             channel.written(0, left.begun.body)
-            unfinished.left = _Given(left.begun)
+            unfinished.left = GivenAgain(left.begun)
 
     async def _unless_stalled(
-        self, topic: bytes, channel: Channel, left: _Left | Unavailable | None
-    ) -> _Left | Unavailable | None:
+        self, topic: bytes, channel: Channel, left: Left | Unavailable | None
+    ) -> Left | Unavailable | None:
         """Go on at once with what cannot wait: a client that is stalled takes nothing of others, either."""
-        while isinstance(left, _Left) and (self.is_stalled or not _may_pause(left)):
+        while isinstance(left, Left) and (self.is_stalled or not may_pause(left)):
             left = await self._go_on(topic, channel, left)
         return left
 
-    def _paused(self, channel: Channel, left: _Left | Unavailable | None) -> Unavailable | Unfinished | None:
-        if isinstance(left, _Left):
+    def _paused(self, channel: Channel, left: Left | Unavailable | None) -> Unavailable | Unfinished | None:
+        if isinstance(left, Left):
             unfinished = Unfinished(left)
-            if isinstance(left, _InMemory):
+            if isinstance(left, InPieces):
                 self._held[unfinished] = channel
             return unfinished
         if self.is_stalled:
@@ -308,18 +265,18 @@ class Forwarder:
         messages: Messages,
         is_wanted: Callable[[], bool],
         piece: int | None,
-    ) -> _Left | None:
+    ) -> Left | None:
         """Send the messages before the first long one, or the first piece of that."""
         if piece is not None and channel.rest is not RemainderHolder.HELD:
-            selections = _before_long(messages.selections)
+            selections = before_long(messages.selections)
             if not selections:
-                return await self._send_part(channel, _begin_long(form, messages.selections[0], piece))
+                return await self._send_part(channel, begin_long(form, messages.selections[0], piece))
             messages = Messages(selections)
         return await self._send_messages(channel, form, messages, is_wanted)
 
     async def _send_messages(
         self, channel: Channel, form: Form, messages: Messages, is_wanted: Callable[[], bool]
-    ) -> _Left | None:
+    ) -> Left | None:
         """Send what was taken, as long as it is wanted; return what must follow before anything else, if not
         all of it was sent.
         """
@@ -358,12 +315,12 @@ class Forwarder:
         self.delivered += count
         if not octets:
             channel.written(earlier + count)
-            return _Given(None)
+            return GivenAgain(None)
         block, begun, body = begin_behind(form, selections, count, octets)
         channel.written(earlier + count, begun.body)
-        return _left_of(channel, begun, block, body)
+        return left_of(channel, begun, block, body)
 
-    async def _send_part(self, channel: Channel, part: _InMemory) -> _Left | None:
+    async def _send_part(self, channel: Channel, part: InPieces) -> Left | None:
         """Send the next piece of a message that is in memory."""
         begun, octets = part.begun, part.behind()[: part.piece]
         parts = begun.framed(octets)
@@ -386,11 +343,11 @@ class Forwarder:
             self._stall()
         if not begun.is_begun:
             channel.written(0)
-            return None if is_sent else _Given(None)
+            return None if is_sent else GivenAgain(None)
         channel.written(0, begun.body)
-        return _left_of(channel, begun, part.block, part.behind())
+        return left_of(channel, begun, part.block, part.behind())
 
-    async def _send_piece(self, channel: Channel, begun: MessageInPieces, piece: Piece) -> _Left | None:
+    async def _send_piece(self, channel: Channel, begun: MessageInPieces, piece: Piece) -> Left | None:
         parts = begun.framed(piece.octets)
         before = self._transport.sent
         is_sent = False
@@ -406,12 +363,12 @@ class Forwarder:
                 channel.written(0, begun.body if begun.is_begun else None)
         if not is_sent:
             self._stall()
-        return None if begun.is_done else _Given(begun if begun.is_begun else None)
+        return None if begun.is_done else GivenAgain(begun if begun.is_begun else None)
 
-    async def _go_on(self, topic: bytes, channel: Channel, left: _Left) -> _Left | Unavailable | None:
+    async def _go_on(self, topic: bytes, channel: Channel, left: Left) -> Left | Unavailable | None:
         """Send the rest; return the part that has not left then, or the news that it cannot be had."""
         match left:
-            case _Given(begun):
+            case GivenAgain(begun):
                 if begun is None:
                     await self._transport.wait_taken()
                     return None
@@ -419,7 +376,7 @@ class Forwarder:
                 if isinstance(piece, Unavailable):
                     return piece
                 return await self._send_piece(channel, begun, piece)
-            case _Remainder(begun, body, share):
+            case InHand(begun, body, share):
                 if share is None:
                     parts = begun.framed(body)
                     await self._push(parts)
@@ -429,7 +386,7 @@ class Forwarder:
                 self.delivered += 1
                 channel.written(1)
                 return None
-            case _InMemory():
+            case InPieces():
                 return await self._send_part(channel, left)
             case _:
                 assert_never(left)
@@ -486,72 +443,3 @@ class Forwarder:
         self._stalled.tell(line, peer=peer, topic=topic)
         self.torn = why
         self._scope.cancel()
-
-
-def begin_behind(
-    form: Form, selections: Sequence[Selection], count: int, octets: int
-) -> tuple[Block, MessageInPieces, Octets]:
-    """Begin the message behind the first `count` ones, of which N `octets` were sent. Return its block, the
-    begun message, and the rest of its body.
-    """
-    selection, message = selection_at(selections, count)
-    block = selection.block
-    body = block.frame(message)[FRAME_HEADER:]
-    begun = _begin(form, selection, message, len(body))
-    begun.framed(body)
-    begun.sent(octets)
-    return block, begun, body[begun.body :]
-
-
-def _left_of(channel: Channel, begun: MessageInPieces, block: Block, body: Octets) -> _Left:
-    """Return who has the rest of a message in whose middle the client stalled. `body` is that of its body."""
-    if len(body) <= LITTLE_OCTETS:
-        return _Remainder(begun, bytes(body), None)
-    match channel.rest:
-        case RemainderHolder.GIVEN_AGAIN:
-            return _Given(begun)
-        case RemainderHolder.COUNTED:
-            return _Remainder(begun, body, None)
-        case RemainderHolder.HELD:
-            return _Remainder(begun, body, block)
-        case other:
-            assert_never(other)
-
-
-def _may_pause(left: _Left) -> bool:
-    """Return whether others may have their turns before this."""
-    match left:
-        case _Given(begun):
-            return begun is not None
-        case _Remainder():
-            return False
-        case _InMemory():
-            return True
-        case _:
-            assert_never(left)
-
-
-def _before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
-    """Return those before the first long message, which is the first one of its selection."""
-    for index, selection in enumerate(selections):
-        is_long = (
-            selection.block.held > LONG_OCTETS and len(selection.block.frame(selection.ids[0])) > LONG_OCTETS
-        )
-        if is_long:
-            return selections[:index]
-    return selections
-
-
-def _begin_long(form: Form, selection: Selection, piece: int) -> _InMemory:
-    block, message = selection.block, selection.ids[0]
-    body = memoryview(block.frame(message))[FRAME_HEADER:]
-    return _InMemory(_begin(form, selection, message, len(body)), block, body, piece)
-
-
-def _begin(form: Form, selection: Selection, message: int, size: int) -> MessageInPieces:
-    """Begin a message in memory, whose body has N octets (`size`)."""
-    block = selection.block
-    time, head = block.message_time(message), block.head(message)
-    return form.begin(
-        block.topic, message, time, head, size, selection.deliveries, is_settled=selection.is_settled
-    )

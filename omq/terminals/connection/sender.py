@@ -25,8 +25,9 @@ from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forms import Form
-from omq.terminals.connection.forwarding import Forwarder, begin_behind
+from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.pace import TURN_OCTETS, Pace
+from omq.terminals.connection.remainders import begin_behind
 from omq.terminals.connection.transport import MOST_PARTS, Transport, behind
 from omq_storage.blocks import Block
 

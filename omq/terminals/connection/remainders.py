@@ -1,0 +1,139 @@
+"""The rest of a message of which a part has left: who has it, and how to begin such a message.
+
+- **The channel gives it again** (`GivenAgain`), a piece at a time, from the store. Here nothing of it is
+  held. If no message is begun this is the case, too: the channel gives everything again that was not sent.
+- **It is in hand** (`InHand`): octets that nobody can give again, or so few of them that it would not be
+  worth reading them again. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
+  counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
+  of the memory for stalled clients (`omq.drivers.stalled`).
+- **It is sent in pieces** (`InPieces`) from memory, because it is long. Its channel does not know yet that it
+  is begun.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from msgspec import Struct
+
+from omq.drivers.seam import LITTLE_OCTETS, Channel, Octets, RemainderHolder, Selection
+from omq.terminals.connection.forms import Form, MessageInPieces, selection_at
+from omq_storage.blocks import FRAME_HEADER, Block
+
+LONG_OCTETS = 256 << 10
+"""A message that takes more memory is sent in pieces, where others have their turns between them."""
+
+
+class GivenAgain(Struct, frozen=True):
+    """The channel gives the rest."""
+
+    begun: MessageInPieces | None
+    """The message that is begun, if one is."""
+
+
+class InHand(Struct, frozen=True):
+    """The rest of the message that is begun."""
+
+    begun: MessageInPieces
+    body: Octets
+    """The body from `begun.body` on."""
+    share: Block | None
+    """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
+
+
+class InPieces(Struct, frozen=True):
+    """The rest of a message that is in memory, and whose channel does not know yet that it is begun."""
+
+    begun: MessageInPieces
+    block: Block
+    body: Octets
+    """The whole body."""
+    piece: int
+    """The octets of a piece."""
+
+    def behind(self) -> Octets:
+        """Return what has not left of the body."""
+        return self.body[self.begun.body :]
+
+
+Left = GivenAgain | InHand | InPieces
+
+
+class Unfinished:
+    """A message of which some pieces have left, each as a whole."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: Left) -> None:
+        self.left = left
+
+
+def begin_behind(
+    form: Form, selections: Sequence[Selection], count: int, octets: int
+) -> tuple[Block, MessageInPieces, Octets]:
+    """Begin the message behind the first `count` ones, of which N `octets` were sent. Return its block, the
+    begun message, and the rest of its body.
+    """
+    selection, message = selection_at(selections, count)
+    block = selection.block
+    body = block.frame(message)[FRAME_HEADER:]
+    begun = _begin(form, selection, message, len(body))
+    begun.framed(body)
+    begun.sent(octets)
+    return block, begun, body[begun.body :]
+
+
+def left_of(channel: Channel, begun: MessageInPieces, block: Block, body: Octets) -> Left:
+    """Return the rest of a message in whose middle the client stalled, with its holder. `body` is the rest of
+    the body.
+    """
+    if len(body) <= LITTLE_OCTETS:
+        return InHand(begun, bytes(body), None)
+    match channel.rest:
+        case RemainderHolder.GIVEN_AGAIN:
+            return GivenAgain(begun)
+        case RemainderHolder.COUNTED:
+            return InHand(begun, body, None)
+        case RemainderHolder.HELD:
+            return InHand(begun, body, block)
+        case other:
+            assert_never(other)
+
+
+def may_pause(left: Left) -> bool:
+    """Return whether others may have their turns before this."""
+    match left:
+        case GivenAgain(begun):
+            return begun is not None
+        case InHand():
+            return False
+        case InPieces():
+            return True
+        case _:
+            assert_never(left)
+
+
+def before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
+    """Return those before the first long message, which is the first one of its selection."""
+    for index, selection in enumerate(selections):
+        is_long = (
+            selection.block.held > LONG_OCTETS and len(selection.block.frame(selection.ids[0])) > LONG_OCTETS
+        )
+        if is_long:
+            return selections[:index]
+    return selections
+
+
+def begin_long(form: Form, selection: Selection, piece: int) -> InPieces:
+    """Begin the long message of a selection, in pieces of N octets (`piece`). Nothing of it has left."""
+    block, message = selection.block, selection.ids[0]
+    body = memoryview(block.frame(message))[FRAME_HEADER:]
+    return InPieces(_begin(form, selection, message, len(body)), block, body, piece)
+
+
+def _begin(form: Form, selection: Selection, message: int, size: int) -> MessageInPieces:
+    """Begin a message in memory, whose body has N octets (`size`)."""
+    block = selection.block
+    time, head = block.message_time(message), block.head(message)
+    return form.begin(
+        block.topic, message, time, head, size, selection.deliveries, is_settled=selection.is_settled
+    )
