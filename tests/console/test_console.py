@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -594,6 +595,43 @@ def test_dark_and_light_and_narrow(page: Page, client: blocking.Client, server: 
             page.go(path)
             page.until(lambda: page.all("main h1"), "there is no page")
             assert page.script("return document.documentElement.scrollWidth") <= 380
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+CUT_OFF = """
+    const pen = document.createElement("canvas").getContext("2d");
+    const padding = (style) => parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+    const hidden = [...document.querySelectorAll("input[placeholder]")].filter((each) => {
+        const style = getComputedStyle(each);
+        pen.font = style.font;
+        return pen.measureText(each.placeholder).width > each.clientWidth - padding(style);
+    });
+    const wide = [...document.querySelectorAll("main, .tabs, .scroller, .panel")].filter(
+        (each) => each.scrollWidth > each.clientWidth
+    );
+    return [...hidden, ...wide].map((each) => each.placeholder || each.className || each.id);
+"""
+"""The placeholders that are wider than their fields, and the parts that scroll sideways."""
+
+
+@pytest.mark.parametrize("width", [320, 375])
+def test_nothing_is_cut_off_on_a_telephone(
+    page: Page, client: blocking.Client, server: RunningServer, width: int
+) -> None:
+    publish(client, "other", "1")
+    narrow = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+    try:
+        for path, seen in (("topics", ".rows .row"), ("connections", ".rows .row"), ("server", ".share")):
+            page.open(origin(server), f"#/{path}")
+            page.until(partial(page.all, seen), f"{path} has no {seen}")
+            assert page.script(CUT_OFF) == [], path
+        page.open(origin(server), "#/topics/other")
+        for tab in ("Live", "Stored messages", "Publish", "Subscribers"):
+            page.click("[role=tab]", tab)
+            page.sees("[role=tab][aria-selected=true]", tab)
+            assert page.script(CUT_OFF) == [], tab
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
