@@ -1,8 +1,7 @@
 """The fixtures of the tests of protocols."""
 
 import pytest
-
-from tests.protocol.amqp_1_0_helpers import Peer
+from amqp_1_0_helpers import Peer
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from amqp_1_0_helpers import OFFER, Peer, condition, frame, target
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,6 @@ from omq.protocol.amqp_1_0.performatives import (
     SaslMechanisms,
     SaslOutcome,
 )
-from tests.protocol.amqp_1_0_helpers import OFFER, Peer, condition, frame, target
 
 
 def test_a_connection_opens_without_sasl() -> None:

@@ -3,6 +3,7 @@
 import tracemalloc
 
 import pytest
+from amqp_1_0_helpers import Peer, condition, frame, source, target
 
 from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -27,7 +28,6 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.session import MOST_HANDLES, MOST_LINKS
-from tests.protocol.amqp_1_0_helpers import Peer, condition, frame, source, target
 
 
 def test_a_session_ends_and_the_others_go_on(peer: Peer) -> None:

@@ -127,6 +127,8 @@ def test_sections_that_make_no_sense_stay_as_they_are() -> None:
     ("message", "problem"),
     [
         (b"\x41", "section was expected"), (b"\x00\x53\x79\x45", "no section"),
+        # An ulong of eight octets, the first of which is the code of a section.
+        (b"\x00\x80\x77" + bytes(7) + b"\x40", "no section with the descriptor 80 77 00"),
         (DATA + HEADER, "cannot follow"),
         (HEADER + HEADER, "cannot follow"), (TEXT + TEXT, "cannot follow"), (DATA + TEXT, "cannot follow"),
         (FOOTER + DATA, "cannot follow"), (DATA[:-1], "of its"), (b"\x00", "missing"),
@@ -166,3 +168,12 @@ def test_any_octets_are_stored_or_refused(octets: bytes) -> None:
     places = sections.find(octets)
     kept = [place for place in places if place.section is not Section.DELIVERY_ANNOTATIONS]
     assert stored.message(around, made.body) == b"".join(octets[place.begin : place.end] for place in kept)
+
+
+def test_the_beginning_of_a_message_tells_where_its_body_begins() -> None:
+    before = HEADER + DELIVERY + ANNOTATIONS + PROPERTIES
+    assert sections.body_at(before + DATA[:5]) == len(before)
+    assert sections.body_at(before) == -1
+    for wrong in (PROPERTIES + HEADER, HEADER + HEADER, FOOTER + DATA, FOOTER + FOOTER):
+        with pytest.raises(DecodeError, match="cannot follow"):
+            sections.body_at(wrong + TEXT)

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from amqp_1_0_helpers import Peer, condition, frame
 
 from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -32,7 +33,6 @@ from omq.protocol.amqp_1_0.performatives import (
 )
 from omq.protocol.amqp_1_0.session import WINDOW
 from omq.protocol.amqp_1_0.transfers import Framing
-from tests.protocol.amqp_1_0_helpers import Peer, condition, frame
 
 ACCEPTED = performatives.write(Accepted())
 

@@ -11,9 +11,12 @@ import trio
 from scarcity import no_descriptors
 from trio.testing import MockClock
 
+from omq.client import connect
+from omq.client.errors import ServerError
 from omq.config import Config
 from omq.drivers.round_robin import RETRY_SECONDS
 from omq.listening import ListenError
+from omq.management import Messages, Peek
 from omq.protocol.omq.types import Done, Subscribed
 from omq.server import open_server
 from omq.terminals.connection.accepting import PAUSE_SECONDS
@@ -92,6 +95,20 @@ async def test_work_that_cannot_be_read_is_dealt_later(
             await eventually(lambda: tried == 2)
         clock.jump(RETRY_SECONDS)
         assert await client.bodies(5) == numbered(1, 5)
+
+
+async def test_messages_that_cannot_be_read_are_not_shown(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored_messages(store, b"Round_robin")
+    async with serving(store) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(Environment, "read_stored", fail)
+            with pytest.raises(ServerError, match="Manage t: " + FAILED.decode()):
+                await client.manage(Peek(b"t", 0, 5))
+        answer = await client.manage(Peek(b"t", 0, 5))
+        assert isinstance(answer, Messages)
+        assert [message.body for message in answer.list] == numbered(1, 5)
 
 
 async def test_a_topic_that_the_catalogue_cannot_store_is_refused(
