@@ -23,6 +23,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from omq.access.getter import Getter
 from omq.access.leases import LeasedExchange, Principal, Returned
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
@@ -35,8 +36,7 @@ from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
-from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, CreditKind, Subscriber
+from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
@@ -90,32 +90,6 @@ def check_forwarding(
     else:
         # The name of the default exchange is empty, so only the right to all topics (`*`) has it.
         check(Right.PUBLISH, exchange)
-
-
-class Getter:
-    """Gets messages of one queue on demand, and keeps those that are not settled."""
-
-    def __init__(self, driver: QueueDriver, channel: RoundRobinChannel) -> None:
-        self._driver = driver
-        self.channel: Channel = channel
-        self._own = channel
-        self.topic = driver.topic
-
-    def grant(self) -> None:
-        """Keep messages until they are settled."""
-        self.channel.grant(sys.maxsize, CreditKind.WINDOW)
-
-    async def deal_one(self) -> bool:
-        """Let the channel have the oldest message that is ready; return False if there is none.
-
-        Raises omq_storage.errors.StoreError.
-        """
-        return await self._driver.deal_one(self._own)
-
-    @property
-    def ready(self) -> int:
-        """The number of messages that are ready."""
-        return self._driver.ready
 
 
 class Topology:

@@ -199,10 +199,13 @@ ACCESS = Area(
             "tests/access/test_session.py",
             *server("new_topics", "reservations", "path_of_a_publish"),
         ),
-        "topology.py": (
-            "tests/access/test_topology.py",
-            *amqp("rights", "probe", "streams", "direct", "channels"),
-        ),
+        **{
+            f"{name}.py": (
+                "tests/access/test_topology.py",
+                *amqp("rights", "probe", "streams", "direct", "channels"),
+            )
+            for name in ("getter", "topology")
+        },
         "turns.py": ("tests/access/test_turns.py",),
         "watches.py": ("tests/access/test_watches.py", *server("watching", "reloading")),
     },

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omq.access.topology import Getter
+from omq.access.getter import Getter
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.seam import Outcome

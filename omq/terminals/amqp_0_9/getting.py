@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from omq.access.topology import Getter
+from omq.access.getter import Getter
 from omq.drivers.seam import Channel, CursorChannel, EndReason, Octets, Selection
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, get_opening
 from omq.protocol.amqp_0_9.frames import body_frames
