@@ -261,7 +261,7 @@ PROTOCOL = Area(
         "dmp/client.py": (*_protocol("dmp_dialogue"), "tests/client/test_dmp.py"),
         "dmp/envelopes.py": _protocol("dmp_envelopes"),
         "amqp/head.py": _protocol("dmp_fields"),
-        "amqp/producer.py": server("dmp_heads"),
+        "amqp/producer.py": (*_protocol("producers"), *server("dmp_heads")),
         "omq/client.py": _protocol("client_session"),
         "silence.py": ("tests/client/test_silence.py",),
         "dmp/reader.py": _protocol("dmp_envelopes"),
