@@ -6,7 +6,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.memory import Memory
 from omq.drivers.signal import Signal
-from omq.drivers.stalled import Stalled
+from omq.drivers.stalled import FRAMES, Stalled
 from omq.drivers.unconfirmed import FREE_OCTETS, Unconfirmed
 from omq.drivers.unfinished import Holding, UnfinishedMemory
 
@@ -168,11 +168,24 @@ async def test_of_equally_slow_clients_the_one_that_exceeds_the_limit_gives_way(
 async def test_one_stalled_message_is_held_however_large_it_is() -> None:
     stalled = Stalled(100)
     told: list[str] = []
-    with stalled.holding(1, 1, 500, lambda _: told.append("first")):
-        with stalled.holding(1, 1, 500, lambda _: told.append("second")):
+    with stalled.holding(1, 1, 500, lambda _: told.append("first"), 1):
+        with stalled.holding(1, 1, 500, lambda _: told.append("second"), 2):
             assert stalled.used == 500
             assert told == []
-        with stalled.holding(2, 1, 500, lambda _: told.append("other topic")):
+        with stalled.holding(2, 1, 500, lambda _: told.append("other topic"), 3):
             assert told == ["first"]
             assert stalled.used == 500
+    assert stalled.used == 0
+
+
+async def test_frames_that_wait_count_beside_the_message_of_their_client() -> None:
+    stalled = Stalled(100)
+    told: list[str] = []
+    with (
+        stalled.holding(1, 1, 500, lambda _: told.append("first"), 1),
+        stalled.holding(FRAMES, 1, 50, lambda _: told.append("frames"), 1),
+    ):
+        assert (stalled.used, told) == (550, [])
+        with stalled.holding(2, 1, 10, lambda _: told.append("second"), 2):
+            assert (stalled.used, len(told)) == (10, 1)
     assert stalled.used == 0

@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
-from quietness import quiet
+from quietness import pass_until, quiet
+from trio.testing import MockClock
 
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 
-from .amqp_1_0_peer import Peer, data, opened
+from .amqp_1_0_peer import Peer, data, opened, peer
+from .client_accounts import SECRET
+from .client_accounts import client as account
 from .conversation import Host, eventually, serving
 
 SIZE = 16 << 20
@@ -178,3 +181,96 @@ async def test_other_links_send_within_a_long_message_of_a_node(store: Path, set
         assert (await client.message()).octets == data(b"behind")
         if settled:
             await eventually(lambda: host.server.memory.waiting.used < SIZE)
+
+
+async def begin_transient(client: Peer, other: Peer, window: int = 1 << 20) -> bytes:
+    """Publish a long message to a transient broadcast topic, and return the beginning of it. Nobody but the
+    sender has it then.
+    """
+    await client.receiver("broadcast.long")
+    await client.receiver("short", handle=1, credit=10)
+    await client.say(Flow(0, window, 0, 1 << 20, 0, 0, 10))
+    await client.settle()
+    if window < 1 << 20:
+        await client.say(Flow(0, window, 0, 1 << 20))
+    await other.sender("broadcast.long", 1)
+    await other.sender("short", 2)
+    await other.publish_long(BODY, 1)
+    said, payload = await client.next()
+    assert isinstance(said, Transfer)
+    assert (said.handle, said.settled, said.more) == (0, True, True)
+    return payload
+
+
+async def test_other_links_send_within_a_long_message_of_a_transient_topic(store: Path) -> None:
+    async with (
+        serving(store, memory_bytes=1 << 30) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        long = bytearray(await begin_transient(client, other))
+        await other.accepted(await other.publish(data(b"short"), 2))
+        handles = [0]
+        while True:
+            said, payload = await client.next()
+            assert isinstance(said, Transfer)
+            handles.append(said.handle)
+            if said.handle:
+                assert payload == data(b"short")
+                continue
+            long += payload
+            if not said.more:
+                break
+        assert 1 in handles
+        assert long == BODY
+        assert not host.server.memory.stalled.used
+        await other.publish(data(b"next"), 1)
+        assert (await client.message()).octets == data(b"next")
+
+
+@pytest.mark.parametrize("end", ["window", "detach", "close"])
+async def test_a_long_message_of_a_transient_topic_waits_for_the_window(store: Path, end: str) -> None:
+    """It takes a share of the memory meanwhile, until it goes on or its link ends."""
+    async with (
+        serving(store, memory_bytes=1 << 30) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        stalled = host.server.memory.stalled
+        long = bytearray(await begin_transient(client, other, window=1))
+        await eventually(lambda: stalled.used >= SIZE)
+        match end:
+            case "detach":
+                await client.say(Detach(0, closed=True))
+                await client.heard(Detach)
+            case "close":
+                await client.stream.aclose()
+            case _:
+                await client.say(Flow(1, 1 << 20, 0, 1 << 20))
+                more = True
+                while more:
+                    said, payload = await client.next()
+                    assert isinstance(said, Transfer)
+                    long += payload
+                    more = said.more
+                assert long == BODY
+        await eventually(lambda: not stalled.used)
+
+
+async def test_a_rate_limit_within_a_long_message_of_a_transient_topic(store: Path, clock: MockClock) -> None:
+    """It takes a share of the memory after a second in which none of it left."""
+    clients = [account("slow", max_bytes_per_second=10_000), account("other")]
+    async with (
+        serving(store, memory_bytes=1 << 30, clients=clients) as host,
+        peer(host.port) as client,
+        peer(host.port) as other,
+    ):
+        for each, name in ((client, "slow"), (other, "other")):
+            assert (await each.authenticate("PLAIN", f"\0{name}\0{SECRET}".encode())).code == 0
+            await each.open()
+        stalled = host.server.memory.stalled
+        await begin_transient(client, other)
+        await pass_until(lambda: stalled.used >= SIZE, clock)
+        await client.say(Detach(0, closed=True))
+        await client.until(Detach)
+        assert not stalled.used

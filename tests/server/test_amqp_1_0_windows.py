@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 from garbage import uncollected
-from quietness import quiet
 
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
@@ -202,9 +201,11 @@ async def test_frames_keep_their_share_until_they_have_left(store: Path) -> None
         assert (await transfer(client)).more
         await attach(client, "short", "r2", handle=1)
         stalled = host.server.memory.stalled
+        await eventually(lambda: stalled.used >= size)
         await client.say(Flow(1, 1 << 20, 0, 100))
-        await quiet()
-        assert stalled.used > size // 2
+        terminals = host.server.terminals()
+        await eventually(lambda: any(each.statistics().stalled_seconds for each in terminals))
+        await eventually(lambda: stalled.used >= size)
         await client.say(Detach(0, closed=True))
         await client.until(Detach)
         assert (await transfer(client)).handle == 1

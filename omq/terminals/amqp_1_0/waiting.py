@@ -9,11 +9,8 @@ from contextlib import ExitStack
 
 import trio
 
-from omq.drivers.stalled import HeldReader, Stalled
+from omq.drivers.stalled import FRAMES, HeldReader, Stalled
 from omq.terminals.connection.transport import Transport
-
-_NO_TOPIC = -1
-"""In the place of the id of a topic: no other connection has the same frames."""
 
 
 class WaitingFrames:
@@ -36,7 +33,7 @@ class WaitingFrames:
         if not octets:
             self.close()
         elif self._holder is None:
-            holding = self._stalled.holding(_NO_TOPIC, id(self), octets, self._cut_off)
+            holding = self._stalled.holding(FRAMES, id(self), octets, self._cut_off, self._scope)
             self._holder = self._counted.enter_context(holding)
         elif octets < before:
             self._holder.moved()

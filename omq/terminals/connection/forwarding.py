@@ -9,13 +9,17 @@ cannot be withdrawn. If it cannot be had, AMQP 1.0 tells the client that the mes
 protocols have no words for it, and the connection ends.
 
 A terminal may let others have their turns between the pieces of a message. If the message is in memory, the
-channel learns that it is begun when the client stalls, or the rest must wait for long.
+channel learns that it is begun when the client stalls, or the rest must wait for long. If nobody else counts
+the message, it takes its share of the memory for stalled clients then.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import assert_never
 
 import trio
+from msgspec import Struct
 
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import (
@@ -50,6 +54,22 @@ from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
 
+class _Paused(Struct):
+    """The source of an unfinished message in memory, while it waits for its next piece."""
+
+    topic: bytes
+    channel: Channel
+    since: float
+    share: ExitStack | None = None
+    """Gives back the share of the memory for stalled clients that the message takes, if it takes one."""
+
+    def end(self) -> Channel:
+        """Take no share any more, and return the channel."""
+        if self.share is not None:
+            self.share.close()
+        return self.channel
+
+
 class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
@@ -74,7 +94,7 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
-        self._held: dict[Unfinished, Channel] = {}
+        self._held: dict[Unfinished, _Paused] = {}
         """Unfinished messages in memory, until their next pieces."""
         self.channels: Callable[[], Iterable[Channel]] = tuple
         """Returns the open channels of the connection."""
@@ -129,7 +149,7 @@ class Forwarder:
     ) -> Unavailable | Unfinished | None:
         """Do as `forward`, but return in the middle of a message that is sent in pieces, after a piece that
         the client has taken: `go_on` sends the next one, after those of others. With the octets of a `piece`,
-        long messages in memory are sent in pieces, too, except for those that only the sender would hold.
+        long messages in memory are sent in pieces, too.
 
         Raises what `forward` does.
         """
@@ -155,7 +175,7 @@ class Forwarder:
             left = await self._unless_stalled(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
-        return self._paused(channel, left)
+        return self._paused(topic, channel, left)
 
     async def go_on(
         self, topic: bytes, channel: Channel, unfinished: Unfinished
@@ -164,26 +184,46 @@ class Forwarder:
 
         Raises what `forward` does.
         """
-        self._held.pop(unfinished, None)
+        if (paused := self._held.pop(unfinished, None)) is not None:
+            paused.end()
         before = self._transport.sent
         try:
             left = await self._go_on(topic, channel, unfinished.left)
             left = await self._unless_stalled(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
-        return self._paused(channel, left)
+        return self._paused(topic, channel, left)
 
     def leave(self, unfinished: Unfinished) -> None:
-        """Hold nothing of a message that its channel gives again: its next piece may come late, or never."""
-        channel = self._held.get(unfinished)
-        if channel is not None and channel.rest is RemainderHolder.GIVEN_AGAIN:
-            self.drop(unfinished)
+        """Hold nothing of a message that its channel gives again, and count one that nobody else has: its
+        next piece may come late, or never.
+        """
+        paused = self._held.get(unfinished)
+        if paused is None:
+            return
+        match paused.channel.rest:
+            case RemainderHolder.GIVEN_AGAIN:
+                self.drop(unfinished)
+            case RemainderHolder.COUNTED:
+                pass
+            case RemainderHolder.HELD:
+                self._count(paused, unfinished.left)
+            case other:
+                assert_never(other)
+
+    def _count(self, paused: _Paused, left: Left) -> None:
+        if paused.share is None and isinstance(left, InPieces):
+            paused.share, block = ExitStack(), left.block
+            cut_off = partial(self._cut_off, paused.topic)
+            paused.share.enter_context(
+                self._stalled.holding(block.topic, block.first, block.held, cut_off, self._scope)
+            )
 
     def drop(self, unfinished: Unfinished) -> None:
         """Hold nothing of a message that does not go on, or that its channel gives again."""
-        channel, left = self._held.pop(unfinished, None), unfinished.left
-        if channel is not None and isinstance(left, InPieces):
-            channel.written(0, left.begun.body)
+        paused, left = self._held.pop(unfinished, None), unfinished.left
+        if paused is not None and isinstance(left, InPieces):
+            paused.end().written(0, left.begun.body)
             unfinished.left = GivenAgain(left.begun)
 
     async def _unless_stalled(
@@ -194,11 +234,13 @@ class Forwarder:
             left = await self._go_on(topic, channel, left)
         return left
 
-    def _paused(self, channel: Channel, left: Left | Unavailable | None) -> Unavailable | Unfinished | None:
+    def _paused(
+        self, topic: bytes, channel: Channel, left: Left | Unavailable | None
+    ) -> Unavailable | Unfinished | None:
         if isinstance(left, Left):
             unfinished = Unfinished(left)
             if isinstance(left, InPieces):
-                self._held[unfinished] = channel
+                self._held[unfinished] = _Paused(topic, channel, trio.current_time())
             return unfinished
         if self.is_stalled:
             self._recover()
@@ -220,6 +262,9 @@ class Forwarder:
         """Check about once a second whether the client has accepted nothing for SLOW_SECONDS."""
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             self._stall()
+        for unfinished, paused in list(self._held.items()):
+            if now - paused.since >= SLOW_SECONDS:  # while a rate limit holds it back, for example
+                self.leave(unfinished)
 
     def _stall(self) -> None:
         if not self.is_stalled:
@@ -267,7 +312,7 @@ class Forwarder:
         piece: int | None,
     ) -> Left | None:
         """Send the messages before the first long one, or the first piece of that."""
-        if piece is not None and channel.rest is not RemainderHolder.HELD:
+        if piece is not None:
             selections = before_long(messages.selections)
             if not selections:
                 return await self._send_part(channel, begin_long(form, messages.selections[0], piece))
@@ -429,7 +474,7 @@ class Forwarder:
 
     async def _send_held(self, topic: bytes, begun: MessageInPieces, body: Octets, block: Block) -> None:
         with self._stalled.holding(
-            block.topic, block.first, block.held, lambda why: self._cut_off(topic, why)
+            block.topic, block.first, block.held, partial(self._cut_off, topic), self._scope
         ) as holder:
             for start in range(0, len(body), LITTLE_OCTETS):
                 parts = begun.framed(body[start : start + LITTLE_OCTETS])
