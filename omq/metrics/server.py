@@ -92,7 +92,7 @@ class ServerMetrics:
             _spool_families(found.spool),
             _writer_families(found),
             [_refused(), _histogram("omq_loop_lag_seconds", LAG, "", {"": self._source.loop_lag})],
-            [] if stores is None else _store_families(stores, self._source.config.disk_reserve_bytes),
+            [] if stores is None else _store_families(stores, self._source),
         ):
             families += some
             await slices.step()
@@ -122,51 +122,63 @@ LAG = "How long a task that could run waited for its turn; one sample about ever
 
 def _about(found: ServerStatistics) -> Iterator[Metric]:
     about = {"version": _VERSION, "python": platform.python_version(), "codec": codec.describe()}
-    yield InfoMetricFamily("omq_build", "What runs.", about)
+    yield InfoMetricFamily(
+        "omq_build", "The version of the server and of Python, and the codec; the value is always 1.", about
+    )
     started = time.time() - found.seconds
-    yield GaugeMetricFamily("omq_start_time_seconds", "When the server was started.", started)
-    yield GaugeMetricFamily("omq_topics", "Topics.", found.topics)
-    yield GaugeMetricFamily("omq_topics_limit", "The most topics that there may be.", found.max_topics)
-    yield GaugeMetricFamily("omq_subscriptions", "Subscriptions and feeds.", found.subscriptions)
+    yield GaugeMetricFamily(
+        "omq_start_time_seconds", "When the server started, in seconds since the Unix epoch.", started
+    )
+    yield GaugeMetricFamily("omq_topics", "Topics of the server.", found.topics)
+    yield GaugeMetricFamily("omq_topics_limit", "The limit of topics.", found.max_topics)
+    yield GaugeMetricFamily("omq_subscriptions", "Open subscriptions and feeds.", found.subscriptions)
     most = found.max_subscriptions
-    yield GaugeMetricFamily("omq_subscriptions_limit", "The most subscriptions that there may be.", most)
-    yield GaugeMetricFamily("omq_leases", "Leases that are not used yet.", found.leases)
-    yield GaugeMetricFamily("omq_leases_limit", "The most leases that there may be.", found.max_leases)
+    yield GaugeMetricFamily("omq_subscriptions_limit", "The limit of open subscriptions and feeds.", most)
+    yield GaugeMetricFamily(
+        "omq_leases", "Leases of sinks and feeds that no connection has used yet.", found.leases
+    )
+    yield GaugeMetricFamily("omq_leases_limit", "The limit of leases.", found.max_leases)
     yield GaugeMetricFamily("omq_direct_nodes", "Nodes of AMQP 1.0 without a queue.", found.direct_nodes)
     yield CounterMetricFamily(
-        "omq_direct_undelivered_messages", "Messages to those that nobody took.", found.undelivered
+        "omq_direct_undelivered_messages",
+        "Messages to nodes of AMQP 1.0 without a queue that no consumer took.",
+        found.undelivered,
     )
     yield CounterMetricFamily(
-        "omq_amqp_1_0_stalls", "How often a producer of AMQP 1.0 had used up its credit.", found.stalls
+        "omq_amqp_1_0_stalls",
+        "How often a producer of AMQP 1.0 had used up its credit and got none.",
+        found.stalls,
     )
 
 
 def _connection_families(found: ServerStatistics, connections: ConnectionSums) -> Iterator[Metric]:
-    opened = GaugeMetricFamily("omq_connections", "Open connections.", labels=["protocol"])
+    opened = GaugeMetricFamily("omq_connections", "Open connections by protocol.", labels=["protocol"])
     for protocol, count in sorted(connections.open.items()):
         opened.add_metric([protocol], count)
     opened.add_metric(["unknown"], found.handshakes)
     yield opened
-    yield GaugeMetricFamily(
-        "omq_connections_limit", "The most connections that there may be.", found.max_connections
-    )
+    yield GaugeMetricFamily("omq_connections_limit", "The limit of open connections.", found.max_connections)
     accepted = CounterMetricFamily(
-        "omq_connections_accepted", "Connections that said their protocol.", labels=["protocol"]
+        "omq_connections_accepted",
+        "Connections that began with the octets of a protocol.",
+        labels=["protocol"],
     )
     received = CounterMetricFamily(
-        "omq_protocol_received_bytes", "Octets received, without those of TLS.", labels=["protocol"]
+        "omq_protocol_received_bytes",
+        "Octets received from clients, without what TLS adds.",
+        labels=["protocol"],
     )
     sent = CounterMetricFamily(
-        "omq_protocol_sent_bytes", "Octets sent, without those of TLS.", labels=["protocol"]
+        "omq_protocol_sent_bytes", "Octets sent to clients, without what TLS adds.", labels=["protocol"]
     )
     published = CounterMetricFamily(
         "omq_protocol_received_messages",
-        "Messages that clients published, those included that were refused.",
+        "Messages that clients published, including refused ones.",
         labels=["protocol"],
     )
     delivered = CounterMetricFamily(
         "omq_protocol_sent_messages",
-        "Messages sent to subscribers; each counts once for each.",
+        "Messages sent to subscribers; a message counts once for each subscriber.",
         labels=["protocol"],
     )
     for protocol, sums in sorted(connections.ended.items()):
@@ -189,19 +201,27 @@ def _connection_families(found: ServerStatistics, connections: ConnectionSums) -
         connections.unconfirmed,
     )
     yield GaugeMetricFamily(
-        "omq_stalled_connections", "Connections whose client takes nothing.", connections.stalled
+        "omq_stalled_connections",
+        "Connections whose client does not read what the server sends.",
+        connections.stalled,
     )
 
 
 def _memory_families(memory: MemoryStatistics, limit: int) -> Iterator[Metric]:
-    shares = GaugeMetricFamily("omq_memory_share_bytes", "Octets that each share holds.", labels=["share"])
+    shares = GaugeMetricFamily(
+        "omq_memory_share_bytes", "Octets that each share of memory_bytes holds.", labels=["share"]
+    )
     for name, value in asdict(memory).items():
         if name != "waiting_tasks":
             shares.add_metric([name], value)
     yield shares
-    yield GaugeMetricFamily("omq_memory_limit_bytes", "The limit of all shares together.", limit)
     yield GaugeMetricFamily(
-        "omq_memory_waiting_tasks", "Tasks that wait until a share has room.", memory.waiting_tasks
+        "omq_memory_limit_bytes", "The limit of all shares of the memory together.", limit
+    )
+    yield GaugeMetricFamily(
+        "omq_memory_waiting_tasks",
+        "Tasks that wait until a share of the memory has room.",
+        memory.waiting_tasks,
     )
 
 
@@ -209,17 +229,33 @@ def _spool_families(spool: SpoolStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "omq_spool_used_bytes", "Octets of transient messages on the disk for slow subscribers.", spool.used
     )
-    yield GaugeMetricFamily("omq_spool_limit_bytes", "The greatest size of the spool.", spool.limit)
-    yield CounterMetricFamily("omq_spool_written_bytes", "Octets written to the spool.", spool.written)
+    yield GaugeMetricFamily("omq_spool_limit_bytes", "The limit of the spool on the disk.", spool.limit)
+    yield CounterMetricFamily(
+        "omq_spool_written_bytes", "Octets of transient messages written to the spool.", spool.written
+    )
 
 
 def _writer_families(found: ServerStatistics) -> Iterator[Metric]:
-    posts = GaugeMetricFamily("omq_writer_waiting_posts", "Posts that wait for a commit.", labels=["level"])
-    octets = GaugeMetricFamily("omq_writer_waiting_bytes", "Octets of those.", labels=["level"])
-    messages = CounterMetricFamily("omq_writer_stored_messages", "Messages stored.", labels=["level"])
-    stored = CounterMetricFamily("omq_writer_stored_bytes", "Octets of those.", labels=["level"])
-    failures = CounterMetricFamily("omq_writer_failures", "Failed commits of one topic.", labels=["level"])
-    refusing = GaugeMetricFamily("omq_writer_refusing", "1 while nothing is stored.", labels=["level"])
+    posts = GaugeMetricFamily(
+        "omq_writer_waiting_posts", "Runs of published messages that wait for a commit.", labels=["level"]
+    )
+    octets = GaugeMetricFamily(
+        "omq_writer_waiting_bytes", "Octets of messages that wait for a commit.", labels=["level"]
+    )
+    messages = CounterMetricFamily(
+        "omq_writer_stored_messages", "Messages that commits stored.", labels=["level"]
+    )
+    stored = CounterMetricFamily(
+        "omq_writer_stored_bytes", "Octets of messages that commits stored.", labels=["level"]
+    )
+    failures = CounterMetricFamily(
+        "omq_writer_failures",
+        "Failed commits; one with several topics counts once for each topic.",
+        labels=["level"],
+    )
+    refusing = GaugeMetricFamily(
+        "omq_writer_refusing", "1 while the level stores nothing, otherwise 0.", labels=["level"]
+    )
     for writer in found.writers:
         level = [writer.level.value]
         posts.add_metric(level, writer.waiting_posts)
@@ -231,26 +267,40 @@ def _writer_families(found: ServerStatistics) -> Iterator[Metric]:
     yield from (posts, octets, messages, stored, failures, refusing)
     yield _histogram(
         "omq_commit_duration_seconds",
-        "How long commits took that stored something.",
+        "Duration of commits that stored messages.",
         "level",
         {writer.level.value: writer.commit_times for writer in found.writers},
     )
     yield _histogram(
         "omq_checkpoint_duration_seconds",
-        "How long checkpoints took, which make everything durable.",
+        "Duration of checkpoints, which make all stored messages durable.",
         "level",
         {writer.level.value: writer.checkpoint_times for writer in found.writers},
     )
 
 
-def _store_families(stores: Stores, reserve: int) -> Iterator[Metric]:
-    used = GaugeMetricFamily("omq_store_used_bytes", "Octets that a store takes.", labels=["level"])
+def _store_families(stores: Stores, source: MetricsSource) -> Iterator[Metric]:
+    used = GaugeMetricFamily(
+        "omq_store_used_bytes",
+        "Octets of the data file of a level up to the last page that was ever written.",
+        labels=["level"],
+    )
     for level, octets in stores.used.items():
         used.add_metric([level.value], octets)
     yield used
+    yield GaugeMetricFamily(
+        "omq_store_limit_bytes", "The limit of the data file of each level.", source.config.map_bytes
+    )
+    yield GaugeMetricFamily(
+        "omq_store_disk_bytes",
+        "Octets that all files of the store take on the disk.",
+        source.catalogue.disk.stored,
+    )
     yield GaugeMetricFamily("omq_disk_free_bytes", "Free octets of the stores' disk.", stores.disk_free)
     yield GaugeMetricFamily(
-        "omq_disk_reserve_bytes", "The server stores nothing while the disk has fewer free octets.", reserve
+        "omq_disk_reserve_bytes",
+        "The server stores nothing while the disk has fewer free octets.",
+        source.config.disk_reserve_bytes,
     )
 
 

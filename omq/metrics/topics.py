@@ -23,23 +23,29 @@ OTHERS = ""
 """The label of the sum of the others: no topic has an empty name."""
 
 COUNTERS = (
-    ("omq_topic_received_messages", "Messages accepted."),
-    ("omq_topic_received_bytes", "Octets of those."),
-    ("omq_topic_sent_messages", "Messages sent; each counts once for each subscriber."),
-    ("omq_topic_sent_bytes", "Octets of those."),
+    ("omq_topic_received_messages", "Messages that the topic accepted."),
+    ("omq_topic_received_bytes", "Octets of messages that the topic accepted."),
+    (
+        "omq_topic_sent_messages",
+        "Messages sent to subscribers; a message counts once for each subscriber of the topic.",
+    ),
+    ("omq_topic_sent_bytes", "Octets sent to subscribers of the topic."),
     ("omq_topic_failures", "Commits that did not store messages of the topic."),
-    ("omq_topic_rejected_messages", "Messages that subscribers have rejected."),
+    ("omq_topic_rejected_messages", "Messages of the topic that subscribers rejected."),
 )
 
 GAUGES = (
-    ("omq_topic_stored_messages", "Messages that are kept: the depth of a queue."),
-    ("omq_topic_stored_bytes", "Octets of those."),
-    ("omq_topic_subscribers", "Subscriptions and feeds."),
-    ("omq_topic_unsettled_messages", "Messages that subscribers were given and have not settled."),
-    ("omq_topic_waiting_publishers", "Publishers that wait for room."),
+    ("omq_topic_stored_messages", "Messages that the topic keeps: the depth of a queue."),
+    ("omq_topic_stored_bytes", "Octets of messages that the topic keeps."),
+    ("omq_topic_subscribers", "Open subscriptions and feeds of the topic."),
+    ("omq_topic_unsettled_messages", "Messages that subscribers of the queue have and did not settle yet."),
+    ("omq_topic_waiting_publishers", "Publishers that wait for room in the topic."),
 )
 
-BEHIND = ("omq_topic_slowest_behind_messages", "How many messages the slowest subscriber is behind.")
+BEHIND = (
+    "omq_topic_slowest_behind_messages",
+    "How many messages the slowest subscriber of the topic is behind.",
+)
 
 Numbers = tuple[int, ...]
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from omq.drivers.slices import Slices
 from omq.metrics.topics import TopicMetrics
@@ -41,7 +42,6 @@ async def test_the_metrics_tell_what_happens(store: Path) -> None:
         await writer.confirm()
         await reader.frame()
         await reader.messages(10)
-        assert b"queue" in await writer.refusal(b"(Request jobs 1000000)") or True
         await writer.say(b"(Declare jobs Round_robin (Persistent Strong))", b"(Publish jobs x)")
         await writer.say(b"(Delete nothing)")
         await writer.settle()
@@ -64,6 +64,8 @@ async def test_the_metrics_tell_what_happens(store: Path) -> None:
         assert found['omq_writer_stored_messages_total{level="weak"}'] == 10
         assert found['omq_refused_commands_total{reason="not_found"}'] >= 1
         assert found['omq_store_used_bytes{level="strong"}'] > 0
+        assert found["omq_store_limit_bytes"] == host.server.config.map_bytes
+        assert found["omq_store_disk_bytes"] == host.server.catalogue.disk.stored > 0
         free = shutil.disk_usage(store).free  # others write to this disk, too
         assert free / 2 < found["omq_disk_free_bytes"] < free * 2
         assert found['omq_memory_share_bytes{share="tails"}'] > 0
@@ -132,6 +134,35 @@ async def test_messages_are_counted_by_protocol(store: Path, persistence: str) -
         await amqp.until(Close)
         await eventually(lambda: not host.server.terminals())
         assert expected(await metrics(host))
+
+
+def told(text: str) -> dict[str, str]:
+    """Return the help of each metric by its name."""
+    return {family.name: family.documentation for family in text_string_to_metric_families(text)}
+
+
+async def test_the_help_of_each_metric_needs_no_other_metric(store: Path) -> None:
+    async with serving(store) as host:
+        found = told((await ask(host, request("/metrics"))).body.decode())
+    ours = {name: text for name, text in found.items() if name.startswith("omq_")}
+    assert len(ours) > 50
+    short = {name: text for name, text in ours.items() if not re.fullmatch(r"[A-Z1](\S* ){2,}\S*\.", text)}
+    assert short == {}
+    assert {name for name, text in ours.items() if re.search(r"\b(those|these|them)\b", text)} == set()
+    texts = list(ours.values())
+    assert [text for text in texts if texts.count(text) > 1] == []
+
+
+async def test_the_document_has_every_metric_and_no_other(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        await writer.say(b"(Publish prices x)")
+        await writer.confirm()
+        body = (await ask(host, request("/metrics"))).body.decode()
+    served = set(re.findall(r"^# HELP (omq_\w+)", body, re.MULTILINE))
+    table = HTTP_DOCUMENT.read_text().partition("| metric | labels | meaning |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(omq_\w+)`", row)} == served
 
 
 async def test_openmetrics_is_given_on_request(store: Path) -> None:
