@@ -225,7 +225,7 @@ DOCUMENT = (BENCH.parents[1] / "docs" / "PERFORMANCE.md").read_text()
 
 PARSED = """
 import sys
-from command import parse_arguments
+from arguments import parse_arguments
 parse_arguments(sys.argv[1:])
 """
 
