@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from served_drivers import Client, Drivers, quiet, settled
+from served_drivers import Client, Drivers, Listener, quiet, settled
 
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.seam import Modified
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import CreditKind, Modified
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
@@ -17,6 +18,9 @@ from omq.protocol.amqp.properties import Properties
 from omq_storage.batches import Bodies
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
+
+DURABLE = QueueOptions(durable=True, sync=Sync.WEAK)
+EITHER_OPTIONS = pytest.mark.parametrize("options", [QueueOptions(), DURABLE], ids=["ephemeral", "durable"])
 
 FAILED = Modified(delivery_failed=True)
 
@@ -53,6 +57,12 @@ def worker(queue: QueueDriver, window: int = 100) -> Client:
     client = Client(queue)
     client.request(window)
     return client
+
+
+def getter_of(driver: QueueDriver) -> RoundRobinChannel:
+    getter = driver.open_getter(Listener())
+    getter.grant(1000, CreditKind.WINDOW)
+    return getter
 
 
 async def rest(queue: QueueDriver) -> list[bytes]:

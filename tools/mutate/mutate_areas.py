@@ -93,7 +93,7 @@ DRIVERS = Area(
         "private_topics.py": QUEUES,
         "problems.py": (*_drivers("reasons", "defective_posts"), *server("trouble")),
         "push.py": (*_drivers("pushes"), *server("many_topics")),
-        "queue.py": (*_drivers("queues"), *QUEUES),
+        "queue.py": (*_drivers("queues", "queue_getters", "queue_consumers"), *QUEUES),
         "queue_options.py": QUEUES,
         "reservations.py": (*_drivers("budgets"), *server("reservations")),
         "round_robin.py": (
