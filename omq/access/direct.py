@@ -17,7 +17,7 @@ from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
 from omq.drivers.statistics import NodeStatistics
-from omq_storage.batches import Bodies
+from omq_storage.batches import Batch
 
 C = TypeVar("C", bound=NodeConsumer)
 
@@ -109,15 +109,16 @@ class Direct:
         self._own.discard(node.name)
         node.end()
 
-    def relay(self, name: bytes, body: bytes, head: bytes, done: Done, *, settled: bool) -> None:
-        """Send one message to the node of this name, as `DirectNode.offer`. Without a node it is released.
+    def relay(self, name: bytes, one: Batch, head: bytes, done: Done, *, settled: bool) -> None:
+        """Send the message of a batch to the node of this name, as `DirectNode.offer`. Without a node it is
+        released.
 
         Raises Refused.
         """
         self.check(name)
         node = self._nodes.get(name)
         if node is not None:
-            node.offer(Bodies([body]), head, done, settled=settled)
+            node.offer(one, head, done, settled=settled)
         elif name.startswith(DYNAMIC):
             raise Refused(Reason.NOT_FOUND, "there is no such node")
         else:

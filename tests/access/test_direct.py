@@ -14,6 +14,9 @@ from omq.access.session import Release
 from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED, Channel, EndReason, Outcome
+from omq_storage.batches import Bodies
+
+BODY = Bodies([b"body"])
 
 
 class Producer:
@@ -100,9 +103,7 @@ async def test_a_message_without_a_receiver_is_released_and_counted(tmp_path: Pa
         told: list[tuple[Outcome, bytes]] = []
 
         def relay(name: bytes) -> None:
-            client.relay(
-                name, b"body", b"", lambda outcome, what: told.append((outcome, what)), settled=False
-            )
+            client.relay(name, BODY, b"", lambda outcome, what: told.append((outcome, what)), settled=False)
 
         for count in (1, 2):
             relay(b"n")
@@ -138,7 +139,7 @@ async def test_each_use_of_a_node_takes_its_right(tmp_path: Path) -> None:
         client.check(DYNAMIC + b"x")  # who knows the name of a made node may send to it
         for use in (
             lambda: client.produce(b"out", Producer()),
-            lambda: client.relay(b"out", b"body", b"", lambda outcome, what: None, settled=False),
+            lambda: client.relay(b"out", BODY, b"", lambda outcome, what: None, settled=False),
             lambda: client.consume(b"in", Consumer),
         ):
             with pytest.raises(Refused) as refused:

@@ -76,10 +76,10 @@ class LongMessage:
             return StoredBatch(made.head, Bodies([made.body]))
         return StoredBatch(stored.stored_as(self._form, before, b"", after).head, batch)
 
-    def whole(self) -> bytes:
-        """Return the octets of the message, which is complete. Raises `DecodeError`."""
-        (body,) = self._complete().bodies()
-        return self._opening + body + bytes(self._after)
+    def to(self) -> bytes:
+        """Return the field `to` of the properties, as it is encoded. Raises `DecodeError`."""
+        before = self._opening[:-_OPENING]
+        return sections.to(before, sections.find(before))
 
     def _complete(self) -> Batch:
         """Return the body. Raises `DecodeError` if the message ended before it was complete."""

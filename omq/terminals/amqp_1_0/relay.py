@@ -32,19 +32,32 @@ from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, problem_of, rejection
 from omq.terminals.connection.held import HeldPublishes
-from omq_storage.batches import Bodies
+from omq_storage.batches import Batch, Bodies
 
-ADDRESSES_IN_TURN = 16
-"""The number of addresses of one read after which the other connections have their turn."""
+RUNS_IN_TURN = 16
+"""The number of posts of one read after which the other connections have their turn."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """The messages of one read for one address."""
+    """Consecutive messages of one read for one address, which are posted together."""
 
     bodies: list[bytes] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)
     deliveries: list[int | None] = field(default_factory=list)
+    long: Batch | None = None
+    """A long message by itself, because joining copies it. Then `bodies` is empty."""
+
+    def batch(self) -> Batch:
+        """Return the bodies."""
+        return Bodies(self.bodies) if self.long is None else self.long
+
+    def keep(self, good: Sequence[bool]) -> None:
+        """Remove the messages that are not `good`."""
+        if self.long is None:
+            self.bodies = list(compress(self.bodies, good))
+        self.heads = list(compress(self.heads, good))
+        self.deliveries = list(compress(self.deliveries, good))
 
 
 class Relay(Producing):
@@ -72,7 +85,7 @@ class Relay(Producing):
         self._finder = finder
         self._wake = wake
         self._held = held
-        self._runs: dict[bytes, _Run] = {}
+        self._runs: dict[bytes, list[_Run]] = {}
         """The keys are encoded addresses."""
         self._told: list[Told] = []
         """Outcomes that were not sent to the client yet."""
@@ -107,7 +120,14 @@ class Relay(Producing):
             self._add(to, made, wanted)
 
     def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
-        self._take(delivery, message.whole(), settled=settled)
+        wanted = None if settled else delivery
+        self.unconfirmed += 1
+        try:
+            made, to = message.stored(), message.to()
+        except DecodeError as problem:
+            self._end(wanted, rejection(Condition.DECODE_ERROR, str(problem)))
+        else:
+            self._runs.setdefault(to, []).append(_Run([], [made.head], [wanted], made.batch))
 
     def take_run(self, run: TransferRun) -> None:
         heads = repeat(b"") if run.heads is None else run.heads
@@ -124,9 +144,10 @@ class Relay(Producing):
 
     def _add(self, to: bytes, made: stored.Stored, wanted: int | None) -> None:
         self.unconfirmed += 1
-        run = self._runs.get(to)
-        if run is None:
-            run = self._runs[to] = _Run()
+        runs = self._runs.setdefault(to, [])
+        if not runs or runs[-1].long is not None:
+            runs.append(_Run())
+        run = runs[-1]
         run.bodies.append(made.body)
         run.heads.append(made.head)
         run.deliveries.append(wanted)
@@ -136,16 +157,16 @@ class Relay(Producing):
 
         Raises LinkProblem.
         """
-        self._look_failed()
-        runs, self._runs = self._runs, {}
-        for number, (to, run) in enumerate(runs.items(), 1):
+        taken, self._runs = self._runs, {}
+        for number, (to, run) in enumerate(((to, run) for to, runs in taken.items() for run in runs), 1):
+            self._look_failed()
             try:
                 await self._send(to, run)
             except Refused as refused:
                 self._reject(run, condition_of(refused.reason), str(refused))
             except LinkProblem as problem:
                 self._reject(run, problem.condition, problem.text)
-            if not number % ADDRESSES_IN_TURN:
+            if not number % RUNS_IN_TURN:
                 await trio.lowlevel.checkpoint()
 
     async def _send(self, to: bytes, run: _Run) -> None:
@@ -157,11 +178,11 @@ class Relay(Producing):
         origins: Sequence[Origin | None] = ()
         if annotations.may_have_origins(run.heads):
             origins = await self._read_origins(run)
-            if not run.bodies:
+            if not run.deliveries:
                 return
         heads = run.heads if any(run.heads) else ()
         try:
-            offered = await self._held.post(found.name, Bodies(run.bodies), heads, origins)
+            offered = await self._held.post(found.name, run.batch(), heads, origins)
         except Refused as refused:
             offered = failed(refused.failure)
         if offered is None:
@@ -179,10 +200,8 @@ class Relay(Producing):
         if problems:
             for index, text in problems.items():
                 self._end(run.deliveries[index], rejection(Condition.INVALID_FIELD, text))
-            good = [index not in problems for index in range(len(run.bodies))]
-            run.bodies = list(compress(run.bodies, good))
-            run.heads = list(compress(run.heads, good))
-            run.deliveries = list(compress(run.deliveries, good))
+            good = [index not in problems for index in range(len(run.deliveries))]
+            run.keep(good)
             origins = list(compress(origins, good))
         return origins if any(origins) else ()
 
@@ -197,10 +216,11 @@ class Relay(Producing):
             raise problem_of(self._failure)
 
     def _relay(self, name: bytes, run: _Run) -> None:
-        for body, head, delivery in zip(run.bodies, run.heads, run.deliveries, strict=True):
+        ones = [Bodies([body]) for body in run.bodies] if run.long is None else [run.long]
+        for one, head, delivery in zip(ones, run.heads, run.deliveries, strict=True):
             try:
                 done = partial(self._done, delivery)
-                self._direct.relay(name, body, head, done, settled=delivery is None)
+                self._direct.relay(name, one, head, done, settled=delivery is None)
             except Refused as refused:
                 self._end(delivery, rejection(condition_of(refused.reason), str(refused)))
 
