@@ -71,7 +71,7 @@ DRIVERS = Area(
             *_drivers("publisher_queues"),
             *server("round_robin", "round_robin_store", "publishing_workers"),
         ),
-        "fragment_commits.py": server("large_messages"),
+        "fragment_commits.py": server("large_messages", "large_messages_in_trouble"),
         "feed.py": ("tests/access/test_topology.py", *server("dmp_leases", "dmp_feeds"), *amqp("direct")),
         "factory.py": (*_drivers("queues"), *server("round_robin", "round_robin_store"), *QUEUES),
         "holdings.py": (
@@ -118,7 +118,10 @@ DRIVERS = Area(
         "stored_types.py": server("topics", "dmp_leases"),
         "tail.py": (*_drivers("tail", "tails"), *server("broadcast", "stalled")),
         "unfinished.py": (*_drivers("shares"), *server("bad_input", "bad_behaviour", "dmp_sinks")),
-        "uploads.py": (*_drivers("contract_of_posts"), *server("large_messages")),
+        "uploads.py": (
+            *_drivers("contract_of_posts"),
+            *server("large_messages", "large_messages_in_trouble"),
+        ),
         "backlog.py": _drivers("backlogs", "pushes"),
         "credit.py": _drivers("contract_of_credit", "contract_of_drains"),
         "cursor_limit.py": _drivers("contract_of_credit", "contract_of_drains", "contract_of_broadcast"),
@@ -291,7 +294,7 @@ STORAGE = Area(
     {
         "backup.py": _storage("repair", "identity"),
         "batches.py": ("tests/storage/test_codec_twins.py", *_storage("batches", "blocks")),
-        "blocks.py": (*_storage("blocks"), *server("large_messages")),
+        "blocks.py": (*_storage("blocks"), *server("large_messages", "large_messages_in_trouble")),
         "catalogue.py": (
             *_storage("catalogue", "topology"),
             *server("damaged_keys", "reservations", "store_trouble"),

@@ -7,7 +7,7 @@ OMQ = Area(
     server("broadcast", "topics", "round_robin", "replies", "bad_input", "bad_behaviour"),
     {
         "commands.py": server("topics", "broadcast", "round_robin", "new_topics", "operations"),
-        "fetches.py": server("bulk_reading", "large_messages"),
+        "fetches.py": server("bulk_reading", "large_messages", "large_messages_in_trouble"),
         "forms.py": server("framed_messages", "stalled", "broadcast"),
         "long_answers.py": server("long_answers", "bulk_reading", "topics"),
         "replies.py": server("replies", "routed_posts", "topics"),
@@ -24,9 +24,9 @@ DMP = Area(
         "exchange_target.py": amqp("direct", "two_worlds"),
         "feed.py": (*server("dmp_feeds", "dmp_heads"), *amqp("direct")),
         "forms.py": server("dmp_feeds", "dmp_heads", "amqp_1_0_other_protocols"),
-        "sink.py": server("dmp_sinks", "large_messages", "dmp_heads"),
+        "sink.py": server("dmp_sinks", "large_messages", "large_messages_in_trouble", "dmp_heads"),
         "terminal.py": server("dmp_leases", "bad_input", "liveness"),
-        "topic_target.py": server("dmp_sinks", "dmp_heads", "large_messages"),
+        "topic_target.py": server("dmp_sinks", "dmp_heads", "large_messages", "large_messages_in_trouble"),
     },
 )
 
@@ -44,7 +44,10 @@ AMQP_0_9 = Area(
         "getting.py": amqp("probe", "pieces", "priorities"),
         "heartbeats.py": amqp("channels", "ends"),
         "login.py": amqp("channels", "rights", "probe"),
-        "long_publishes.py": (*amqp("large_messages", "slices", "probe"), *server("large_messages")),
+        "long_publishes.py": (
+            *amqp("large_messages", "slices", "probe"),
+            *server("large_messages", "large_messages_in_trouble"),
+        ),
         "offsets.py": amqp("streams"),
         "outbox.py": amqp("confirms", "channels", "ends"),
         "posts.py": amqp("slices", "confirms", "full_targets", "probe"),
@@ -92,7 +95,7 @@ CONNECTION = Area(
     server("broadcast", "stalled", "sender", "bad_behaviour", "tls", "turns", "pace"),
     {
         "accepting.py": server("scarcity", "newcomers"),
-        "admission.py": server("bad_behaviour", "bad_input", "large_messages"),
+        "admission.py": server("bad_behaviour", "bad_input", "large_messages", "large_messages_in_trouble"),
         "certificates.py": server("certificate_expiry", "tls", "reloading"),
         "closing_deadline.py": server("bad_behaviour", "liveness", "newcomers"),
         "duplex.py": (*amqp("channels", "ends"), *server("amqp_1_0_connections")),
