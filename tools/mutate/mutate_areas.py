@@ -273,7 +273,7 @@ PROTOCOL = Area(
         "dmp/writer.py": _protocol("dmp_envelopes"),
         "omq/frames.py": _protocol("frames"),
         "handshake.py": (*_protocol("handshake"), *server("handshake")),
-        "omq/lines.py": (*_protocol("line_reader"), *server("bad_input", "bad_behaviour")),
+        "omq/lines.py": (*_protocol("line_reader", "line_limits"), *server("bad_input", "bad_behaviour")),
         "amqp/properties.py": _protocol("dmp_fields"),
         "omq/sexp.py": _protocol("sexp", "protocol_twins"),
         "omq/atoms.py": _protocol("sexp", "protocol_twins"),
