@@ -75,7 +75,7 @@ def test_tls_and_clients(tmp_path: Path) -> None:
         program = HERE / "secured.mjs"
         found = json.loads(node(program, authority.file, address=f"omqs://{running.address}"))
     assert found == {
-        "wrong": "ConnectionLost: Connect: no client has this name and secret",
+        "wrong": "ConnectRefused: Connect: no client has this name and secret",
         "foreign": "ConnectionLost: unable to verify the first certificate",
         "mine": ["1"],
         "theirs": "Refused: Subscribe payments: this client may not subscribe to it",

@@ -226,7 +226,7 @@ function publishView(context, name) {
       setText(result, "Confirmed");
     } catch (error) {
       if (left.signal.aborted) return;
-      if (!(error instanceof OmqError || error instanceof RangeError)) throw error;
+      if (!(error instanceof OmqError)) throw error;
       setText(result, error instanceof Refused && error.refusals.length ? error.refusals[0] : error.message);
     } finally {
       clearTimeout(late);

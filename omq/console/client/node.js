@@ -64,6 +64,7 @@ function openSocket(url, handlers, options) {
 /** @param {string} url */
 function parse(url) {
   const match = /^(omqs?):\/\/(?:\[([0-9A-Fa-f:.]+)\]|([^:/@[\]]+))(?::([0-9]{1,5}))?\/?$/.exec(url);
-  if (!match) throw new TypeError("an address has the form omq://HOST:PORT or omqs://HOST:PORT");
-  return { host: match[2] ?? match[3], port: Number(match[4] ?? DEFAULT_PORT), secure: match[1] === "omqs" };
+  const port = Number(match?.[4] ?? DEFAULT_PORT);
+  if (!match || port > 65535) throw new TypeError("an address has the form omq://HOST:PORT or omqs://HOST:PORT");
+  return { host: match[2] ?? match[3], port, secure: match[1] === "omqs" };
 }

@@ -13,4 +13,14 @@ export { openWebSocket } from "./lib/websocket.js";
 export { BrokenBlock, decodeBlock } from "./lib/blocks.js";
 export { decodeHead } from "./lib/heads.js";
 export { decodeName, encodeName, printable } from "./lib/names.js";
-export { ConnectionLost, OmqError, Refused, TopicDeleted } from "./lib/errors.js";
+export {
+  AlreadyInUse,
+  ConnectRefused,
+  ConnectionLost,
+  MessageTooLong,
+  OmqError,
+  ProtocolError,
+  Refused,
+  TopicDeleted,
+  WatchOverflow,
+} from "./lib/errors.js";

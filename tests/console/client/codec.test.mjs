@@ -4,11 +4,14 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { decodeBlock, decodeHead, decodeName, encodeName, printable } from "../../../omq/console/client/omq.js";
+import * as omq from "../../../omq/console/client/omq.js";
 import { FrameDecoder, readTopic } from "../../../omq/console/client/lib/frames.js";
 import { line, parse } from "../../../omq/console/client/lib/sexp.js";
 import { readStatistics } from "../../../omq/console/client/lib/statistics.js";
+import { Watcher } from "../../../omq/console/client/lib/watcher.js";
 import { Session } from "../../../omq/console/client/lib/session.js";
+
+const { decodeBlock, decodeHead, decodeName, encodeName, printable } = omq;
 
 const octets = (hex) => Uint8Array.from(Buffer.from(hex, "hex"));
 const hex = (bytes) => Buffer.from(bytes).toString("hex");
@@ -197,4 +200,18 @@ test("the line of a command", () => {
   assert.equal(written("Publish", ['a"b', Uint8Array.of(0, 10, 13, 92, 255)]), '(Publish "a\\"b" "\0\\n\\r\\\\\xff")\n');
   assert.equal(written("Confirm", [2n ** 63n - 1n]), "(Confirm 9223372036854775807)\n");
   assert.throws(() => written("Confirm", [2 ** 60]), RangeError);
+});
+
+test("the document names every error of the client", () => {
+  const readme = readFileSync(new URL("../../../omq/console/client/README.md", import.meta.url), "utf8");
+  const table = readme.split("## Errors")[1].split("## ")[0];
+  const named = [...table.matchAll(/^\| `(\w+)`/gm)].map(([, name]) => name);
+  const errors = Object.entries(omq).filter(([, each]) => each.prototype instanceof omq.OmqError).map(([name]) => name);
+  assert.deepEqual(named.sort(), errors.sort());
+});
+
+test("who does not take the values of watch gets an error of the client", async () => {
+  const watcher = new Watcher();
+  for (let at = 0; at <= 10_000; at++) watcher.take({ kind: "Complete" });
+  await assert.rejects(watcher.values().next(), omq.WatchOverflow);
 });

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionLost, Refused, TopicDeleted, connectTcp, keepConnected } from "../../../omq/console/client/node.js";
+import { ConnectionLost, MessageTooLong, Refused, TopicDeleted, connectTcp, keepConnected } from "../../../omq/console/client/node.js";
 import { fresh, open, take, withClient } from "./helpers.mjs";
 
 const EVERY_OCTET = Uint8Array.from({ length: 256 }, (_, octet) => octet);
@@ -186,10 +186,34 @@ test("what has no octets is refused before it is sent", withClient(async (client
 test("a message that is too long for a line is refused before it is sent", withClient(async (client) => {
   const topic = fresh("long");
   await client.publish(topic, new Uint8Array(900_000));
-  await assert.rejects(client.publish(topic, new Uint8Array(1_100_000)), RangeError);
-  await assert.rejects(client.publish(topic, new Uint8Array(600_000).fill(10)), RangeError);
+  await assert.rejects(client.publish(topic, new Uint8Array(1_100_000)), MessageTooLong);
+  await assert.rejects(client.publish(topic, new Uint8Array(600_000).fill(10)), MessageTooLong);
   await client.confirm();
   assert.equal((await take(client.fetch(topic), 1))[0].body.length, 900_000);
+}));
+
+test("a wrong argument is refused before anything is sent", withClient(async (client) => {
+  const topic = fresh("arguments");
+  await client.declare(topic);
+  for (const from of ["begining", 1.5, NaN]) {
+    await assert.rejects(client.subscribe(topic, { from }), { name: "TypeError", message: /^from is/ });
+  }
+  await assert.rejects(client.subscribe(topic, { whenFull: "drop" }), { name: "TypeError", message: /^whenFull is/ });
+  await assert.rejects(take(client.fetch(topic, { first: "a" }), 1), { name: "TypeError", message: /^first is/ });
+  await assert.rejects(take(client.fetch(topic, { count: 0.5 }), 1), { name: "TypeError", message: /^count is/ });
+  for (const date of [new Date("no date"), 5]) await assert.rejects(client.firstSince(topic, date), { name: "TypeError" });
+  await assert.rejects(connectTcp("omq://127.0.0.1:65536"), { name: "TypeError", message: /the form omq:/ });
+  const subscription = await client.subscribe(topic);
+  await assert.rejects(client.subscribe(topic), { name: "AlreadyInUse" });
+  await subscription.close();
+}));
+
+test("ids and counts may be numbers", withClient(async (client) => {
+  const topic = fresh("numbers");
+  for (const body of ["1", "2", "3"]) await client.publish(topic, body);
+  await client.confirm();
+  assert.deepEqual((await take(client.fetch(topic, { first: 2, count: 1 }), 2)).map((each) => each.text), ["2"]);
+  assert.equal((await take(await client.subscribe(topic, { from: 3 }), 1))[0].text, "3");
 }));
 
 test("an attempt to connect fails with the reason, or is given up", async () => {

@@ -1,7 +1,9 @@
 /** A client: one connection to a server, with promises and async iterators. */
 
 import { decodeBlock } from "./blocks.js";
-import { ConnectionLost, OmqError, ProtocolError, Refused, TopicDeleted } from "./errors.js";
+import {
+  AlreadyInUse, ConnectRefused, ConnectionLost, MessageTooLong, OmqError, ProtocolError, Refused, TopicDeleted,
+} from "./errors.js";
 import { encodeName, printable } from "./names.js";
 import { Session, nameOf } from "./session.js";
 import { Bare, atom, list, messageId, number, record } from "./sexp.js";
@@ -42,6 +44,17 @@ export async function connect(url, options = {}) {
   return Client.open((handlers) => openWebSocket(url, handlers, options), options);
 }
 
+/**
+ * @param {string} what  the argument
+ * @param {unknown} value
+ * @returns {bigint}
+ */
+function integer(what, value) {
+  if (typeof value === "bigint") return value;
+  if (!Number.isSafeInteger(value)) throw new TypeError(`${what} is a bigint or an integer, not ${value}`);
+  return BigInt(/** @type {number} */ (value));
+}
+
 /** A connection to a server. Use `connect` to make one. */
 export class Client {
   /** @type {Session} */
@@ -57,6 +70,7 @@ export class Client {
   /** @type {ConnectionLost | undefined} */
   #over;
   #lastSentence = "";
+  #isRefused = false;
   #confirms = 0n;
   /** The confirms in flight. @type {Set<{refused?: Refused}>} */
   #confirming = new Set();
@@ -112,7 +126,8 @@ export class Client {
   // -- publishing ---------------------------------------------------------------------------------------------------
 
   /**
-   * Publish a message. Resolves when there is room to send more; `confirm` tells whether it succeeded.
+   * Publish a message. Resolves when there is room to send more; `confirm` tells whether it succeeded. Throws
+   * MessageTooLong, and has sent nothing then, if the message does not fit into a line.
    *
    * @param {string | Uint8Array} topic
    * @param {string | Uint8Array} body
@@ -123,7 +138,7 @@ export class Client {
     const limit = this.#options.maxLine ?? 2 ** 20;
     // The server closes a connection whose line is too long.
     if (2 * octets.length + 1000 > limit && this.#lineLength(topic, octets) > limit) {
-      throw new RangeError(`a message of ${octets.length} octets is too long for a line of ${limit}`);
+      throw new MessageTooLong(`a message of ${octets.length} octets is too long for a line of ${limit}`);
     }
     this.#session.say("Publish", topic, octets);
     this.#flushSoon();
@@ -214,7 +229,10 @@ export class Client {
    */
   async subscribe(topic, options = {}) {
     const name = nameOf(topic);
-    if (this.#subscriptions.has(name)) throw new OmqError(`this client is subscribed to ${printable(name)} already`);
+    const [from, whenFull] = [options.from ?? "current", options.whenFull ?? "wait"];
+    if (from !== "current" && from !== "beginning") integer("from", from);
+    if (whenFull !== "wait" && whenFull !== "skip") throw new TypeError(`whenFull is "wait" or "skip", not ${whenFull}`);
+    if (this.#subscriptions.has(name)) throw new AlreadyInUse(`this client is subscribed to ${printable(name)} already`);
     /** @type {Subscription} */
     const subscription = new Subscription(name, options, {
       pause: () => void this.#ask("Unsubscribe", name).catch(() => {}),
@@ -227,7 +245,7 @@ export class Client {
     });
     this.#subscriptions.set(name, subscription);
     try {
-      await this.#subscribe(name, subscription, options.from ?? "current", options.credit);
+      await this.#subscribe(name, subscription, from, options.credit);
     } catch (error) {
       this.#forget(name, subscription);
       throw error;
@@ -238,7 +256,7 @@ export class Client {
   /**
    * @param {string} name
    * @param {Subscription} subscription
-   * @param {"current" | "beginning" | bigint} from
+   * @param {"current" | "beginning" | bigint | number} from
    * @param {number} [credit]
    */
   async #subscribe(name, subscription, from, credit) {
@@ -337,14 +355,15 @@ export class Client {
    * Read stored messages of a persistent broadcast topic, with their times, keys and properties.
    *
    * @param {string | Uint8Array} topic
-   * @param {{first?: bigint, count?: number, onGone?: (gone: import("./session.js").Gone) => void}} [options]
+   * @param {{first?: bigint | number, count?: bigint | number, onGone?: (gone: import("./session.js").Gone) => void}} [options]
    *   the first id, 1 by default; how many ids, all by default
    * @returns {AsyncGenerator<Message>} in the order of their ids; ends at the newest message
    */
   async *fetch(topic, { first = 1n, count = Number.MAX_SAFE_INTEGER, onGone } = {}) {
-    const end = first + BigInt(count);
+    const begin = integer("first", first);
+    const end = begin + integer("count", count);
     const step = BigInt(FETCH_AT_ONCE);
-    for (let next = first; next < end; ) {
+    for (let next = begin; next < end; ) {
       const bound = end - next < step ? end : next + step;
       const { messages, after } = await this.#fetchBlocks(topic, next, bound - next, onGone);
       let expected = next;
@@ -410,7 +429,8 @@ export class Client {
    * @returns {Promise<bigint | undefined>}
    */
   async firstSince(topic, date) {
-    const wanted = date.getTime() * 1000;
+    const wanted = date instanceof Date ? date.getTime() * 1000 : NaN;
+    if (Number.isNaN(wanted)) throw new TypeError("firstSince needs a Date with a valid time");
     const name = nameOf(topic);
     const info = (await this.topics()).find((each) => each.topic === name);
     if (!info || info.last === 0n) return undefined;
@@ -490,7 +510,7 @@ export class Client {
    */
   async *watch(period = 1000) {
     this.#check();
-    if (this.#watcher) throw new OmqError("this client is watching already");
+    if (this.#watcher) throw new AlreadyInUse("this client is watching already");
     const watcher = (this.#watcher = new Watcher());
     try {
       this.#session.say("Watch", period);
@@ -696,6 +716,7 @@ export class Client {
   /** @param {import("./session.js").Told} told */
   #told({ constructor, argument, sentence }) {
     this.#lastSentence = sentence;
+    this.#isRefused = constructor === "Connect";
     if (constructor === "Publish" && this.#refusals.length < REFUSALS_KEPT) this.#refusals.push(sentence);
     if (constructor === "Watch") this.#watcher?.end(new Refused(sentence));
     if (constructor === "Request") this.#requests.get(argument ?? "")?.(sentence);
@@ -704,7 +725,7 @@ export class Client {
 
   /** @param {string} why */
   #closed(why) {
-    this.#end(new ConnectionLost(this.#lastSentence || why));
+    this.#end(new (this.#isRefused ? ConnectRefused : ConnectionLost)(this.#lastSentence || why));
   }
 
   /** @param {ConnectionLost} failure */

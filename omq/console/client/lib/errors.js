@@ -20,11 +20,23 @@ export class Refused extends OmqError {
   }
 }
 
+/** The message makes a line longer than the server accepts. Nothing of it was sent. */
+export class MessageTooLong extends OmqError {}
+
+/** The client does this already: it is subscribed to the topic, or watches. */
+export class AlreadyInUse extends OmqError {}
+
+/** The loop over `watch` took its values too slowly, and the rest was dropped. */
+export class WatchOverflow extends OmqError {}
+
 /** The topic of a subscription was deleted. */
 export class TopicDeleted extends OmqError {}
 
 /** The connection ended, could not be made, or the peer is no omq server. */
 export class ConnectionLost extends OmqError {}
+
+/** The server refused the id or its secret, or another connection of this client; `message` is its sentence. */
+export class ConnectRefused extends ConnectionLost {}
 
 /** The server sent what the protocol does not allow. */
 export class ProtocolError extends ConnectionLost {}

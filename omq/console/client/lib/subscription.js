@@ -5,7 +5,7 @@ import { OmqError, TopicDeleted } from "./errors.js";
 /**
  * @typedef {import("./messages.js").Message} Message
  * @typedef {object} SubscribeOptions
- * @property {"current" | "beginning" | bigint} [from]  where to begin: with the next message (the default), with the
+ * @property {"current" | "beginning" | bigint | number} [from]  where to begin: with the next message (the default), with the
  *   oldest that is kept, or with the message of this id
  * @property {number} [buffer]  how many messages wait for the iterator at most; 1,000 by default
  * @property {number} [bufferOctets]  how many octets of bodies; 16 MiB by default

@@ -1,5 +1,7 @@
 /** The values of Watch, until the loop takes them. */
 
+import { WatchOverflow } from "./errors.js";
+
 const LIMIT = 10_000;
 
 /** A queue of values. It ends with an error if nobody takes them: the client watches again, from the beginning. */
@@ -16,7 +18,7 @@ export class Watcher {
     this.#values.push(value);
     if (this.#values.length > LIMIT) {
       this.#values = [];
-      this.#failure = new RangeError("nobody takes the values of watch");
+      this.#failure = new WatchOverflow(`nobody took the last ${LIMIT} values of watch`);
     }
     this.#wake();
   }
