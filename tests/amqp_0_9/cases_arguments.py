@@ -71,13 +71,12 @@ def shown(reply: Reply) -> str:
 @case
 def dead_letter_rejected(broker: Broker) -> str:
     client = broker.channel()
-    return dead(
-        client,
-        lambda: (
-            client.call(publish(1, "", "p.dq", b"a", properties(expiration="60000")) + get(1, "p.dq")),
-            client.send(reject(1, 1, 0)),
-        ),
-    )
+
+    def reject_it() -> None:
+        client.call(publish(1, "", "p.dq", b"a", properties(expiration="60000")) + get(1, "p.dq"))
+        client.send(reject(1, 1, 0))
+
+    return dead(client, reject_it)
 
 
 @case

@@ -4,6 +4,7 @@ import re
 import signal
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_command import running_server
@@ -66,7 +67,7 @@ def test_the_connections_of_a_client_are_counted(tmp_path: Path) -> None:
 def test_a_name_for_dead_letters_has_at_most_255_octets(tmp_path: Path, option: str) -> None:
     with serving_guest(tmp_path) as server:
         broker = Broker(("127.0.0.1", server.port))
-        longest = {"x_dead_letter_exchange": "", option: "x" * 255}
+        longest: dict[str, Any] = {"x_dead_letter_exchange": "", option: "x" * 255}
         assert broker.channel().call(declare_queue(1, "q", **longest)).name == "queue.declare-ok"
         refused = broker.channel().call(declare_queue(1, "r", **{**longest, option: "x" * 256}))
         assert refused.told().startswith("channel.close 406 PRECONDITION_FAILED")

@@ -1,5 +1,7 @@
 """Queues with priorities, and their other limits, as RabbitMQ 3.10 has them."""
 
+from typing import Any
+
 import pytest
 
 from .broker import Broker
@@ -10,7 +12,7 @@ def test_a_queue_that_is_too_long_drops_the_highest_priority(broker: Broker) -> 
     """However many messages the server reads together."""
     client = broker.channel()
     client.call(declare_queue(1, "dead", exclusive=1))
-    target = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
+    target: dict[str, Any] = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
     client.call(declare_queue(1, "q", exclusive=1, x_max_priority=5, x_max_length=4, **target))
     priorities = [0, 5, 1, 5, 2, 9, 0]
     client.send(*(publish(1, "", "q", b"%d" % each, properties(priority=each)) for each in priorities))

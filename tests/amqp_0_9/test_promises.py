@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -62,7 +63,7 @@ async def persistence_of(server: RunningServer, name: str) -> Persistence:
     ],
 )
 async def test_the_level_of_a_durable_queue(
-    arguments: dict[str, str], level: Sync, server: RunningServer, broker: Broker
+    arguments: dict[str, Any], level: Sync, server: RunningServer, broker: Broker
 ) -> None:
     name = "level " + " ".join(f"{key} {value}" for key, value in arguments.items())
     assert broker.channel().call(declare_queue(1, name, durable=1, **arguments)).name == "queue.declare-ok"

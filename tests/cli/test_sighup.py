@@ -34,7 +34,7 @@ def test_a_server_without_tls_ignores_sighup(tmp_path: Path) -> None:
 
 
 def test_sighup_during_start_and_shutdown_is_harmless(tmp_path: Path) -> None:
-    command = [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"]
+    command: list[str | Path] = [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

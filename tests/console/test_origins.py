@@ -74,7 +74,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, other_site: int) -> Iterato
 def driver() -> Iterator[webdriver.Chrome]:
     """Yield a browser for which all names lead to this machine, as an attacker's own do."""
     options = Options()
-    options.binary_location = shutil.which("chromium")
+    options.binary_location = shutil.which("chromium") or ""
     for argument in (*ARGUMENTS, "--host-resolver-rules=MAP *.example 127.0.0.1"):
         options.add_argument(argument)
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))

@@ -184,9 +184,9 @@ async def test_a_cancelled_consumer_keeps_its_messages(scene: NodeScenario) -> N
     one.finish()
     assert scene.told == [(b"b", RELEASED)]
     scene.send(b"c")
-    assert scene.told[-1] == (b"c", RELEASED)
+    assert scene.told[1:] == [(b"c", RELEASED)]
     one.settle(range(1, 2), ACCEPTED)
-    assert scene.told[-1] == (b"a", ACCEPTED)
+    assert scene.told[2:] == [(b"a", ACCEPTED)]
     one.close()
     one.close()
     one.written(1)

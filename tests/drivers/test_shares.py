@@ -87,7 +87,7 @@ async def test_a_waiting_worker_is_woken_when_a_sixteenth_is_free() -> None:
 
 async def test_every_octet_of_an_unfinished_line_is_counted(clock: MockClock) -> None:
     share = UnfinishedMemory(100)
-    one, two = (Holding(lambda: None) for _ in range(2))
+    one, two = (Holding(trio.CancelScope()) for _ in range(2))
     await share.hold(one, 99)
     await share.hold(one, 98)  # it holds them already
     assert share.used == one.octets == 99
@@ -140,7 +140,7 @@ async def test_a_client_that_sends_little_gives_way_to_waiting_ones(
     clock: MockClock, octets: list[int], seconds: list[float], gives_way_at: float
 ) -> None:
     """Less than 16 KiB in two seconds, or not everything in ten."""
-    holding = Holding(lambda: None)
+    holding = Holding(trio.CancelScope())
     await UnfinishedMemory(100).hold(holding, 50)
     assert holding.gives_way_at() > 1e9  # the server does not wait for it
     began = trio.current_time()

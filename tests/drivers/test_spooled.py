@@ -110,7 +110,7 @@ def covered(spooled: Spooled) -> set[int]:
 async def test_each_position_is_in_its_extent_or_before_one(spool: Spool) -> None:
     spooled = Spooled(spool, TOPIC)
     assert not spooled
-    assert spooled.first is spooled.last is spooled.first_after(1) is None
+    assert (spooled.first, spooled.last, spooled.first_after(1)) == (None, None, None)
     assert not covered(spooled)
     spooled, extents = await held(spool)
     assert spooled

@@ -143,10 +143,8 @@ def look(watch: StallWatch, subscriber: Subscriber, clock: MockClock, seconds: f
 async def test_a_subscriber_is_stalled_when_it_took_nothing_for_long_enough(mock_clock: MockClock) -> None:
     watch, one = StallWatch(1.0), Subscriber()
     assert watch.moves(one)
-    assert look(watch, one, mock_clock, 0.0625, 15)
-    assert not watch.has_found
-    assert not look(watch, one, mock_clock, 0.0625, 1)
-    assert watch.has_found
+    assert (look(watch, one, mock_clock, 0.0625, 15), watch.has_found) == (True, False)
+    assert (look(watch, one, mock_clock, 0.0625, 1), watch.has_found) == (False, True)
     one.place += 1
     assert watch.moves(one)
     assert look(watch, one, mock_clock, 0.0625, 15)

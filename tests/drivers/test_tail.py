@@ -76,9 +76,8 @@ def test_forgetting_below_a_position_keeps_its_block(counts: list[int], position
     ends = [first + count for first, count in zip(before, counts, strict=True)]
     tail.forget_below(position)
     assert firsts(tail) == [first for first, end in zip(before, ends, strict=True) if end > position]
-    assert (
-        memory.used == tail.octets == sum(block(first, 1).held for first in ()) + tail.octets_after(0, PLENTY)
-    )
+    left = sum(block(1, count).held for count, end in zip(counts, ends, strict=True) if end > position)
+    assert memory.used == tail.octets == tail.octets_after(0, PLENTY) == left
 
 
 def test_a_look_gives_as_many_octets_as_are_wanted_and_one_block_at_least() -> None:

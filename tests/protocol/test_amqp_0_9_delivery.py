@@ -136,9 +136,9 @@ def test_streams_add_the_id_of_each_message() -> None:
     strided = read(deliveries(consumer, 1, block, range(10, 15, 2)))
     ids = []
     for _, _, own, _ in strided:
-        headers = properties.decode(own).headers
-        assert headers is not None
-        ids.append(headers.entries[-1][1])
+        found = properties.decode(own).headers
+        assert found is not None
+        ids.append(found.entries[-1][1])
     assert ids == [Number(NumberType.INT64, message) for message in (10, 12, 14)]
 
 
@@ -246,7 +246,8 @@ def test_complete_counts_the_deliveries_that_were_sent() -> None:
     block = encode(7, 1, [b"", b"abc", bytes(5000)], 0, HEADS[:3])
     each = [deliveries(consumer, tag, block, range(tag, tag + 1)) for tag in (1, 2, 3)]
     whole = b"".join(each)
-    for parts in ([whole], each, [each[0] + each[1], memoryview(each[2])]):
+    divisions: list[list[bytes | memoryview]] = [[whole], [*each], [each[0] + each[1], memoryview(each[2])]]
+    for parts in divisions:
         for sent in range(len(whole) + 1):
             count, rest = complete(parts, sent)
             assert sum(map(len, each[:count])) + rest == sent
@@ -314,7 +315,7 @@ def test_offsets_that_lead_outside_are_left_to_the_plain_code() -> None:
     def template(head: bytes) -> tuple[bytes, int, int, int]:
         return bytes(16), 0, 8, -1
 
-    def write(offsets: bytes, head_offsets: bytes, frame_max: int = 100) -> bytes | None:
+    def write(offsets: bytes, head_offsets: bytes, frame_max: int = 100) -> tuple[bytes, int] | None:
         return codec.native.deliveries(
             block.frames, offsets, head_offsets, heads.octets, 0, 1, 1, 1, 1, frame_max, 5, template
         )

@@ -132,7 +132,7 @@ def test_contents_of_several_channels_at_once() -> None:
     ],
 )  # fmt: skip
 def test_broken_contents(octets: bytes, expected: tuple[int, int, int]) -> None:
-    events = [event for event in feed(opened(1), octets) if not isinstance(event, LongBegun)]
+    events: list[Event] = [event for event in feed(opened(1), octets) if not isinstance(event, LongBegun)]
     assert failure(events) == expected
 
 

@@ -1,6 +1,7 @@
 """Messages of other protocols, as a consumer of AMQP 1.0 sees them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -162,7 +163,7 @@ def test_a_dead_letter_with_many_headers_has_its_sections() -> None:
     assert stored.message(around, b"body") == HEADER + section(Section.MESSAGE_ANNOTATIONS, Map(added)) + TEXT
 
 
-def dead_letter(message: bytes, **properties: bytes) -> bytes:
+def dead_letter(message: bytes, **properties: Any) -> bytes:
     """Return the stored head of this message of AMQP 1.0 as a dead letter."""
     table = head.decode(stored.store(message).head).properties.headers
     assert table is not None

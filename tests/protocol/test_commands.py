@@ -251,7 +251,7 @@ def test_an_argument_more_or_less_is_refused_by_name(command: Command, position:
     sexp = read(sexp_of_command(command))
     if not isinstance(sexp, list):
         sexp = [sexp]
-    with_more = [*sexp[: 1 + position], extra, *sexp[1 + position :]]
+    with_more: list[Any] = [*sexp[: 1 + position], extra, *sexp[1 + position :]]
     for changed in (sexp[:-1], with_more):
         if not changed:
             continue

@@ -1,5 +1,7 @@
 """Limits of the reader of lines: the longest line, and the time that lines take."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,7 +157,7 @@ def test_time_grows_as_the_line_does(head: bytes, piece: bytes) -> None:
     def feed(length: int) -> object:
         return LineReader(2 * MIB).feed(head + piece * (length // len(piece)) + b"\n")
 
-    short, long = (seconds(lambda length=length: feed(length), 3) for length in (MIB // 128, MIB // 32))
+    short, long = (seconds(partial(feed, length), 3) for length in (MIB // 128, MIB // 32))
     assert long < 10 * short + 0.002
     assert seconds(lambda: feed(MIB)) < 3.0
 
@@ -173,7 +175,7 @@ def test_time_grows_as_the_number_of_lines_does(line: bytes) -> None:
     def feed(length: int) -> object:
         return LineReader(MIB).feed(line * (length // len(line)))
 
-    short, long = (seconds(lambda length=length: feed(length), 3) for length in (MIB // 128, MIB // 32))
+    short, long = (seconds(partial(feed, length), 3) for length in (MIB // 128, MIB // 32))
     assert long < 10 * short + 0.002
 
 
@@ -184,5 +186,5 @@ def test_a_long_line_in_small_reads_is_not_searched_again_and_again(step: int) -
         reads = [line[start : start + step] for start in range(0, len(line), step)]
         assert fed(*reads) == [Publish(b"a", b"x" * (length - 12))]
 
-    short, long = (seconds(lambda length=length: feed(length), 3) for length in (MIB // 32, MIB // 8))
+    short, long = (seconds(partial(feed, length), 3) for length in (MIB // 32, MIB // 8))
     assert long < 10 * short + 0.002

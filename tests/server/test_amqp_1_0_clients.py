@@ -124,7 +124,7 @@ def c_clients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("proton-c")
     made = {name: directory / name for name in ("send", "send-abort", "receive")}
     for name, program in made.items():
-        command = ["cc", "-o", program, C_EXAMPLES / f"{name}.c", "-lqpid-proton"]
+        command: list[str | Path] = ["cc", "-o", program, C_EXAMPLES / f"{name}.c", "-lqpid-proton"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
     return made
 

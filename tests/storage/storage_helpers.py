@@ -1,6 +1,6 @@
 """Helpers for the tests of the store."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import lmdb
@@ -18,7 +18,7 @@ NOON = 1_700_000_000_000_000
 """A time, in microseconds since the epoch."""
 
 
-def bodies_of(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
+def bodies_of(blocks: Iterable[Block]) -> list[tuple[int, bytes]]:
     """Return ids and bodies of all messages, parsed from the frames one by one."""
     return [
         (message, bytes(block.frame(message))[FRAME_HEADER:])

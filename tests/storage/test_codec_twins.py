@@ -24,7 +24,8 @@ topics = st.integers(0, (1 << 32) - 1) | st.integers(-2, 1 << 33) | st.just(7.5)
 ids = st.integers(0, 1 << 40) | st.integers((1 << 64) - 6, (1 << 64) + 1) | st.integers(-2, 2)
 octets = st.binary(max_size=60)
 lists = st.lists(octets, max_size=12)
-odd_lists = st.lists(octets | octets.map(memoryview) | octets.map(bytearray) | st.just("text"), max_size=4)
+other_octets: st.SearchStrategy[object] = octets.map(lambda each: memoryview(each)) | octets.map(bytearray)
+odd_lists = st.lists(octets | other_octets | st.just("text"), max_size=4)
 
 
 @pytest.fixture(autouse=True, scope="module")

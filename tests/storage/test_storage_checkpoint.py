@@ -170,7 +170,7 @@ def test_a_checkpoint_with_a_wrong_magic_number_is_ignored(tmp_path: Path, first
     open_level(path).close()
     content = bytearray((path / "checkpoint").read_bytes())
     for begin in (0, SLOT):
-        assert content[begin : begin + 1] not in (b"\0", b"\xff")
+        assert bytes(content[begin : begin + 1]) not in (b"\0", b"\xff")
         content[begin : begin + 1] = first
     (path / "checkpoint").write_bytes(content)
     assert recover(path, "first").rolled_back

@@ -1,5 +1,6 @@
 """Damage in an environment is reported, and hides nothing that is intact."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -88,7 +89,7 @@ def test_a_record_under_another_key_counts_as_damaged(tmp_path: Path, table: byt
             transaction.delete(key, db=found)
             transaction.put(moved, value, db=found)
     environment = open_level(tmp_path / "weak")
-    ask = {
+    ask: dict[bytes, Callable[[], object]] = {
         b"index": lambda: environment.blocks(3, 0)[0].count == 1 and environment.read(3, 0),
         b"extents": environment.extents,
         b"positions": environment.positions,

@@ -304,6 +304,9 @@ class SampleInterpreter:
     def level_of(self, record: TopicRecord) -> Level | None:
         return Level(record.persistence)
 
+    def has_exchange(self, name: bytes) -> bool:
+        return False
+
     def has_position(self, record: TopicRecord) -> bool:
         return False
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from storage_helpers import bodies_of, numbered, read_all
-from test_storage_repair import SampleInterpreter, change, contents, filled, problems, repaired
+from storage_helpers import bodies_of, numbered, problems, read_all
+from test_storage_repair import SampleInterpreter, change, contents, filled, repaired
 
 from omq_storage import store as store_module
 from omq_storage.backup import backup
@@ -385,7 +385,13 @@ def test_a_real_file_system_that_is_mounted_again(tmp_path: Path) -> None:
 
     def start() -> str:
         environment = {name: value for name, value in os.environ.items() if name != "OMQ_MOUNT_ID"}
-        command = [sys.executable, "-c", ON_A_DISK, mounted / "store", Path(__file__).parent]
+        command: list[str | Path] = [
+            sys.executable,
+            "-c",
+            ON_A_DISK,
+            mounted / "store",
+            Path(__file__).parent,
+        ]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     try:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from storage_helpers import bodies_of, numbered, read_all
-from test_storage_repair import SampleInterpreter, change, contents, filled, opened, problems, repaired
+from storage_helpers import bodies_of, numbered, problems, read_all
+from test_storage_repair import SampleInterpreter, change, contents, filled, opened, repaired
 
 from omq_storage import integrity
 from omq_storage.backup import backup
@@ -42,7 +42,7 @@ def spoil(path: Path, table: bytes, *keys: bytes) -> None:
         opened_table = environment.open_db(table, create=False)
         for key in keys:
             with environment.begin(write=True, db=opened_table) as transaction:
-                value = bytearray(transaction.get(key))
+                value = bytearray(transaction.get(key) or b"")
                 value[-1] ^= 1
                 transaction.put(key, bytes(value))
 

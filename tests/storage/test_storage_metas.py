@@ -8,8 +8,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from storage_helpers import numbered
-from test_storage_repair import contents, problems, repaired
+from storage_helpers import numbered, problems
+from test_storage_repair import contents, repaired
 
 from omq_storage import integrity
 from omq_storage.errors import DamagedFile

@@ -1,10 +1,11 @@
 """Reading a data file page by page gives what LMDB itself reads from it."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 import lmdb
 import pytest
@@ -57,7 +58,7 @@ def pages(path: Path) -> Iterator[Pages]:
         yield opened
 
 
-def counts_of(told: dict[str, int]) -> Counts:
+def counts_of(told: Mapping[str, Any]) -> Counts:
     return Counts(
         told["depth"], told["branch_pages"], told["leaf_pages"], told["overflow_pages"], told["entries"]
     )
@@ -213,11 +214,11 @@ def test_the_root_of_the_tables_is_found_where_the_recorded_one_is_wrong(path: P
             assert pages.has_all_tables(meta, newest.main_root)
             assert not pages.has_all_tables(meta, number)
     # With two candidates nobody knows which of them is the right one.
-    content = bytearray(content[:place] + b"\1" + bytes(7) + content[place + 8 :])
-    content += content[newest.main_root * PAGE : newest.main_root * PAGE + PAGE]
-    copy = len(content) // PAGE - 1
-    content[copy * PAGE : copy * PAGE + 8] = copy.to_bytes(8, "little")
-    file.write_bytes(content)
+    doubled = bytearray(content[:place] + b"\1" + bytes(7) + content[place + 8 :])
+    doubled += doubled[newest.main_root * PAGE : newest.main_root * PAGE + PAGE]
+    copy = len(doubled) // PAGE - 1
+    doubled[copy * PAGE : copy * PAGE + 8] = copy.to_bytes(8, "little")
+    file.write_bytes(doubled)
     with Pages(file) as pages:
         (meta,) = [meta for meta in pages.metas if meta.transaction == newest.transaction]
         assert pages.root_of_tables(meta) == 1

@@ -108,7 +108,7 @@ def test_damage_is_detected_before_and_after_a_message_was_opened(
     with lmdb.open(str(tmp_path / "weak"), max_dbs=16, map_size=1 << 30) as raw:
         table = raw.open_db(BLOCKS)
         with raw.begin(write=True) as transaction:
-            value = bytearray(transaction.get(block_key(1, 5), db=table))
+            value = bytearray(transaction.get(block_key(1, 5), db=table) or b"")
             value[looked_at.place.at + MIB + 5] ^= 1
             transaction.put(block_key(1, 5), bytes(value), db=table)
     environment = open_level(tmp_path / "weak")

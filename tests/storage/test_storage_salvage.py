@@ -31,7 +31,7 @@ class State(NamedTuple):
     """The messages that a topic is known to have had, by first message id and number of messages."""
 
     blocks: dict[int, int]
-    index: dict[int, int]
+    indexed: dict[int, int]
     extent: Extent | None
 
 
@@ -64,7 +64,7 @@ def states(draw: st.DrawFn) -> State:
 def test_every_message_that_was_stored_is_read_or_missing(state: State) -> None:
     found = Salvage(
         blocks={7: {first: (info(first, count), 0) for first, count in state.blocks.items()}},
-        index={7: {first: info(first, count) for first, count in state.index.items()}},
+        index={7: {first: info(first, count) for first, count in state.indexed.items()}},
         extents={} if state.extent is None else {7: state.extent},
     )
     extent = state.extent
@@ -73,7 +73,7 @@ def test_every_message_that_was_stored_is_read_or_missing(state: State) -> None:
     whole = {id for at, count in kept.items() for id in range(at, at + count)}
     assert [one.first for one, _ in found.in_order(7)] == sorted(kept)
 
-    stored = {id for at, count in state.index.items() for id in range(at, at + count)}
+    stored = {id for at, count in state.indexed.items() for id in range(at, at + count)}
     if extent is not None and extent.messages != len(whole):
         stored |= {*range(extent.first, extent.last + 1)}
     lost = found.missing(7)

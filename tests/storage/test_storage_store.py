@@ -228,8 +228,8 @@ def test_a_killed_process_loses_nothing_that_was_appended(tmp_path: Path) -> Non
     appended = {}
     try:
         for line in writer.stdout:
-            level, number = line.split()
-            appended[Level(level)] = int(number)
+            name, number = line.split()
+            appended[Level(name)] = int(number)
             if int(number) == 20:
                 break
     finally:
@@ -238,8 +238,8 @@ def test_a_killed_process_loses_nothing_that_was_appended(tmp_path: Path) -> Non
         writer.wait()
         writer.stdout.close()
     for line in rest.split("\n")[:-1]:
-        level, number = line.split()
-        appended[Level(level)] = int(number)
+        name, number = line.split()
+        appended[Level(name)] = int(number)
     with open_small(tmp_path / "store") as store:
         for level in Level:
             blocks = read_all(store.level(level), 1)

@@ -14,8 +14,10 @@ import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench.py"
 
-TINY = ("--growth", "--seconds=0.05", "--weak-flush-seconds=0.05", "--sizes=20,300", "--subscribers=1,3")
-TINY += ("--topics=1,12", "--stored=500,9000")
+TINY = (
+    *("--growth", "--seconds=0.05", "--weak-flush-seconds=0.05", "--sizes=20,300", "--subscribers=1,3"),
+    *("--topics=1,12", "--stored=500,9000"),
+)
 
 PLACES = {
     "size": {20, 300},
