@@ -90,7 +90,7 @@ def stored_persistence(persistence: Persistence) -> str:
 
 
 def read_stored_persistence(text: str) -> Persistence:
-    """Return what `stored_persistence` wrote. Raises ValueError for any other text."""
+    """Return the persistence in a text of `stored_persistence`. Raises ValueError for any other text."""
     for persistence in PERSISTENCES.values():
         if stored_persistence(persistence) == text:
             return persistence

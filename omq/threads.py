@@ -82,7 +82,9 @@ async def in_thread_at_once(function: Callable[[], T]) -> T:
 
 
 def active_calls() -> int:
-    """Return how many calls of `in_thread_at_once` are in threads. Trio does not count these threads."""
+    """Return the number of calls of `in_thread_at_once` that are in threads. Trio does not count these
+    threads.
+    """
     return _active_calls.get()
 
 

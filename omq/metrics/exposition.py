@@ -56,7 +56,7 @@ class Exposition:
 
 
 def _head(octets: bytes) -> int:
-    """Return where the samples begin, behind the lines that describe the family."""
+    """Return the index at which the samples begin, behind the lines that describe the family."""
     position = 0
     while octets.startswith(b"#", position):
         position = octets.index(b"\n", position) + 1

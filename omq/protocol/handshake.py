@@ -129,7 +129,7 @@ _VERSIONS_TO_COME = 1 << 16
 
 
 def shown(octets: bytes) -> str:
-    """Return what a connection began with, for the log: the octets, and the protocol's name where it is
+    """Return the beginning of a connection, for the log: the octets, and the protocol's name where it is
     known.
     """
     head = octets[:LENGTH]

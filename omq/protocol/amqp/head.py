@@ -64,7 +64,7 @@ def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
 
 
 def names_end(octets: bytes) -> int:
-    """Return where the property flags of a checked head begin."""
+    """Return the index at which the property flags of a checked head begin."""
     key_at = 1 + octets[0]
     return key_at + 1 + octets[key_at]
 

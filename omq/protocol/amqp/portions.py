@@ -1,4 +1,5 @@
-"""Bounds how many stored heads one step translates into the form of another protocol, or writes again.
+"""Bounds the number of stored heads that one step translates into the form of another protocol, or writes
+again.
 
 To translate a short head takes about 50 microseconds, and to frame one as it is stored about 5. A take may
 have thousands of messages, each with a head of its own, and all other connections wait while they are framed.

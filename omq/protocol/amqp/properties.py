@@ -112,7 +112,8 @@ def flags_of(octets: bytes, at: int = 0) -> int:
 
 
 def headers_at(octets: bytes, at: int = 0) -> int:
-    """Return where the headers table begins, or would begin, if the property flags are at `octets[at]`.
+    """Return the index at which the headers table begins, or would begin, if the property flags are at
+    `octets[at]`.
 
     Raises `FieldError` if a property before it is missing.
     """

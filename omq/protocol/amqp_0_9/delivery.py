@@ -85,7 +85,7 @@ def with_number(octets: bytes, name: bytes, number: int) -> bytes:
 
 
 def _headers(octets: bytes) -> tuple[int, int]:
-    """Return where the headers table of these properties begins, or would begin, and where it ends."""
+    """Return the index at which the headers table of these properties begins, or would begin, and its end."""
     at = headers_at(octets)
     if not flags_of(octets) & HEADERS:
         return at, at
@@ -208,7 +208,7 @@ def deliveries_plain(
     portion: Portion,
     deliveries: int = 0,
 ) -> tuple[bytes, int]:
-    """Return what `deliveries` returns, in plain Python."""
+    """Do as `deliveries`, in plain Python."""
     begin, end = block.indexes(messages)
     step = messages.step
     frames = block.slices(block.first + begin)[: end - begin : step]
@@ -227,8 +227,8 @@ def deliveries_plain(
 
 
 def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-    """Return how many whole deliveries the first N `octets` of these parts have, and how many octets of the
-    next one. No part ends within the first seven octets of a frame.
+    """Return the number of whole deliveries in the first N `octets` of these parts, and the number of octets
+    of the next one. No part ends within the first seven octets of a frame.
     """
     count = -1  # a delivery is complete where the next one begins
     begun_at = total = position = 0

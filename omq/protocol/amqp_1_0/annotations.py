@@ -17,7 +17,7 @@ _TIME = Symbol("x-opt-omq-time")
 
 
 def with_id(around: BodyFraming, message: int, time: int) -> BodyFraming:
-    """Return what stands around a body with the id of the message, and its time in microseconds since the
+    """Return the octets around a body with the id of the message, and its time in microseconds since the
     epoch.
     """
     added: list[tuple[Symbol, Value]] = [

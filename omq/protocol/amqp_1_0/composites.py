@@ -142,7 +142,7 @@ def _field(field: Field[Any], hint: Any) -> CompositeField:
 
 
 def layout_at(octets: bytes, at: int, end: int) -> tuple[Layout, int]:
-    """Return which composite type begins at `octets[at]`, and where its list begins. Raises `DecodeError`."""
+    """Return the composite type at `octets[at]`, and the place of its list. Raises `DecodeError`."""
     if at + 1 >= end or octets[at]:
         raise DecodeError("a performative was expected: a value with a descriptor")
     # The common form first: a descriptor of one octet.

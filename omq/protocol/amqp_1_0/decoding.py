@@ -75,7 +75,7 @@ def skip(octets: bytes, at: int, end: int) -> int:
 
 
 def skip_descriptor(octets: bytes, at: int, end: int) -> int:
-    """Return where the value begins that the descriptor at `octets[at]` describes. Raises `DecodeError`."""
+    """Return the index of the value that the descriptor at `octets[at]` describes. Raises `DecodeError`."""
     after = at + 1
     if after < end and octets[after] == _DESCRIBED:
         raise DecodeError("a descriptor has a descriptor")
@@ -231,15 +231,15 @@ class _Reader:
 
 
 def entries(octets: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return how many keys and values the map at `octets[at]` says that it has, and where the first one
-    begins. Raises `DecodeError`.
+    """Return the number of keys and values that the map at `octets[at]` says that it has, and the index of
+    the first one. Raises `DecodeError`.
     """
     return _count(octets, octets[at], at + 1, end)
 
 
 def _count(octets: bytes, constructor: int, at: int, end: int) -> tuple[int, int]:
-    """Return how many values a compound says that it has, and where they begin. `at` is behind its
-    constructor.
+    """Return the number of values that a compound says that it has, and the index of the first one. `at` is
+    behind its constructor.
     """
     wide = bool(constructor & 0x10)
     at += 4 if wide else 1

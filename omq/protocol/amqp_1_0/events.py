@@ -64,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     sent: tuple[Sent[SendingLink], ...]
     state: State | None
-    """None where it settled them without a state: it does not say what became of them."""
+    """None where it settled them without a state: it does not tell their outcome."""
     told: bytes
     """The octets of the state; empty for None."""
 

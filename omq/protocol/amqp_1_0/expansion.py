@@ -122,7 +122,7 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
 
 
 def _text(value: Value) -> bytes | None:
-    """Return what a property has of a value; None where that is too long, or no text."""
+    """Return the text of a value for a property; None where it is too long, or no text."""
     match value:
         case str():
             octets = value.encode()

@@ -67,7 +67,7 @@ class LongMessage:
         self._after += octets[len(body) :]
 
     def stored(self) -> StoredBatch:
-        """Return how the message is stored, which is complete. Raises `DecodeError`."""
+        """Return the stored form of the message, which is complete. Raises `DecodeError`."""
         batch, after = self._complete(), bytes(self._after)
         before = stored.kept(self._opening, sections.find(self._opening[:-_OPENING]))
         if len(before) + len(after) > MOST_AROUND or not _may_be_kept(after):
@@ -94,7 +94,9 @@ def _may_be_kept(after: bytes) -> bool:
 
 
 def read_beginning(octets: bytes) -> Beginning | None:
-    """Return what the first part of a message shows; None if that is not enough, or the message not long."""
+    """Return the beginning that the first part of a message shows; None if that is not enough, or the message
+    not long.
+    """
     try:
         body = sections.body_at(octets)
     except DecodeError:

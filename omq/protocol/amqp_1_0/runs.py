@@ -171,7 +171,7 @@ _BEFORE = (*_LISTS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 
 
 def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
-    """Return how a message in the common form is stored."""
+    """Return the stored form of a message in the common form."""
     at, last = begin, 0
     while end - at >= 4 and data.startswith(b"\x00\x53", at):
         code, constructor = data[at + 2], data[at + 3]
@@ -214,7 +214,7 @@ def _is_last(data: bytes, at: int, end: int) -> bool:
 
 
 def _sized(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """Return where the content of the section at `at` begins, and its length, which may be too long."""
+    """Return the index of the content of the section at `at`, and its length, which may be too long."""
     if data[at + 3] in (0xA0, 0xA1, 0xC0, 0xC1):
         return (at + 5, data[at + 4]) if end - at >= 5 else None
     return (at + 8, _U32.unpack_from(data, at + 4)[0]) if end - at >= 8 else None

@@ -95,7 +95,7 @@ def find(octets: bytes) -> list[Place]:
 
 
 def body_at(octets: bytes) -> int:
-    """Return where the body begins in the first octets of a message; -1 if they do not show it. Raises
+    """Return the index of the body in the first octets of a message; -1 if they do not show it. Raises
     `DecodeError`.
     """
     at, end = 0, len(octets)

@@ -15,6 +15,6 @@ def add(serial: int, n: int) -> int:
 
 
 def difference(later: int, earlier: int) -> int:
-    """Return how many numbers `later` is after `earlier`; negative if it is before."""
+    """Return the distance from `earlier` to `later`; negative if it is before."""
     apart = (later - earlier) & _MASK
     return apart - MODULUS if apart >= _HALF else apart

@@ -147,7 +147,7 @@ class Session:
         self.send(Flow(*self._windows(), handle, delivery_count, credit, available, drain))
 
     def _windows(self) -> tuple[int, int, int, int]:
-        """Return what every flow states of the session."""
+        """Return the state of the session that every flow has."""
         return self._next_in, self._window, self._next_out, link.LARGEST_CREDIT
 
     @property

@@ -85,12 +85,12 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def store(message: bytes) -> Stored:
-    """Return how this message is stored. Raises `types.DecodeError`."""
+    """Return the stored form of this message. Raises `types.DecodeError`."""
     return store_sections(message, sections.find(message))
 
 
 def store_sections(message: bytes, places: list[Place]) -> Stored:
-    """Return how the message with these sections is stored."""
+    """Return the stored form of the message with these sections."""
     before = kept(message, places)
     bodies = [place for place in places if Section.DATA <= place.section < Section.FOOTER]
     after = b"".join(message[place.begin : place.end] for place in places if place.section is Section.FOOTER)
@@ -117,7 +117,7 @@ def form_of(code: int, constructor: int) -> BodyKind | None:
 
 
 def stored_as(form: int, before: bytes, content: bytes, after: bytes = b"") -> Stored:
-    """Return how a message of this form is stored."""
+    """Return the head and the body that store a message of this form."""
     if form == BodyKind.DATA and not before and not after:
         return Stored(b"", content)
     return Stored(_head(form, before, after), content)
@@ -169,8 +169,8 @@ def is_head(head: bytes) -> bool:
 
 
 def around(head: bytes) -> BodyFraming | None:
-    """Return what a stored head says of a message of AMQP 1.0 that is no dead letter; None for any other
-    head.
+    """Return the framing that a stored head has for a message of AMQP 1.0 that is no dead letter; None for
+    any other head.
     """
     if head[:_TABLE_AT] != _BEGINNING or head[_TABLE_AT + _U32.size : _VALUE_AT] != _NAME:
         return None
@@ -180,8 +180,8 @@ def around(head: bytes) -> BodyFraming | None:
 
 
 def around_in(head: Head) -> BodyFraming | None:
-    """Return what a parsed head says of a message of AMQP 1.0, which may be a dead letter; None for a head of
-    another protocol.
+    """Return the framing that a parsed head has for a message of AMQP 1.0, which may be a dead letter; None
+    for a head of another protocol.
     """
     match head.properties:
         case Properties(headers=Table(((b"amqp-1.0", ByteArray(value)), *_)) as headers) as properties if (
@@ -193,8 +193,8 @@ def around_in(head: Head) -> BodyFraming | None:
 
 
 def own_entry_end(head: bytes, table: int) -> int:
-    """Return where the entry `amqp-1.0` ends with which the table at `head[table]` begins; where the entries
-    begin if it does not. Raises `FieldError` if the entry is truncated.
+    """Return the end of the entry `amqp-1.0` with which the table at `head[table]` begins; the index of the
+    entries if it does not. Raises `FieldError` if the entry is truncated.
     """
     at = table + _U32.size
     return table_bounds(head, at + len(_NAME), len(head))[1] if head.startswith(_NAME, at) else at

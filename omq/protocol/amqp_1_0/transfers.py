@@ -26,7 +26,7 @@ MOST_OVERHEAD = 64
 
 
 def head_around(head: bytes, portion: Portion) -> BodyFraming:
-    """Return what stands around the body of a message with this stored head, whichever protocol wrote it. The
+    """Return the octets around the body of a message with this stored head, whichever protocol wrote it. The
     head counts in `portion`.
     """
     if not head:
@@ -80,7 +80,7 @@ class Framing:
     def run_plain(
         self, block: Block, ids: range, delivery: int, portion: Portion, *, settled: bool
     ) -> tuple[bytes, int]:
-        """Return what `run` returns, in plain Python."""
+        """Do as `run`, in plain Python."""
         parts: list[bytes | memoryview] = []
         translated: bytes | None = None
         for count, message in enumerate(ids):
@@ -101,7 +101,7 @@ class Framing:
         return b"".join(parts), len(ids)
 
     def opening(self, delivery: int, message: int, size: int, *, settled: bool, more: bool) -> bytes:
-        """Return what stands before the payload of the first frame of a delivery; `size` is the payload's."""
+        """Return the octets before the payload of the first frame of a delivery; `size` is the payload's."""
         tag = b"%d" % message
         fields = b"%s%s\xa0%c%s\x43%s%s" % (
             self._handle, _ID.pack(_UINT, delivery), len(tag), tag,
@@ -110,7 +110,7 @@ class Framing:
         return self._frame(self._list(fields, 6), size)
 
     def continuation(self, size: int, *, more: bool) -> bytes:
-        """Return what stands before the payload of a later frame of a delivery."""
+        """Return the octets before the payload of a later frame of a delivery."""
         return self._frame(self._continuations[more], size)
 
     def aborted(self) -> bytes:
@@ -123,7 +123,7 @@ class Framing:
 
     @staticmethod
     def messages_within(frames: bytes | memoryview, octets: int) -> tuple[int, int]:
-        """Return how many frames are whole within the first N `octets`, and how many octets they have."""
+        """Return the number of whole frames within the first N `octets`, and their octets."""
         count = at = 0
         while at + _SIZE.size <= octets and (end := at + _SIZE.unpack_from(frames, at)[0]) <= octets:
             at = end

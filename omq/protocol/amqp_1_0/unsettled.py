@@ -35,7 +35,7 @@ class UnsettledDeliveries(Generic[L]):
         self._runs: list[Sent[L]] = []
 
     def __len__(self) -> int:
-        """Return how many deliveries are unsettled."""
+        """Return the number of unsettled deliveries."""
         return sum(len(run.ids) for run in self._runs)
 
     @property

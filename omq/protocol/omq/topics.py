@@ -110,5 +110,5 @@ def _info_of_sexp(record: Sexp) -> TopicInfo:
 
 
 def _behind_name(printed: bytes) -> bytes:
-    """Return what follows the name of a field: there is a space before a bare atom only."""
+    """Return the octets after the name of a field: there is a space before a bare atom only."""
     return printed if printed.startswith((b'"', b"(")) else b" " + printed

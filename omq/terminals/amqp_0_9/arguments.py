@@ -32,7 +32,7 @@ class StreamDeclared:
 
 
 def options_of(method: QueueDeclare) -> QueueOptions | StreamDeclared:
-    """Return what a declaration asks for. Raises Refused."""
+    """Return the options that a declaration asks for. Raises Refused."""
     found = _read(method.queue, method.arguments)
     kind = found.pop("queue_type", b"classic")
     for argument, (option, _) in _KNOWN.items():

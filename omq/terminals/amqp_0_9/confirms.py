@@ -38,7 +38,7 @@ class Confirms:
             waiting[0] = ChannelPost(first.count + waiting[0].count)
 
     def waiting(self) -> list[ChannelPost]:
-        """Return what is not confirmed yet."""
+        """Return the posts that are not confirmed yet."""
         return list(self._waiting)
 
     def collect(self) -> bytes:

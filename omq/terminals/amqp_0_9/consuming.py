@@ -70,7 +70,7 @@ class Consuming:
         """While a queue is deleted, what its consumers are told after the answer."""
 
     def set_prefetch(self, channel: AmqpChannel, count: int, *, is_global: bool) -> None:
-        """Limit how many messages each consumer may have unacknowledged, or all of the channel together."""
+        """Limit the unacknowledged messages of each consumer, or of all of the channel together."""
         if is_global:
             if channel.shared is not None and count:
                 channel.shared.set(count)
@@ -161,7 +161,7 @@ class Consuming:
     def framing(
         self, channel: AmqpChannel, tag: bytes, queue: bytes, *, is_stream: bool = False
     ) -> delivery.ConsumerFraming:
-        """Return how messages of this queue are framed. Those of omq come without a head."""
+        """Return the framing of messages of this queue. Those of omq come without a head."""
         return delivery.ConsumerFraming(
             channel.number,
             tag,
@@ -214,7 +214,7 @@ class Consuming:
                 channel.cancelled.remove(each)
 
     async def _replay(self, queue: bytes, method: methods.BasicConsume) -> model.Replay:
-        """Return where the consumer of a stream begins. Raise Refused and ChannelProblem."""
+        """Return the position at which the consumer of a stream begins. Raise Refused and ChannelProblem."""
         value = _argument(method.arguments, b"x-stream-offset")
         offset = read_offset(value)
         match offset:

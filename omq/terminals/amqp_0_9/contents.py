@@ -1,4 +1,4 @@
-"""Determines which source of a channel may send a message now.
+"""Determines the source of a channel that may send a message now.
 
 A message consists of several frames: a method, a header, and the frames of its body. No other frame of its
 channel may come between them. Between two pieces of a long body, other channels have their turns.

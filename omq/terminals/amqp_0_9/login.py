@@ -8,7 +8,7 @@ MECHANISMS = b"PLAIN AMQPLAIN"
 
 
 def read_login(mechanism: bytes, response: bytes) -> Login:
-    """Read what a client answered to Connection.Start. Raises BadLogin."""
+    """Read the answer of a client to Connection.Start. Raises BadLogin."""
     match mechanism:
         case b"PLAIN":
             return read_plain(response)

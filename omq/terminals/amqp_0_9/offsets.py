@@ -38,8 +38,8 @@ Offset = Replay | FromLast | FromTime | FromAgo
 
 
 def read_offset(value: Value | None) -> Offset | None:
-    """Return what the argument says, and the end of the stream if there is none. None if it says nothing that
-    is known.
+    """Return the offset in the argument, and the end of the stream if there is none. None if it says nothing
+    that is known.
     """
     match value:
         case None | LongString(b"next"):

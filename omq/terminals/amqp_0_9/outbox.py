@@ -85,7 +85,7 @@ class Outbox:
             self._wake()
 
     def collect(self) -> list[Octets]:
-        """Return what must be sent next, in order."""
+        """Return the octets that must be sent next, in order."""
         parts: list[Octets] = []
         collected = 0
         while self._queue and collected < COLLECTED_OCTETS:

@@ -94,7 +94,7 @@ class ChannelPost(msgspec.Struct):
         self.parts.append(_Part(group, begin, count, indexes))
 
     def confirmations(self) -> list[Confirmation]:
-        """Return what confirms them."""
+        """Return their confirmations."""
         return [part.group.confirmation for part in self.parts if part.group.confirmation is not None]
 
     @property

@@ -143,8 +143,8 @@ class Publishing:
         self._publishers.clear()
 
     async def flush(self) -> None:
-        """Post what was published. Consumers get it, and publishers their confirms, in this task if nothing
-        waits to be sent to them.
+        """Post the published messages. Consumers get it, and publishers their confirms, in this task if
+        nothing waits to be sent to them.
         """
         if not self._publishers:
             return
@@ -226,7 +226,7 @@ class Publishing:
 
 
 def _slice_end(heads: Sequence[bytes], begin: int) -> int:
-    """Return where a slice ends: after MESSAGES_A_SLICE messages, or heads of HEADS_A_SLICE octets that
+    """Return the end of a slice: after MESSAGES_A_SLICE messages, or heads of HEADS_A_SLICE octets that
     differ from their neighbours.
     """
     octets = 0

@@ -19,7 +19,7 @@ class Transaction:
         """The messages that the commit that is under way has published."""
 
     def hold(self, run: PublishRun) -> bool:
-        """Hold what was published; return False if there is no memory for it."""
+        """Hold published messages; return False if there is no memory for it."""
         octets = run.batch.octets + sum(map(len, run.heads))
         if not self._share.try_take(octets):
             return False
@@ -28,13 +28,13 @@ class Transaction:
         return True
 
     def roll_back(self) -> list[Settled]:
-        """Drop what was published; return the messages that were acknowledged, and are not any more."""
+        """Drop the published messages; return the messages that were acknowledged, and are not any more."""
         settled = [each for each, _ in self.settled]
         self.close()
         return settled
 
     def take(self) -> tuple[list[PublishRun], list[tuple[Settled, Outcome]]]:
-        """Return what waits, in order, and begin again."""
+        """Return the waiting publishes and acknowledgements, in order, and begin again."""
         runs, self.runs = self.runs, []
         settled, self.settled = self.settled, []
         self.posted = []

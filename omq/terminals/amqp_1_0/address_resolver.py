@@ -1,5 +1,5 @@
-"""Finds what an address names, with the rights of the client: a topic, which is made if there is none, or a
-node without a queue.
+"""Resolves addresses with the rights of the client: a topic, which is made if there is none, or a node
+without a queue.
 """
 
 from omq.access.direct import DYNAMIC
@@ -22,7 +22,7 @@ class AddressResolver:
         self._persistence = config.default_types()[1]
 
     async def find(self, right: Right, terminus: Source | Target) -> TopicAddress | DirectAddress:
-        """Return what a terminus names: a topic that exists, or a node. Raises Refused and LinkProblem."""
+        """Return the address in a terminus: an existing topic, or a node. Raises Refused and LinkProblem."""
         address = resolve(terminus, self._prefixes, self._default, self._persistence)
         if isinstance(address, DirectAddress):
             if not await self._is_topic(right, address):

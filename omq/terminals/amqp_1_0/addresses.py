@@ -105,7 +105,7 @@ _MODES = {"copy": Treatment.MULTICAST, "move": Treatment.QUEUE}
 def resolve(
     terminus: Source | Target, prefixes: Prefixes, default: Treatment, persistence: Persistence
 ) -> TopicAddress | DirectAddress:
-    """Return what the address of a terminus means. `default` and `persistence` are for a topic of which
+    """Return the meaning of the address of a terminus. `default` and `persistence` are for a topic of which
     neither the address nor the client says anything.
 
     Raises LinkProblem.

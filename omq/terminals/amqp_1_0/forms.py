@@ -193,7 +193,7 @@ class Transfers:
         return left
 
     def around(self, head: bytes, deliveries: int, portion: Portion, message: int, time: int) -> BodyFraming:
-        """Return what stands around the body of a message. The work counts in `portion`."""
+        """Return the octets around the body of a message. The work counts in `portion`."""
         around = around_of(head, deliveries, portion)
         if not self._annotates:
             return around
@@ -254,7 +254,7 @@ class Transfers:
             yield opening + payload, len(payload)
 
     def admit(self, frames: Sequence[bytes]) -> int:
-        """Return how many of these frames may leave now; the others wait for the window."""
+        """Return the number of these frames that may leave now; the others wait for the window."""
         session = self._session
         now = min(len(frames), session.window)
         session.transferred(now)
@@ -374,7 +374,7 @@ class MessageInPieces:
 
 
 def around_of(head: bytes, deliveries: int, portion: Portion) -> BodyFraming:
-    """Return what stands around a body that was delivered so often before. The work counts in `portion`."""
+    """Return the octets around a body that was delivered N times before. The work counts in `portion`."""
     around = head_around(head, portion)
     if not deliveries:
         return around

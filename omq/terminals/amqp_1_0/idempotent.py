@@ -1,4 +1,4 @@
-"""Reads which messages of a post are those of idempotent producers."""
+"""Finds the messages of idempotent producers in a post."""
 
 from collections.abc import Sequence
 

@@ -46,7 +46,9 @@ def _joined(runs: Sequence[_Run]) -> _Run:
 
 
 def _together(runs: Sequence[_Run]) -> int:
-    """Return how many of these runs are posted together: a long message alone, because joining copies it."""
+    """Return the number of these runs that are posted together: a long message alone, because joining copies
+    it.
+    """
     longs = (number for number, run in enumerate(runs) if run.batch.longest >= LONG_OCTETS)
     return max(1, next(longs, len(runs)))
 

@@ -33,7 +33,7 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 def read_filters(encoded: bytes) -> Filters:
-    """Return what a filter set says. Raises LinkProblem."""
+    """Return the filters in a filter set. Raises LinkProblem."""
     if encoded == NULL:
         return Filters()
     try:

@@ -39,7 +39,7 @@ class Posted(msgspec.Struct, frozen=True):
     confirmation: Confirmation
 
     def failures(self) -> int:
-        """Return how many of the messages were not stored."""
+        """Return the number of the messages that were not stored."""
         outcomes = self.confirmation.outcomes(self.count)
         return sum(count for count, failure in outcomes if failure is not None)
 

@@ -225,7 +225,7 @@ class Amqp1Terminal:
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
     def _collect(self) -> None:
-        """Take what the protocol has to send."""
+        """Take the octets that the protocol has to send."""
         octets = self._protocol.take()
         if octets:
             self._waiting.append(octets)

@@ -131,7 +131,9 @@ class ReadAdmission:
         return received
 
     def _take_arrived(self) -> int:
-        """Return how much more can be read at once, as far as there is memory for it, and hold that much."""
+        """Return the number of further octets that can be read at once, as far as there is memory for it, and
+        hold that much.
+        """
         arrived = self._transport.arrived()
         if not self._memory.reading.try_take(arrived):
             return 0

@@ -26,7 +26,7 @@ class Context(Struct, frozen=True):
     memory: Memory
     config: Config
     pace: Pace
-    """Bounds what all connections send in one round of the scheduler."""
+    """Bounds the octets that all connections send in one round of the scheduler."""
     at_once: ImmediateSends
     """The connections that have something to send because of what another one reads."""
     connects: LogThrottle

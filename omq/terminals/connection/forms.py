@@ -65,8 +65,8 @@ class Form(Protocol):
         """
 
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-        """Return how many messages are whole within the first `octets` of what `whole` returned, and how many
-        octets of the next one are. That one goes on with `begin`; `whole` frames the later ones again.
+        """Return the number of whole messages in the first `octets` of the last result of `whole`, and the
+        number of octets of the next one. That one goes on with `begin`; `whole` frames the later ones again.
         """
 
     def begin(

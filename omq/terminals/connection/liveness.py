@@ -7,7 +7,7 @@ LOOK_SECONDS = 1.0
 
 
 def look_seconds(ping_seconds: float) -> float:
-    """Return how often to check the clock if a ping is due every `ping_seconds`."""
+    """Return the seconds between two checks of the clock if a ping is due every `ping_seconds`."""
     return min(LOOK_SECONDS, ping_seconds / 4)
 
 

@@ -1,4 +1,4 @@
-"""Bounds what all connections together send between two looks at the sockets.
+"""Bounds the octets that all connections together send between two looks at the sockets.
 
 In one round of its scheduler Trio runs every task that is ready once, and only then looks which sockets have
 input. If two hundred subscribers are ready at once, and the turn of each sends 256 KiB, a round takes as long
@@ -64,7 +64,7 @@ class Pace:
         return False
 
     def spend(self, octets: int) -> None:
-        """Count what a turn has sent."""
+        """Count the octets that a turn has sent."""
         self.left -= octets
         if self.left <= 0:
             self._is_spent.set()

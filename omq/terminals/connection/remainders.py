@@ -51,7 +51,7 @@ class InPieces(Struct, frozen=True):
     """The octets of a piece."""
 
     def behind(self) -> Octets:
-        """Return what has not left of the body."""
+        """Return the part of the body that has not left."""
         return self.body[self.begun.body :]
 
 

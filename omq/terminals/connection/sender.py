@@ -73,7 +73,7 @@ class SendingTerminal(Protocol):
     """The terminal, as its sender sees it. None of these methods waits."""
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
-        """Take what must go before all messages; of answers nothing unless they may go."""
+        """Take the octets that must go before all messages; of answers nothing unless they may go."""
 
     def urgent_sent(self) -> None:
         """Note that what was taken has left, or that the connection broke."""

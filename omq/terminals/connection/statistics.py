@@ -151,7 +151,7 @@ class EndedConnections(Struct, frozen=True):
 
     @classmethod
     def one(cls, seen: ConnectionStatistics) -> Self:
-        """Return what one connection had."""
+        """Return the sums of one connection."""
         return cls(1, seen.octets_in, seen.octets_out, seen.messages_in, seen.messages_out)
 
     def plus(self, other: "EndedConnections") -> "EndedConnections":

@@ -129,7 +129,7 @@ class Transport:
         return trio.BrokenResourceError(f"the connection broke: {problem}")
 
     def arrived(self) -> int:
-        """Return how many octets a read would give now, at most MOST_OCTETS."""
+        """Return the number of octets that a read would give now, at most MOST_OCTETS."""
         count = array("i", [0])
         ioctl(self.stream.socket.fileno(), FIONREAD, count)
         return min(count[0], MOST_OCTETS)

@@ -13,7 +13,8 @@ from omq.terminals.connection.forms import ContiguousMessage
 from omq_storage.blocks import FRAME_HEADER
 
 _MESSAGES_AT_ONCE = 256
-"""Of how many messages the heads are read before they are framed: a portion may end before the last one."""
+"""The number of messages whose heads are read before they are framed: a portion may end before the last one.
+"""
 
 _LONGEST_WITH_ANY_HEAD = (1 << 32) - (1 << 16)
 """Octets: a body of this size leaves room for a head with a name."""

@@ -118,7 +118,7 @@ class SinkTarget(Protocol):
         """Post these messages: tell `sink.posted` how many, and what confirms them. Raises Refused."""
 
     async def upload(self, options: int, sink: "SinkService") -> Upload:
-        """Return what takes a long message with these options, if `stores` said so. Raises Refused."""
+        """Return the upload of a long message with these options, if `stores` said so. Raises Refused."""
 
 
 class SinkService:

@@ -108,7 +108,7 @@ class Fetches:
         self._scope: trio.CancelScope | None = None  # of the task, from the first command on
 
     def __len__(self) -> int:
-        """Return how many commands are not completely answered."""
+        """Return the number of commands that are not completely answered."""
         return len(self._commands)
 
     @property
@@ -305,7 +305,7 @@ class Fetches:
             await self.rate_limit.wait()
 
     def _hold(self, octets: int) -> None:
-        """Change how many octets of the memory for fetched pieces this connection holds."""
+        """Change the number of octets of the memory for fetched pieces that this connection holds."""
         if octets > self._held:
             self._budget.force(octets - self._held)
         else:

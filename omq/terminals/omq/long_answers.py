@@ -90,7 +90,7 @@ class _Listing:
         self.made = trio.Event()
 
     def hold(self, octets: int) -> None:
-        """Note how many octets of the budget it holds. The last `leave` gives them back."""
+        """Note the number of octets of the budget that it holds. The last `leave` gives them back."""
         self._held = octets
 
     def leave(self) -> None:

@@ -128,9 +128,7 @@ class Replies:
             self._room.unpark_all()
 
     async def report(self, end: DmpEnd, topic: bytes, what: str | Unavailable) -> None:
-        """Report what happened on a DMP connection whose lease was granted here. Waits for room, like a
-        command.
-        """
+        """Report an event of a DMP connection with a lease of this client. Waits for room, as a command."""
         await self.room()
         words = gone(what.first, what.last, what.reason) if isinstance(what, Unavailable) else what
         self.add(Error(sentence(end.value, topic, words)))
@@ -164,7 +162,7 @@ class Replies:
             answer.close()  # the connection is over
 
     def begin_long(self) -> Make | None:
-        """Return what makes the next answer if it is a long one and not started. Call `made` with the
+        """Return the maker of the next answer if that is a long one and not started. Call `made` with the
         result.
         """
         first = self._queue[0] if self._queue else None
