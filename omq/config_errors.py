@@ -50,7 +50,7 @@ def _shown_key(where: str, name: str = "") -> str:
 
 
 def _hint(where: str, name: str, kind: type) -> str:
-    """Return what an unknown key of the table at `where` is probably meant to be."""
+    """Return a hint at the probable meaning of an unknown key of the table at `where`."""
     declared: inspect.Type = inspect.type_info(kind)
     if where and name in _keys(declared):
         return f"; {name} stands above the first heading in square brackets"

@@ -38,7 +38,7 @@ class Terminal(Protocol):
         """Whether a rate limit holds back what is sent."""
 
     def sweep(self, now: float) -> None:
-        """Close what has taken too long; called about every second."""
+        """Close connections that have taken too long; called about every second."""
 
     @property
     def session(self) -> Session | None:

@@ -139,7 +139,7 @@ class LogThrottle:
             _suppressing()[self] = None
 
     def report(self, *, early: bool = False) -> None:
-        """Log how many lines were suppressed, if the period is over, or `early`."""
+        """Log the number of suppressed lines, if the period is over, or `early`."""
         if self._suppressed and (early or trio.current_time() >= self._until):
             line = "%s: %d more", self._what, self._suppressed
             self._log.log(self._level, *line, extra=subject(topic=self._topic))

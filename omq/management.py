@@ -80,7 +80,7 @@ LONGEST_NAME = 255
 
 
 def problem_of(change: Change) -> str | None:
-    """Return what is wrong with a change, if anything."""
+    """Return the problem of a change; None if there is none."""
     name, value = change.option.decode("ascii", "backslashreplace"), change.value
     if name not in OPTIONS:
         return f"{name!r} is none of {', '.join(OPTIONS)}"

@@ -248,7 +248,7 @@ class Reception:
             await self._serve_websocket(terminal.upgraded, arrival.scope)
 
     async def _load_site(self) -> "Site":
-        """Return what HTTP answers."""
+        """Return the answer of HTTP."""
         async with self._site_lock:
             if self._site is None:
                 for module in ("omq.terminals.http.terminal", "omq.metrics.metrics"):

@@ -279,7 +279,7 @@ class Clients:
         self._attempts.look()
 
     def _was_shown(self, known: _Known, secret: bytes) -> _Secret | None:
-        """Return which secret of the client it is, if it was shown before."""
+        """Return the secret of the client that this one is, if it was shown before."""
         digest = self._digest(secret)
         for each in known.secrets:
             if each.digest is not None and hmac.compare_digest(each.digest, digest):

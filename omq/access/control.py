@@ -116,7 +116,7 @@ class AccessControl:
         self.subscriptions.most = config.max_subscriptions
 
     async def use_lease(self, lease: bytes, host: str) -> LeasedSession | LeaseProblem | QuotaUsedUp:
-        """Return what a lease is for, and a session of the client to which it was given."""
+        """Return the purpose of a lease, and a session of the client to which it was given."""
         if not self.leased_connections.take():
             return QuotaUsedUp.SERVER
         used: LeasedSession | LeaseProblem | QuotaUsedUp | None = None
@@ -150,11 +150,11 @@ class AccessControl:
                 assert_never(found)
 
     def topology(self, session: Session) -> Topology:
-        """Return what a session may do with exchanges and queues. Close it before the session."""
+        """Return the operations of a session on exchanges and queues. Close it before the session."""
         return Topology(session, self._catalogue, self._exchanges)
 
     def leased_topic(self, session: Session, topic: Topic) -> LeasedTopic:
-        """Return what a session may do with the topic for which a sink was leased."""
+        """Return the operations of a session on the topic for which a sink was leased."""
         return LeasedTopic(session, self._catalogue, topic)
 
     def make_private(
@@ -164,15 +164,15 @@ class AccessControl:
         return PrivateTopic(session, self._catalogue, name, delivery, lifetime)
 
     def direct(self, session: Session) -> Direct:
-        """Return what a session may do with nodes without queues."""
+        """Return the operations of a session on nodes without queues."""
         return Direct(session, self.nodes)
 
     def management(self, session: Session) -> Management:
-        """Return what a session may list and change of queues, exchanges and bindings."""
+        """Return the requests of a session that list and change queues, exchanges and bindings."""
         return Management(session, self._catalogue, self._exchanges)
 
     def administration(self, session: Session) -> Administration:
-        """Return how a session may watch and control the server."""
+        """Return the requests of a session that watch and control the server."""
         return Administration(session, self._catalogue, self.watches, self._administered)
 
     def _session(self, identity: Identity, name: bytes) -> Session:
@@ -186,12 +186,12 @@ class AccessControl:
         return visible_topics(self._catalogue, rights)
 
     def size_of_names(self) -> tuple[int, int]:
-        """Return how many topics there are, and how many octets their names have."""
+        """Return the number of topics, and the octets of their names."""
         return self._catalogue.size()
 
     # -- housekeeping --------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Forget what is over. Called about every second."""
+        """Forget old attempts of clients, and leases that are over. Called about every second."""
         self.clients.look()
         self.leases.expire()

@@ -47,7 +47,7 @@ def hash_of(secret: bytes) -> SecretHash:
 
 
 def read_hash(text: str) -> SecretHash:
-    """Parse what `str` wrote. Raises ValueError, whose message does not contain the text."""
+    """Parse the text that `str` wrote. Raises ValueError, whose message does not contain the text."""
     match = SECRET_HASH.fullmatch(text)
     if match is None:
         raise ValueError("not the hash of a secret")

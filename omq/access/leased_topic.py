@@ -57,7 +57,7 @@ class LeasedTopic:
         return await Upload.begin(await self._find_allowed())
 
     async def takers(self) -> TopicReadiness:
-        """Return who takes the messages of the topic now. Raises Refused."""
+        """Return the readiness of the topic, with the takers of its messages now. Raises Refused."""
         driver = await self._find_allowed()
         return TopicReadiness(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
 

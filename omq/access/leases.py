@@ -53,7 +53,7 @@ class DmpEnd(Enum):
 
 
 Report = Callable[[DmpEnd, bytes, str | Unavailable], Awaitable[None]]
-"""Reports what happened on a DMP connection of this kind, for this topic."""
+"""Reports an event of a DMP connection of this kind, for this topic."""
 
 
 class Principal:
@@ -78,7 +78,7 @@ class Principal:
         self._report = report
 
     async def report(self, end: DmpEnd, topic: bytes, what: str | Unavailable) -> bool:
-        """Report what happened on a sink or feed; return False if nobody can be told."""
+        """Report an event of a sink or feed; return False if nobody can be told."""
         if self._report is None:
             return False
         await self._report(end, topic, what)
@@ -121,11 +121,11 @@ class Leases:
         self._used: dict[bytes, float] = {}
 
     def change(self, most: int) -> None:
-        """Change how many unused leases there may be. Those beyond it stay."""
+        """Change the greatest number of unused leases. Those beyond it stay."""
         self._quota.most = self._most_used = most
 
     def __len__(self) -> int:
-        """Return how many leases are unused."""
+        """Return the number of unused leases."""
         return len(self._unused)
 
     def check_room(self, client: ClientAccount) -> None:
@@ -144,7 +144,7 @@ class Leases:
         return lease
 
     def use(self, lease: bytes, host: str) -> Lease | LeaseProblem:
-        """Return what a lease is for, and use it up.
+        """Return the purpose of a lease, and use it up.
 
         A client on another host that shows the lease does not use it up.
         """

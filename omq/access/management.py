@@ -40,7 +40,7 @@ MOST_RECORDS = 100
 """The most records in one answer: a list takes several."""
 
 ITEMS_A_STEP = 64
-"""After how many items of a list the other connections have their turn."""
+"""The number of items of a list after which the other connections have their turn."""
 
 _PERSISTENCES = {name.encode(): persistence for name, persistence in PERSISTENCES.items()}
 """By the octets of their names in a request."""
@@ -218,7 +218,7 @@ class Management:
         return driver
 
     def _target_of(self, source: Driver, to: bytes | None, died_in: bytes | None) -> Driver | None:
-        """Return where to move a message; None if it came from nowhere that is known and exists."""
+        """Return the queue to move a message to; None if it came from nowhere that is known and exists."""
         name = died_in if to is None else to
         if name is None or (to is None and self._catalogue.lookup(name) is None):
             return None

@@ -25,7 +25,7 @@ MOST_MOVED = 10_000
 """The most messages that one Move moves."""
 
 MESSAGES_A_STEP = 64
-"""After how many messages the other connections have their turn."""
+"""The number of messages after which the other connections have their turn."""
 
 MOVED_AT_ONCE = 64
 """The number of messages on their way to their new queue for which Move waits before it sends more."""

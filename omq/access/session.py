@@ -175,7 +175,7 @@ class Session:
         return self._identity.withdrawn
 
     def renew_rights(self) -> Rights:
-        """Forget which rights the client had before the configuration changed, and return them."""
+        """Forget the rights that the client had before the configuration changed, and return them."""
         before, self._rights_before = self._rights_before, self._client.rights
         self._may_publish.clear()
         self.may_route.clear()
@@ -388,7 +388,7 @@ class Session:
         return None if driver is None else (driver.delivery, driver.persistence)
 
     async def look_up(self, name: bytes) -> TopicInfo:
-        """Return what is known of a topic that the client may subscribe to. Raises Refused."""
+        """Return the description of a topic that the client may subscribe to. Raises Refused."""
         self.check(Right.SUBSCRIBE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
@@ -458,7 +458,7 @@ class Session:
         return release
 
     def window(self, wanted: int) -> int:
-        """Return how many unsettled messages a channel may have, for a client that wants this many."""
+        """Return the greatest number of unsettled messages of a channel, for a client that wants N."""
         return min(wanted, self._shared.max_credit)
 
     def archive(self, name: bytes) -> Archive:

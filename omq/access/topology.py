@@ -430,7 +430,7 @@ class Topology:
         return self._session.lease_driver(driver, principal, make)
 
     def window(self, wanted: int) -> int:
-        """Return how many unsettled messages a channel may have; 0 is for as many as possible."""
+        """Return the number of unsettled messages that a channel may have; 0 is for as many as possible."""
         return self._session.window(wanted or sys.maxsize)
 
     def is_stream(self, name: bytes) -> bool:
@@ -438,13 +438,13 @@ class Topology:
         return not isinstance(self._find(name), QueueDriver)
 
     def from_last(self, name: bytes) -> Replay:
-        """Return where the last message of a stream is. Raises Refused."""
+        """Return the position of the last message of a stream. Raises Refused."""
         driver = self._find(name)
         return FromMessage(driver.next_id - 1) if driver.next_id > 1 else FromCurrent()
 
     async def from_time(self, name: bytes, seconds: int) -> Replay:
-        """Return where the first message of this time, or a later one, is; the end of the stream if there is
-        none. Raises Refused, and omq_storage.errors.StoreError.
+        """Return the position of the first message of this time, or a later one; the end of the stream if
+        there is none. Raises Refused, and omq_storage.errors.StoreError.
         """
         driver = self._find(name)
         if not driver.is_persistent:
@@ -452,7 +452,7 @@ class Topology:
         return FromMessage(await first_since(driver, seconds * 1_000_000))
 
     async def from_ago(self, name: bytes, seconds: int) -> Replay:
-        """Return where the first message is that is at most N `seconds` old. Raises as `from_time`."""
+        """Return the position of the first message that is at most N `seconds` old. Raises as `from_time`."""
         return await self.from_time(name, max(0, int(time.time()) - seconds))
 
     def check_get(self, name: bytes) -> None:
@@ -462,7 +462,7 @@ class Topology:
         self._check(Right.SUBSCRIBE, name)
 
     def open_getter(self, name: bytes, subscriber: Subscriber) -> Getter:
-        """Return what gets messages of a queue on demand. Raises Refused, and IsStream."""
+        """Return a getter, which gets messages of a queue on demand. Raises Refused, and IsStream."""
         self._check(Right.SUBSCRIBE, name)
         driver = self._queue(name)
         return Getter(driver, driver.open_getter(subscriber))

@@ -284,7 +284,7 @@ class Watches:
 
 
 async def _behind(driver: Driver, slices: Slices) -> int:
-    """Return how many messages the slowest subscriber is behind."""
+    """Return the number of messages that the slowest subscriber is behind."""
     behind = 0
     channels = iter(driver.channels())
     while some := list(islice(channels, CHANNELS_A_STEP)):

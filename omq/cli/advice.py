@@ -17,7 +17,7 @@ OTHER_NAME = frozenset({62, 64})
 
 
 def advice(error: BaseException) -> str | None:
-    """Return what the user can do about an error or a group of errors, if that is known."""
+    """Return advice to the user about an error or a group of errors, if there is any."""
     for cause in _causes(error):
         match cause:
             case ConnectionLost(server_error=said) if said == UNKNOWN_CLIENT.decode():

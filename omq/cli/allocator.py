@@ -81,10 +81,10 @@ class Library(Protocol):
     """The memory of the process, as the C library has it."""
 
     def in_use(self) -> int:
-        """Return how many octets are allocated."""
+        """Return the number of allocated octets."""
 
     def resident(self) -> int:
-        """Return how many octets the process has of its own."""
+        """Return the number of octets that the process has of its own."""
 
     def trim(self) -> None:
         """Return all free pages to the kernel."""

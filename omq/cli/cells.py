@@ -4,7 +4,7 @@ import unicodedata
 
 
 def width(text: str) -> int:
-    """Return how many cells the text takes."""
+    """Return the number of cells that the text takes."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 

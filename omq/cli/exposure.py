@@ -1,4 +1,4 @@
-"""Log who can reach the server."""
+"""Log the clients that can reach the server."""
 
 import logging
 
@@ -8,7 +8,7 @@ log = logging.getLogger("omq.server")
 
 
 def tell_exposure(config: Config) -> None:
-    """Log who can reach the server: as a warning if unknown clients can read or do something."""
+    """Log the clients that can reach the server: as a warning if unknown clients can read or do something."""
     addresses = config.listen + config.listen_tls + config.listen_http
     if config.clients:
         for address in config.listen + config.listen_http:

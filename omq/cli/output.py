@@ -94,7 +94,7 @@ def table(infos: list[TopicInfo]) -> str:
 
 
 def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return how many cells of a terminal each column needs."""
+    """Return the number of cells of a terminal that each column needs."""
     return [max(map(width, column)) for column in zip(*rows, strict=True)]
 
 

@@ -186,7 +186,7 @@ def _unblock_sigterm() -> None:
 
 
 def _check(config: Config) -> int:
-    """Check what else the configuration names, and return the exit status."""
+    """Check the files that the configuration names, and return the exit status."""
     try:
         check_files(config)
     except ConfigError as problem:
@@ -275,7 +275,7 @@ async def _serve(
     requests: AsyncIterator[int],
     manager: Manager,
 ) -> None:
-    """Say where the server listens, and answer SIGHUP and SIGUSR1 until cancelled."""
+    """Tell the addresses at which the server listens, and answer SIGHUP and SIGUSR1 until cancelled."""
     for address in server.addresses:
         print(f"omq-server listening on {format_address(*address)}", flush=True)
     for address in server.tls_addresses:

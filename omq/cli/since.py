@@ -8,8 +8,8 @@ from omq_storage.time_search import TimeSearch
 
 
 async def replay_since(client: Client, name: bytes, info: TopicInfo | None, time: int) -> Replay:
-    """Find where to start a subscription that gets the messages since `time`, in microseconds since the
-    epoch. `info` is None for a topic that does not exist yet.
+    """Find the start of a subscription that gets the messages since `time`, in microseconds since the epoch.
+    `info` is None for a topic that does not exist yet.
 
     Raises ServerError for a topic that cannot be replayed.
     """

@@ -325,7 +325,7 @@ async def purge(client: Client, options: argparse.Namespace) -> None:
 
 
 def unclear(options: argparse.Namespace) -> str | None:
-    """Return what is wrong with the options of omq retain, if anything."""
+    """Return the problem of the options of omq retain; None if there is none."""
     is_limited = options.octets is not None or options.seconds is not None
     if is_limited + options.unlimited + options.configured != 1:
         return "give limits (--octets, --seconds), or either --unlimited or --configured"

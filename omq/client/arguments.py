@@ -1,4 +1,4 @@
-"""Checks what callers pass: an error names the argument, and nothing of the command is sent."""
+"""Checks the arguments of callers: an error names the argument, and nothing of the command is sent."""
 
 from typing import get_args
 

@@ -130,8 +130,8 @@ class Ledger:
         self._raise(found)
 
     def tell_publisher(self, number: int) -> None:
-        """Raise what `tell` raises, for a task that waits for its message `number`: without failures of
-        single messages whose publishers wait for their own report.
+        """Raise as `tell` does, for a task that waits for its message `number`: without failures of single
+        messages whose publishers wait for their own report.
         """
         caller = self.caller()
         since = self._seen.get(caller, 0)

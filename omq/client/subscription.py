@@ -232,7 +232,9 @@ class Subscription:
         self.buffered = 0
 
     def resume(self, info: TopicInfo) -> Replay:
-        """Return where to resume a topic after a reconnect; record the gap of messages missed meanwhile."""
+        """Return the position at which to resume a topic after a reconnect; record the gap of messages missed
+        meanwhile.
+        """
         seen = self.floor if self.last is None else self.last
         match info.delivery, info.persistence:
             case Delivery.ROUND_ROBIN, _:

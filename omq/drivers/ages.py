@@ -47,7 +47,7 @@ class Ages:
             self._marks.popleft()
 
     def too_old(self) -> TooOld:
-        """Return which messages exceed the age limit, as of the last mark."""
+        """Return the messages that exceed the age limit, as of the last mark."""
         now = trio.current_time()
         when, below = self._marks[0]
         wall = min(_wall(), self._wall + _microseconds(now - self._began))

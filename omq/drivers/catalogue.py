@@ -250,8 +250,8 @@ class Catalogue:
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
     def retention_for(self, name: bytes, limits: Limits) -> Limits | None:
-        """Return what a new topic keeps for which a client wants these limits: no more than the configuration
-        says. None leaves it to the configuration.
+        """Return the retention of a new topic for which a client wants these limits: no more than the
+        configuration says. None leaves it to the configuration.
         """
         return self._topics.lower_limits(name, limits)
 

@@ -273,7 +273,7 @@ class CompetingDriver(Driver):
         return RoomAnswer.TAKEN
 
     def _most_held(self) -> int:
-        """Return how much of the share the topic may have while no worker is idle."""
+        """Return the octets of the share that the topic may have while no worker is idle."""
         return self.resources.memory.waiting_octets
 
     def _is_undealt(self) -> bool:
@@ -300,7 +300,9 @@ class CompetingDriver(Driver):
     # -- the rest ------------------------------------------------------------------------------------------
 
     def position(self) -> Position:
-        """Return what is done and what is not: housekeeping writes it to the store now and then."""
+        """Return the position, with the messages that are not done: housekeeping writes it to the store now
+        and then.
+        """
         undone = [*self._returned.runs(), *self._aside.runs()]
         for channel in (*self._channels, *self._finishing):
             undone += channel.outstanding()

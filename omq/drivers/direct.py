@@ -100,8 +100,8 @@ class DirectNode:
         self._look_used()
 
     def room(self, producer: NodeProducer, most: int) -> int:
-        """Return for how many messages the consumers have credit now, at most `most`. If it is less, call
-        `NodeProducer.credited` of this producer when there is more.
+        """Return the number of messages for which the consumers have credit now, at most `most`. If it is
+        less, call `NodeProducer.credited` of this producer when there is more.
         """
         room = self._room_now()
         if room < most:

@@ -110,7 +110,7 @@ class DirectChannel:
     # -- the node's side -----------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Return how many more messages the consumer takes now."""
+        """Return the number of messages that the consumer still takes now."""
         if self._is_held or self.is_cancelled:
             return 0
         return self._credit - len(self._queued) - len(self._taken)

@@ -383,7 +383,7 @@ class Driver(StoredReads):
         return None
 
     def most(self) -> int:
-        """Return about how many octets a transient topic accepts at once."""
+        """Return the approximate number of octets that a transient topic accepts at once."""
         return FRAMES_LIMIT
 
     def _publisher_queues(self, memory: Memory) -> PublisherQueues:
@@ -528,7 +528,7 @@ class Driver(StoredReads):
         return 0
 
     def _unsettled(self) -> int:
-        """Return how many messages were dealt and are not done."""
+        """Return the number of messages that were dealt and are not done."""
         return 0
 
     def _kept(self) -> tuple[int, int, int, int]:

@@ -54,7 +54,7 @@ class ExpiringDriver(DeadLetteringDriver):
         super()._keep_large(message)
 
     def _excess(self) -> int:
-        """Return how many of the first messages must be dropped."""
+        """Return the number of the first messages that must be dropped."""
         return 0
 
     def _flags(self, block: Block | Fragmented) -> int:

@@ -206,9 +206,8 @@ async def tidy(driver: Driver, writer: Writer) -> None:
 
 
 def _span(driver: Driver) -> int:
-    """Return how many microseconds a merged block may span, so that it is deleted soon after its oldest
-    message is
-    too old.
+    """Return the number of microseconds that a merged block may span, so that it is deleted soon after its
+    oldest message is too old.
     """
     _, seconds = driver.retention
     return SPAN_LIMIT if seconds is None else min(SPAN_LIMIT, int(seconds * 1_000_000 / RETENTION_SPANS))

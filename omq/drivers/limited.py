@@ -98,8 +98,8 @@ class LimitedDriver(ExpiringDriver):
         self._posting -= count
 
     def _room_for(self, batch: Batch) -> int:
-        """Return how many messages of a post the queue may still have. Those that consumers have room for do
-        not count.
+        """Return the number of messages of a post that the queue may still have. Those that consumers have
+        room for do not count.
         """
         waiting = self.ready + self._posting
         taken = 0 if waiting else sum(channel.room(1) for channel in self._able())
@@ -239,7 +239,7 @@ class LimitedDriver(ExpiringDriver):
             self._shorten()
 
     def purge(self) -> int:
-        """Delete the messages that are ready. Return how many there were."""
+        """Delete the messages that are ready. Return their number."""
         count = self.ready
         if self._aside:
             self._take_from_aside()

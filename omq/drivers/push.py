@@ -150,7 +150,7 @@ class Pushes:
             return line
 
     def send(self) -> None:
-        """Send what was collected, without waiting."""
+        """Send the collected messages, without waiting."""
         lines, self.lines = self.lines, {}
         for line in lines.values():
             if line is not None:
@@ -179,7 +179,7 @@ class Lanes:
 
 
 def send_passed(passed: "Pass") -> None:
-    """Send what one pass over received lines has for each connection, without waiting."""
+    """Send the messages of one pass over received lines for each connection, without waiting."""
     places: dict[Outlet, list[int]] = {}
     for place, lane in enumerate(passed.lanes):
         for outlet in lane.outlets:

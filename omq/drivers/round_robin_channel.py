@@ -142,7 +142,7 @@ class RoundRobinChannel:
     # -- the driver's side ---------------------------------------------------------------------------------
 
     def room(self, frame_octets: int) -> int:
-        """Return how many messages of about this size it can take now."""
+        """Return the number of messages of about this size that it can take now."""
         left = OUTBOX_OCTETS - self._octets
         if left <= 0 or self._held or self._cancelled:
             return 0
@@ -341,7 +341,7 @@ class RoundRobinChannel:
         self._went_on()
 
     def _written_of(self, begun: PiecewiseMessage, count: int, octets: int | None) -> None:
-        """Do what `written` does for a message that is sent by itself."""
+        """Do as `written` for a message that is sent by itself."""
         begun.written(octets or 0)
         if not count and octets is not None:
             return

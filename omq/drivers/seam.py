@@ -322,8 +322,8 @@ class Channel(Protocol):
         """
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """Report how many messages of the last take were sent: all, or fewer if the connection broke or
-        stalled. The others are returned again, to this subscriber or to others.
+        """Report the number of messages of the last take that were sent: all, or fewer if the connection
+        broke or stalled. The others are returned again, to this subscriber or to others.
 
         `begun`: the number of octets of the next message's body that were sent; the caller continues
         with the rest of it, or reports with another `written(1)` that it was sent, too.

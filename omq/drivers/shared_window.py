@@ -27,7 +27,7 @@ class SharedWindow:
         self.freed()
 
     def room(self) -> int:
-        """Return how many more messages the channels may have."""
+        """Return the number of messages that the channels may still have."""
         return self.limit - sum(unsettled() for unsettled, _ in self._members.values())
 
     def freed(self) -> None:

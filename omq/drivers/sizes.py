@@ -103,7 +103,7 @@ class Sizes:
 
 
 def _count_below(ids: range, bound: int) -> int:
-    """Return how many ids are below a bound."""
+    """Return the number of ids below a bound."""
     return max(0, min(len(ids), -((ids.start - bound) // ids.step)))
 
 

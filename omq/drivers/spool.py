@@ -304,7 +304,7 @@ class Spool:
         self._pages.give(extent.page, _pages_of(extent.octets))
 
     def statistics(self) -> SpoolStatistics:
-        """Return how much is in the spool."""
+        """Return the use of the spool."""
         pages = self._pages
         return SpoolStatistics(pages.limit * PAGE_OCTETS, pages.used * PAGE_OCTETS, self._written)
 
@@ -316,12 +316,14 @@ class Spool:
 
 
 def _pages_of(octets: int) -> int:
-    """Return how many pages N octets take."""
+    """Return the number of pages that N octets take."""
     return -(-octets // PAGE_OCTETS)
 
 
 def _parts(pages: Sequence[range], octets: range) -> Iterator[tuple[int, range]]:
-    """Yield where these octets of the value in these pages are in the file: a place, and the octets there."""
+    """Yield the pieces in the file of these octets of the value in these pages: a place, and the octets
+    there.
+    """
     begin = 0
     for some in pages:
         end = begin + len(some) * PAGE_OCTETS
@@ -356,7 +358,7 @@ def _extents_of(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def _octets_at_most(block: Block) -> int:
-    """Return how many octets the messages of a block take at most in a stored value."""
+    """Return the greatest number of octets that the messages of a block take in a stored value."""
     return BLOCK_HEADER + block.held + 3 * SIZE * block.count
 
 

@@ -123,7 +123,7 @@ class Spooled:
         return None if at < 0 or position >= self._index[at + 1] else self._extent(at)
 
     def _behind(self, position: int) -> int:
-        """Return where the extents are in the index that begin above `position`."""
+        """Return the place in the index of the extents that begin above `position`."""
         return _NUMBERS * bisect_right(
             range(len(self._index) // _NUMBERS), position, key=lambda each: self._index[each * _NUMBERS]
         )

@@ -152,12 +152,12 @@ class Spooler:
             self._publisher_queues.look()
 
     def _excess(self) -> int:
-        """Return how many octets should leave the memory; 0 or less when there is room."""
+        """Return the number of octets that should leave the memory; 0 or less when there is room."""
         tails = self._tails
         return tails.used - max(0, min(3 * tails.limit // 8, tails.limit - self._wanted))
 
     def _leaving(self) -> int:
-        """Return how many octets are in backlogs of connections that have sent something since the last
+        """Return the number of octets in backlogs of connections that have sent something since the last
         check. Drop the backlogs of those that have sent nothing for too long.
         """
         octets = 0
@@ -172,7 +172,9 @@ class Spooler:
         return octets
 
     async def _find(self) -> dict[Spoolable, Spooling]:
-        """Return what may be spooled: about MOST_WRITTEN octets, of the larger tails if they have any."""
+        """Return the blocks that may be spooled: about MOST_WRITTEN octets, of the larger tails if they have
+        any.
+        """
         tails, slices = self._tails, Slices()
         spoolable = [each for each in tails.users() if isinstance(each, Tail) and each.topic is not None]
         self._has_none = not spoolable

@@ -64,7 +64,9 @@ class TailMemory:
         return list(self._tails)
 
     def share(self) -> int:
-        """Return how many octets a topic's fastest subscriber may be behind without losing messages."""
+        """Return the number of octets that a topic's fastest subscriber may be behind without losing
+        messages.
+        """
         return self.limit // (2 * max(2, len(self._tails) + 1))
 
     def grew(self, tail: MemoryUser, octets: int) -> None:

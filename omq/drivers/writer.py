@@ -361,7 +361,7 @@ class Writer:
     def _deliver_routed(
         self, driver: RoutedDriver, first: int, values: Sequence[tuple[int, int, int, bytes]]
     ) -> None:
-        """Pass what was stored to a driver with subscribers."""
+        """Pass the stored blocks to a driver with subscribers."""
         try:
             driver.routed(first, [block_of(driver.topic.id, *value) for value in values])
         except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
@@ -531,7 +531,7 @@ class Writer:
         return extents
 
     def _count(self, messages: int, octets: int, seconds: float) -> None:
-        """Count what a commit stored."""
+        """Count the messages that a commit stored."""
         self._commits += 1
         self._trouble = None
         self._last_commit_seconds = seconds

@@ -323,7 +323,7 @@ class ExchangeRegistry:
         self._router.forget()  # it may be the alternate exchange of another one
 
     def _restore_all(self) -> None:
-        """Add what the store has."""
+        """Add the exchanges and bindings of the store."""
         for exchange in stored_exchanges(self._catalogue):
             self._add(exchange)
         for each in stored_bindings(self._catalogue):

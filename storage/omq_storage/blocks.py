@@ -151,7 +151,7 @@ class Block(msgspec.Struct, frozen=True):
         return codec.slices(self.frames, offsets, message - self.first)
 
     def messages_within(self, message: int, octets: int) -> int:
-        """Return how many whole frames from this message id on fit into ``octets``.
+        """Return the number of whole frames from this message id on that fit into ``octets``.
 
         Raises ValueError for an id outside first to next.
         """

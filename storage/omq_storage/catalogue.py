@@ -242,8 +242,8 @@ class StoreCatalogue:
             )
 
     def settle(self, lost: Mapping[int, range]) -> None:
-        """Record which ids topics lost (topic id -> message ids; not below 1), and erase in the same commit
-        the record of levels that lost messages.
+        """Record the ids that topics lost (topic id -> message ids; not below 1), and erase in the same
+        commit the record of levels that lost messages.
 
         Call it when every message id that a client may have seen is one of these, or below the stored
         messages.  Raises UnknownTopicId and StoreFull.

@@ -1,4 +1,4 @@
-"""Stores what the compiled codec has collected for one transaction: see native/commits.pxi."""
+"""Stores the messages that the compiled codec has collected for one transaction: see native/commits.pxi."""
 
 from typing import TYPE_CHECKING
 

@@ -272,7 +272,7 @@ class Database:
             return self._environment.reader_check()
 
     def room(self) -> MapUse:
-        """Return how much of the map is in use, and by how many readers."""
+        """Return the used part of the map, and the number of its readers."""
         with self._in_use.shared(), self._translated_errors():
             self._require_open()
             info = self._environment.info()

@@ -451,7 +451,7 @@ class Environment:
         return self._database.reader_check()
 
     def usage(self) -> Usage:
-        """Return how much of the map is in use, and the last transaction that is durable."""
+        """Return the used part of the map, and the last transaction that is durable."""
         room = self._database.room()
         durable = room.transaction if self._checkpoints is None else self._checkpoints.durable
         return Usage(room.map_size, room.used, room.readers, room.transaction, durable)

@@ -158,7 +158,7 @@ class Fragments:
 
 
 def fragment_count(size: int) -> int:
-    """Return how many fragments a body of this size has."""
+    """Return the number of fragments of a body of this size."""
     return -(-size // FRAGMENT_OCTETS)
 
 

@@ -53,7 +53,7 @@ def common(heads: Sequence[bytes]) -> bytes | None:
 
 
 def octets_of(heads: Sequence[bytes]) -> int:
-    """Return how many octets these heads have together."""
+    """Return the number of octets that these heads have together."""
     if len(heads) == 1:
         return len(heads[0])
     head = common(heads)

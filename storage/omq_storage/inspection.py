@@ -28,7 +28,9 @@ MAX_REPORTED = 20
 
 
 class RecordInterpreter(Protocol):
-    """Interprets what the user of this package stores in ``delivery`` and ``persistence`` of a topic."""
+    """Interprets the texts that the user of this package stores in ``delivery`` and ``persistence`` of a
+    topic.
+    """
 
     def level_of(self, record: TopicRecord) -> Level | None:
         """Return the level at which a topic is stored; None if it is not stored."""

@@ -89,8 +89,8 @@ def _open_in_block(database: Database, topic: int, message: int, info: BlockReco
 
 
 def located(block: Block, octets: int, message: int) -> LargeMessage:
-    """Return what a reader of pieces must know about a message of a verified block, whose stored value has
-    ``octets`` octets.
+    """Return the data that a reader of pieces needs about a message of a verified block, whose stored value
+    has ``octets`` octets.
     """
     body = block.frame(message)[FRAME_HEADER:]
     parts = range(0, max(1, len(body)), CHECKED_OCTETS)
@@ -147,7 +147,7 @@ def _piece_of_block(
 
 
 def part_with(message: LargeMessage, place: InBlock, begin: int) -> range:
-    """Return where the checksummed part is that has index ``begin`` of the body, in the stored value."""
+    """Return the place in the stored value of the checksummed part that has index ``begin`` of the body."""
     start = begin - begin % CHECKED_OCTETS
     return range(place.at + start, place.at + min(start + CHECKED_OCTETS, message.size))
 

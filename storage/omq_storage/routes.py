@@ -58,13 +58,13 @@ class PlainRoute:
         """The driver of the topic; None when the topic is deleted."""
 
     def open(self, lane: "Lane | None") -> None:
-        """Send what comes to the connections of `lane`, None for none of them: all subscribers have
+        """Send new messages to the connections of `lane`, None for none of them: all subscribers have
         everything.
         """
         self.is_open = True
 
     def open_store(self, store: "StoreLane") -> None:
-        """Collect what comes for a store."""
+        """Collect new messages for a store."""
         self.is_open = True
 
     def close(self) -> None:

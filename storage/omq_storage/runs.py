@@ -139,7 +139,7 @@ class Ids:
         return taken
 
     def _take(self, index: int, ids: range) -> list[Run]:
-        """Do what `take` does for one run; no id is below its first."""
+        """Do as `take` for one run; no id is below its first."""
         run = self._run(index)
         ids = ids[: max(0, (run.last - ids[0]) // ids.step + 1)]
         offset = ids.start - run.first

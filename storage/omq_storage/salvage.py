@@ -1,4 +1,4 @@
-"""Reading what is left of an environment, whatever the damage to its data file.
+"""Reading the rest of an environment, whatever the damage to its data file.
 
 This module does not use LMDB.  It walks the trees as far as their links are right.  If a tree is damaged, it
 also reads every page that is neither in a tree nor in the list of free pages: such pages belonged to the
@@ -231,7 +231,7 @@ def _without(begin: int, end: int, whole: list[BlockRecord]) -> Iterator[tuple[i
 
 
 def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) -> Salvage:
-    """Read what can be read of the environment in this directory.
+    """Read the readable part of the environment in this directory.
 
     ``tables``: the tables that an intact one has.  ``older_topics``: also search free pages for records of
     topics, exchanges and queues.  Raises NewerFormat for blocks of a later version, and OSError when a file
