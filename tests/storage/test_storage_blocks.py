@@ -318,6 +318,24 @@ def test_a_forged_value_cannot_lead_outside_of_its_heads(at: int, octets: bytes)
         unpack(3, 5, resealed(value, at, octets))
 
 
+@pytest.mark.parametrize(
+    ("at", "octets", "why"),
+    [
+        (36, b"\0\0\0\x40", "its sizes contradict one another"),
+        (52, b"\x12\0\0\0", "its frames overlap or are too short"),
+        (72, b"\1\0\0\0", "its heads overlap"),
+    ],
+)
+def test_damage_behind_the_number_of_messages_is_told_with_their_ids(
+    at: int, octets: bytes, why: str
+) -> None:
+    value = resealed(pack(encode(3, 5, [b"abc"] * 3, NOON, [b"he", b"ad", b"s."])), at, octets)
+    with pytest.raises(DamagedBlock) as damage:
+        unpack(3, 5, value)
+    told = damage.value
+    assert (told.topic, told.first, told.last, told.why) == (3, 5, 7, why)
+
+
 @given(st.lists(st.one_of(st.integers(0, 30), st.integers(0, (1 << 32) - 1)), min_size=1, max_size=12))
 def test_offsets_of_heads_are_good_only_in_order(offsets: list[int]) -> None:
     good = encode(3, 5, [b"x"] * len(offsets), NOON, [b"head"] * len(offsets))
