@@ -322,7 +322,7 @@ def test_a_forged_value_cannot_lead_outside_of_its_heads(at: int, octets: bytes)
     ("at", "octets", "why"),
     [
         (36, b"\0\0\0\x40", "its sizes contradict one another"),
-        (52, b"\x12\0\0\0", "its frames overlap or are too short"),
+        (56, b"\x12\0\0\0", "its frames overlap or are too short"),
         (72, b"\1\0\0\0", "its heads overlap"),
     ],
 )
