@@ -163,6 +163,8 @@ def _suppressing() -> dict[LogThrottle, None]:
 
 
 def report_suppressed(*, early: bool = False) -> None:
-    """Log for every throttle how many lines it suppressed in its last period; `early`, also in this one."""
+    """Log for every throttle the number of lines that it suppressed in its last period; `early`, also in this
+    one.
+    """
     for throttle in list(_suppressing()):
         throttle.report(early=early)

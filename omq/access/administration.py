@@ -89,7 +89,7 @@ class Administration:
         return tuple(_furthest(found))
 
     def disconnect(self, connection: int) -> int:
-        """End a connection. Return how many were ended: 0 if there is none with this id. Raises Refused."""
+        """End a connection. Return the number of ended ones: 0 if none has this id. Raises Refused."""
         self._session.check_server(Right.ADMINISTER)
         return int(self._administered.disconnect(connection, self._session.name))
 

@@ -24,7 +24,7 @@ NO_LIMIT = 1 << 60
 
 
 class Quota:
-    """A limit on how many of something may be in use at a time. Without a limit it only counts."""
+    """A limit on the number of things in use at a time. Without a limit it only counts."""
 
     def __init__(self, most: int | None) -> None:
         """Create an unused quota. `most` is the limit, None for no limit."""

@@ -1,4 +1,4 @@
-"""The quotas of one client: how much of the server's resources it may use."""
+"""The quotas of one client: its greatest part of the server's resources."""
 
 from msgspec import Struct
 

@@ -315,7 +315,7 @@ class Topology:
         return _state(driver)
 
     async def delete_queue(self, name: bytes, *, if_unused: bool, if_empty: bool) -> int:
-        """Delete a queue if there is one; return how many messages it had. Raises Refused."""
+        """Delete a queue if there is one; return the number of its messages. Raises Refused."""
         self._check(Right.DELETE, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
@@ -331,7 +331,7 @@ class Topology:
         return state.messages
 
     def purge(self, name: bytes) -> int:
-        """Delete the messages of a queue that are ready; return how many there were. Raises Refused."""
+        """Delete the messages of a queue that are ready; return their number. Raises Refused."""
         self._check(Right.SUBSCRIBE, name)
         return self._queue(name).purge()
 

@@ -137,7 +137,9 @@ class Returns:
         """The number of such checks after which it counts again: more each time, up to MOST_LOOKS."""
 
     def look(self) -> int:
-        """Return kept memory to the kernel if it is large. Return by how many octets the process shrank."""
+        """Return kept memory to the kernel if it is large. Return the number of octets by which the process
+        shrank.
+        """
         kept = self._kept()
         self._calm += 1
         self._looks = self._looks + 1 if kept > LITTLE_OCTETS else 0

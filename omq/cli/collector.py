@@ -1,4 +1,4 @@
-"""Configure how often Python's cyclic garbage collector runs.
+"""Configure the intervals of Python's cyclic garbage collector.
 
 Connections leave no cyclic garbage (tests/server/test_garbage.py), and the server stands still during a
 collection: with 2,000 connections a full collection took 150 ms, and one ran every few seconds when many

@@ -177,7 +177,7 @@ async def _do(client: Client, request: Request) -> int:
 
 
 async def _count(client: Client, request: Request) -> None:
-    """Do it, and print for how many messages."""
+    """Do it, and print the number of messages."""
     octets = b"%d\n" % await _do(client, request)
     await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
 

@@ -71,7 +71,9 @@ def serve() -> NoReturn:
 
 
 def _can_return_pages() -> bool:
-    """Return whether the C library is glibc from 2.33 on, which says how much free memory it keeps."""
+    """Return whether the C library is glibc from 2.33 on, which tells the amount of free memory that it
+    keeps.
+    """
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (OSError, ValueError):

@@ -202,8 +202,8 @@ class Catalogue:
             action()
 
     async def reload(self, config: Config) -> None:
-        """Apply the limits of another configuration: of retention, and of how many topics, exchanges and
-        bindings there may be. What there is beyond a lower limit stays.
+        """Apply the limits of another configuration: of retention, and of the numbers of topics,
+        exchanges and bindings. What there is beyond a lower limit stays.
         """
         self._config = config
         self._quota.most = config.max_topics

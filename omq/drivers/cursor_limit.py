@@ -47,7 +47,7 @@ class CursorLimit:
             self._unsettled.take(ids)
 
     def settle(self, ids: range) -> int:
-        """Settle messages. Return how many of them were unsettled."""
+        """Settle messages. Return the number of those that were unsettled."""
         return 0 if self._unsettled is None else number_of(self._unsettled.take(ids))
 
     def bind(self, unwritten: int, given: int) -> None:

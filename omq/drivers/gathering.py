@@ -31,7 +31,7 @@ class WaitingPosts(Protocol):
 
 
 class Gathering:
-    """The expected number of messages since the last commit, and how long the next one waits for them."""
+    """The expected number of messages since the last commit, and the wait of the next one for them."""
 
     __slots__ = ("_expected", "_until")
 

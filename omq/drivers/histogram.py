@@ -1,4 +1,4 @@
-"""Histograms of times: how often something took how long."""
+"""Histograms of durations."""
 
 from bisect import bisect_left
 

@@ -67,7 +67,7 @@ class _Priorities:
 
 
 def _within_chunks(ids: range) -> Iterator[tuple[int, slice, int]]:
-    """Yield each chunk with any of these ids, their places there, and how many they are."""
+    """Yield each chunk with any of these ids, their places there, and their number."""
     while ids:
         chunk, place = divmod(ids.start, _CHUNK_IDS)
         here = ids[: -((place - _CHUNK_IDS) // ids.step)]

@@ -75,8 +75,8 @@ class PushedRun:
         self._block: Block | None = None
 
     def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
-        """Let a follower pull what is behind the first `sent` octets. Return how many messages count as
-        sent, and the rest of the last one of them.
+        """Let a follower pull the messages behind the first `sent` octets. Return the number of messages that
+        count as sent, and the rest of the last one of them.
         """
         block = self._block
         if block is None:

@@ -41,8 +41,8 @@ class QueueDriver(LimitedDriver):
         self._disuse.change(options.expires_ms)
 
     def oldest_ms(self) -> int | None:
-        """Return how long ago the oldest unacknowledged message was first assigned to a consumer, since the
-        start of the server at most; None if there is none.
+        """Return the milliseconds since the oldest unacknowledged message was first assigned to a consumer,
+        since the start of the server at most; None if there is none.
         """
         channels = (*self._channels, *self._finishing)
         lowest = min((run.lowest for channel in channels for run in channel.outstanding()), default=None)

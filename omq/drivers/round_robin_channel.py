@@ -123,7 +123,8 @@ class RoundRobinChannel:
         self.traffic = dealer.traffic
         self.settles = False
         self.undealt = 0
-        """The driver's: how many messages it has set aside because they are undeliverable here."""
+        """For the driver: the number of messages that it has set aside because they are undeliverable here.
+        """
         self._dealer = dealer
         self._pieces = pieces
         self._credit = ChannelCredit()

@@ -56,8 +56,8 @@ class Selection(msgspec.Struct, frozen=True):
         return self.block.gather(self.ids)
 
     def sent(self, octets: int) -> tuple[int, int]:
-        """Return how many of its messages are complete within the first `octets` octets of its frames, and
-        how many octets of the next message are among them.
+        """Return the number of its messages that are complete within the first `octets` octets of its frames,
+        and the number of octets of the next message among them.
         """
         count = 0
         if self.ids.step == 1:
@@ -119,8 +119,10 @@ class CreditKind(Enum):
     "channel_request").
     """
 
-    WINDOW = "how many messages may be unsettled at a time: an omq Request, the prefetch of AMQP 0-9"
-    COUNT = "how many more messages may be delivered: the link credit of AMQP 1.0"
+    WINDOW = (
+        "the number of messages that may be unsettled at a time: an omq Request, the prefetch of AMQP 0-9"
+    )
+    COUNT = "the number of messages that may still be delivered: the link credit of AMQP 1.0"
 
 
 class Granted(msgspec.Struct, frozen=True):
@@ -215,7 +217,7 @@ class Outlet(Protocol):
         """Send what these lanes of a pass have, now or when the socket takes it."""
 
     def try_send(self, parts: Sequence[Octets]) -> int:
-        """Send what the socket takes now; return how many octets it took. A connection that broke takes
+        """Send the octets that the socket takes now; return their number. A connection that broke takes
         nothing, and ends by itself.
         """
 
@@ -361,8 +363,8 @@ class Channel(Protocol):
         """
 
     def settle(self, ids: range, outcome: Outcome) -> int:
-        """Settle messages, in any order, whose ids increase with any step. Return how many of them were
-        unsettled here; the others are ignored: they were settled before, or never delivered here.
+        """Settle messages, in any order, whose ids increase with any step. Return the number of those that
+        were unsettled here; the others are ignored: they were settled before, or never delivered here.
 
         The messages of a broadcast topic belong to all its subscribers: there an outcome only returns
         credit. A message that is not written yet may be settled too.

@@ -1,4 +1,4 @@
-"""The quota of topics: how many there may be, and what is called when one that a client created has gone."""
+"""The quota of topics: their greatest number, and the calls when one that a client created has gone."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ class TopicQuota:
     """The quota of one server."""
 
     def __init__(self, most: int, count: Callable[[], int]) -> None:
-        """Create a quota of `most` topics; `count` returns how many there are."""
+        """Create a quota of `most` topics; `count` returns their number now."""
         self.most = most
         self._count = count
         self._awaited = 0

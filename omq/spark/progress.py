@@ -9,7 +9,8 @@ from omq.spark.positions import StreamPosition, positions_of
 
 
 def behind(progress: StreamingQueryProgress) -> dict[str, int]:
-    """Return for each topic how many messages waited after a micro-batch, over all sources of the query.
+    """Return for each topic the number of messages that waited after a micro-batch, over all sources of the
+    query.
 
     `progress` is `query.lastProgress`, or `event.progress` of a listener. All messages of a topic that was
     created during the micro-batch wait.

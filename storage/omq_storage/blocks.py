@@ -298,8 +298,8 @@ def end(topic: int, message: int) -> bytes:
 
 
 def body_octets_at_most(count: int, packed: int) -> int:
-    """Return how many octets the bodies of ``count`` messages have at most whose stored value has ``packed``
-    octets: exactly as many, unless the value has heads or times of single messages.
+    """Return the greatest number of octets of the bodies of ``count`` messages whose stored value has
+    ``packed`` octets: exactly as many, unless the value has heads or times of single messages.
     """
     beside = _START.size + _CHECKSUM.size + _REST.size + numbers.SIZE * (count + 1) + FRAME_HEADER * count
     return max(0, packed - beside)

@@ -266,7 +266,7 @@ class Database:
             self._lost = False
 
     def reader_check(self) -> int:
-        """Free the reader slots of processes that died, and return how many there were."""
+        """Free the reader slots of processes that died, and return their number."""
         with self._in_use.shared(), self._translated_errors():
             self._require_open()
             return self._environment.reader_check()

@@ -444,7 +444,7 @@ class Environment:
             self._checkpoints.take()
 
     def reader_check(self) -> int:
-        """Free the reader slots of processes that died, and return how many there were.
+        """Free the reader slots of processes that died, and return their number.
 
         The snapshot of a dead reader would keep LMDB from reusing pages.
         """

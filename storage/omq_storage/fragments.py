@@ -327,7 +327,7 @@ def sweep(transaction: Writing, kept: frozenset[int], topic: int | None, divisor
 
 
 def _delete_fragments(transaction: Writing, body: bytes, limit: int) -> int:
-    """Delete up to ``limit`` fragments of the body with this packed number.  Return how many."""
+    """Delete up to ``limit`` fragments of the body with this packed number.  Return their number."""
     cursor = transaction.cursor(FRAGMENTS)
     found = cursor.iternext(values=False) if cursor.set_range(body) else ()
     keys = list(islice(takewhile(lambda key: key.startswith(body), found), limit))

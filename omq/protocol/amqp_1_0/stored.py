@@ -280,7 +280,7 @@ def _without(names: Sequence[Symbol], octets: bytes, place: Place) -> tuple[int,
 
 
 def redelivered(around: BodyFraming, deliveries: int) -> BodyFraming:
-    """Return it with a header that says how often it was delivered before (part 3, section 3.2.1).
+    """Return it with a header that has the number of earlier deliveries (part 3, section 3.2.1).
 
     A message that is stored as a whole stays as it is, and so does one whose sections make no sense: a
     publisher of any protocol can write any octets there.

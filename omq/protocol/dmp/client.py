@@ -40,7 +40,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The server's later response about a sink: how many messages it stored, or what was wrong."""
+    """The server's later response about a sink: the number of messages that it stored, or the problem."""
 
     response: Response
 

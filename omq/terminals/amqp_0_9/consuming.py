@@ -1,4 +1,4 @@
-"""Begins and ends the consumers of a connection, and limits how many messages they have."""
+"""Begins and ends the consumers of a connection, and limits the number of their messages."""
 
 import secrets
 from collections.abc import Callable, Iterator

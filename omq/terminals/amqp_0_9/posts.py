@@ -41,7 +41,7 @@ class Group:
         """The outcome of each message; None until somebody asks for those of a group that failed."""
 
     def add(self, batch: Batch, heads: Sequence[bytes]) -> int:
-        """Add messages, and return how many there were before them."""
+        """Add messages, and return the number of those before them."""
         before = self.count
         self.batches.append(batch)
         self.heads += heads

@@ -1,4 +1,4 @@
-"""Read admission: how much a connection may read at once, and hold incomplete (docs/ARCHITECTURE.md,
+"""Read admission: the octets that a connection may read at once, and hold incomplete (docs/ARCHITECTURE.md,
 "Memory").
 
 Every connection may read a little at any time. To read more at once, and to hold more of a line or an

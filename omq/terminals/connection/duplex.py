@@ -112,8 +112,8 @@ class Duplex:
         answers: int,
         publishes: int = 0,
     ) -> ConnectionStatistics:
-        """Return the statistics of the connection. `answers` is how many octets of answers wait, `publishes`
-        how many of messages without room.
+        """Return the statistics of the connection. `answers`: the octets of waiting answers.
+        `publishes`: those of messages without room.
         """
         forwarder = self.sender.forwarder
         return ConnectionStatistics.of(

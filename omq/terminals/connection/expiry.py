@@ -1,4 +1,4 @@
-"""Read from certificate files how long the certificates are valid, and warn in the log before they expire."""
+"""Read the ends of certificates from their files, and warn in the log before they expire."""
 
 import binascii
 import logging

@@ -13,7 +13,7 @@ from omq.drivers.seam import Octets, Selection
 
 
 class MessageInPieces(Protocol):
-    """One message that leaves in pieces, and how much of it has left."""
+    """One message that leaves in pieces, and the number of its octets that have left."""
 
     @property
     def body(self) -> int:

@@ -115,7 +115,7 @@ class SinkTarget(Protocol):
         """
 
     async def post(self, batch: EnvelopeBatch, sink: "SinkService") -> None:
-        """Post these messages: tell `sink.posted` how many, and what confirms them. Raises Refused."""
+        """Post these messages: tell `sink.posted` their number and their confirmation. Raises Refused."""
 
     async def upload(self, options: int, sink: "SinkService") -> Upload:
         """Return the upload of a long message with these options, if `stores` said so. Raises Refused."""
