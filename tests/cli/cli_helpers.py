@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
+
+from forked_omq import ForkedOmq
 
 from omq.blocking import connect
 from omq.watching import TopicWatch
@@ -21,6 +24,9 @@ WATCH_SECONDS = 0.1
 class Shell:
     """A shell whose OMQ_SERVER is set."""
 
+    forked: ClassVar[ForkedOmq | None] = None
+    """The process that forks commands, apart from those of `start`."""
+
     def __init__(self, address: str, directory: Path) -> None:
         self.url = f"omq://{address}"
         self.directory = directory
@@ -28,12 +34,12 @@ class Shell:
     def omq(
         self, *arguments: str | bytes, input: bytes = b"", **environment: str
     ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end."""
+        variables = {**self.environment, **environment}
+        if self.forked is not None and self.forked.can_run(variables):
+            return self.forked.run(arguments, input, variables, SECONDS)
         return subprocess.run(
-            [*OMQ, *arguments],
-            input=input,
-            capture_output=True,
-            env={**self.environment, **environment},
-            timeout=SECONDS,
+            [*OMQ, *arguments], input=input, capture_output=True, env=variables, timeout=SECONDS
         )
 
     def ok(self, *arguments: str | bytes, input: bytes = b"") -> bytes:
