@@ -521,6 +521,13 @@ def test_connections_are_shown_and_ended(page: Page, client: blocking.Client, se
             next(iter(subscription))
     page.until(lambda: not page.all(".rows .row"), "the connection is still shown")
     assert page.all("main img, dialog img") == []
+    with blocking.connect(f"omq://{server.address}", id="gone"):
+        page.open(origin(server), "#/connections")
+        page.click(".rows .col-client", "gone")
+        page.click("dialog [data-disconnect]")
+        page.sees("dialog p", "gone from")
+    page.click("dialog [data-confirm]")
+    page.sees(".toast", "gone had ended this connection already")
     assert page.driver.title == "Connections · omq"
 
 

@@ -167,7 +167,9 @@ function details(context, each) {
       close();
       const text = `${name} from ${printable(each.peer)} will be disconnected. It may connect again.`;
       if (!(await confirmed({ title: `Disconnect ${name}?`, text, action: "Disconnect" }))) return;
-      if (await tried(async () => context.connected().disconnect(each.id))) toast(`Disconnected ${name}`);
+      let found = false;
+      if (!(await tried(async () => void (found = await context.connected().disconnect(each.id))))) return;
+      toast(found ? `Disconnected ${name}` : `${name} had ended this connection already`);
     };
     return [
       figures,

@@ -101,7 +101,7 @@ class Site:
         if request.method not in ALLOWED:
             return HttpAnswer.text(
                 405,
-                f"{path} knows {' and '.join(ALLOWED)} only",
+                f"{path} accepts {' and '.join(ALLOWED)} only",
                 (("Allow", ", ".join(ALLOWED)),),
                 ends=request.has_body,
             )

@@ -203,6 +203,9 @@ test("a wrong argument is refused before anything is sent", withClient(async (cl
   await assert.rejects(take(client.fetch(topic, { count: 0.5 }), 1), { name: "TypeError", message: /^count is/ });
   for (const date of [new Date("no date"), 5]) await assert.rejects(client.firstSince(topic, date), { name: "TypeError" });
   await assert.rejects(connectTcp("omq://127.0.0.1:65536"), { name: "TypeError", message: /the form omq:/ });
+  for (const period of [0, "x"]) {
+    await assert.rejects(take(client.watch(period), 1), { name: "TypeError", message: /^period is/ });
+  }
   const subscription = await client.subscribe(topic);
   await assert.rejects(client.subscribe(topic), { name: "AlreadyInUse" });
   await subscription.close();
@@ -288,8 +291,9 @@ test("what happens is watched, and controlled", withClient(async (client) => {
   assert.deepEqual([subscriber.client, subscriber.protocol, subscriber.position], ["the other", "omq", 2n]);
   const found = (await client.connections()).find(({ id }) => id === subscriber.connection);
   assert.deepEqual([found.client, found.encrypted, found.stalled, found.furthest[0].topic], ["the other", false, null, topic]);
-  await client.disconnect(found.id);
+  assert.equal(await client.disconnect(found.id), true);
   assert.ok((await other.closed) instanceof ConnectionLost);
+  assert.equal(await client.disconnect(found.id), false);
 
   await client.retain(topic, { ms: 3_600_000 });
   await client.retain(topic, undefined);

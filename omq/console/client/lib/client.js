@@ -510,6 +510,7 @@ export class Client {
    */
   async *watch(period = 1000) {
     this.#check();
+    if (integer("period", period) <= 0n) throw new TypeError(`period is above 0, not ${period}`);
     if (this.#watcher) throw new AlreadyInUse("this client is watching already");
     const watcher = (this.#watcher = new Watcher());
     try {
@@ -553,9 +554,10 @@ export class Client {
    * End another connection. This needs the right to administer, as do the methods below.
    *
    * @param {number} id  of `connections`
+   * @returns {Promise<boolean>} whether there was such a connection
    */
   async disconnect(id) {
-    await this.#ask("Disconnect", id);
+    return Boolean(await this.#ask("Disconnect", id));
   }
 
   /**
