@@ -1,5 +1,6 @@
 """AMQP 1.0: links take turns while a long message is sent."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from quietness import pass_until, quiet
 from trio.testing import MockClock
 
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
+from omq_storage.batches import Bodies
 
 from .amqp_1_0_peer import Peer, data, opened, peer
 from .client_accounts import SECRET
@@ -113,6 +115,34 @@ async def test_a_detached_link_ends_its_long_message(store: Path, persistence: b
         assert (said.handle, said.delivery_id, payload) == (1, 1, data(b"after"))
         await client.receiver("long", handle=2, credit=1, snd=0)
         assert (await client.message()).octets.endswith(BODY)
+
+
+@pytest.mark.parametrize("types", [b"Round_robin Transient", b"Broadcast (Persistent Weak)"])
+async def test_links_take_turns_within_long_messages_behind_small_ones(store: Path, types: bytes) -> None:
+    """They were published together, and are in one block."""
+    long = b"x" * (1 << 20)
+    bodies = [b"a", b"b", long, b"c", long, b"d"]
+    async with serving(store) as host, opened(host.port) as client:
+        omq = await host.connect()
+        for handle, topic in enumerate((b"left", b"right")):
+            await omq.ask(b"(Declare %s %s)" % (topic, types))
+            await client.receiver(topic.decode(), handle)
+        for topic in (b"left", b"right"):
+            driver = host.server.catalogue.lookup(topic)
+            assert driver is not None
+            await driver.post(Bodies(bodies))
+        await client.say(*(Flow(0, 1 << 20, 0, 1 << 20, handle, 0, 10) for handle in (0, 1)))
+        octets = {0: bytearray(), 1: bytearray()}
+        handles: list[int] = []
+        ends = 0
+        while ends < 2 * len(bodies):
+            said, payload = await client.next()
+            assert isinstance(said, Transfer)
+            octets[said.handle] += payload
+            handles.append(said.handle)
+            ends += not said.more
+        assert octets[0] == octets[1] == b"".join(map(data, bodies))
+        assert sum(left != right for left, right in pairwise(handles)) > 10
 
 
 async def test_a_long_message_waits_for_the_window_in_the_store(store: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from omq.drivers.seam import LITTLE_OCTETS, Channel, Octets, RemainderHolder, Selection
 from omq.terminals.connection.forms import Form, MessageInPieces, selection_at
@@ -113,14 +114,25 @@ def may_pause(left: Left) -> bool:
 
 
 def before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
-    """Return those before the first long message, which is the first one of its selection."""
+    """Return the messages before the first long one."""
     for index, selection in enumerate(selections):
-        is_long = (
-            selection.block.held > LONG_OCTETS and len(selection.block.frame(selection.ids[0])) > LONG_OCTETS
-        )
-        if is_long:
-            return selections[:index]
+        if selection.block.held > LONG_OCTETS:
+            count = _short(selection.block, selection.ids)
+            if count < len(selection.ids):
+                short = (replace(selection, ids=selection.ids[:count]),) if count else ()
+                return (*selections[:index], *short)
     return selections
+
+
+def _short(block: Block, ids: range) -> int:
+    """Return how many of these messages are before the first long one among them."""
+    at = ids[0]
+    while at <= ids[-1]:
+        whole = block.messages_within(at, LONG_OCTETS)
+        if not whole and at in ids:
+            return ids.index(at)
+        at += max(whole, 1)
+    return len(ids)
 
 
 def begin_long(form: Form, selection: Selection, piece: int) -> InPieces:
