@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from omq.protocol.amqp_1_0.performatives import Detach, Flow, Transfer
 from omq_storage.batches import Bodies
 
-from .amqp_1_0_peer import Peer, data, opened, peer
+from .amqp_1_0_peer import Peer, condition, data, opened, peer
 from .client_accounts import SECRET
 from .client_accounts import client as account
 from .conversation import Host, eventually, serving
@@ -258,7 +258,7 @@ async def test_other_links_send_within_a_long_message_of_a_transient_topic(store
         assert (await client.message()).octets == data(b"next")
 
 
-@pytest.mark.parametrize("end", ["window", "detach", "close"])
+@pytest.mark.parametrize("end", ["window", "detach", "delete", "close"])
 async def test_a_long_message_of_a_transient_topic_waits_for_the_window(store: Path, end: str) -> None:
     """It takes a share of the memory meanwhile, until it goes on or its link ends."""
     async with (
@@ -273,6 +273,9 @@ async def test_a_long_message_of_a_transient_topic_waits_for_the_window(store: P
             case "detach":
                 await client.say(Detach(0, closed=True))
                 await client.heard(Detach)
+            case "delete":
+                await (await host.connect()).ask(b"(Delete broadcast.long)")
+                assert condition(await client.heard(Detach)) == "amqp:resource-deleted"
             case "close":
                 await client.stream.aclose()
             case _:
@@ -285,6 +288,27 @@ async def test_a_long_message_of_a_transient_topic_waits_for_the_window(store: P
                     more = said.more
                 assert long == BODY
         await eventually(lambda: not stalled.used)
+        assert host.server.statistics().defects == 0
+
+
+async def test_a_deleted_transient_topic_ends_its_long_message(store: Path) -> None:
+    async with (
+        serving(store, memory_bytes=1 << 30) as host,
+        opened(host.port) as client,
+        opened(host.port) as other,
+    ):
+        octets = len(await begin_transient(client, other))
+        await (await host.connect()).ask(b"(Delete broadcast.long)")
+        while True:
+            said, payload = await client.next()
+            if isinstance(said, Detach):
+                break
+            octets += len(payload)
+        assert condition(said) == "amqp:resource-deleted"
+        assert octets < SIZE
+        await other.accepted(await other.publish(data(b"after"), 2))
+        assert (await client.message()).octets == data(b"after")
+        assert host.server.statistics().defects == 0
 
 
 async def test_a_rate_limit_within_a_long_message_of_a_transient_topic(store: Path, clock: MockClock) -> None:
