@@ -466,14 +466,14 @@ def _natural(text: str) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
     if digits != text:
-        raise argparse.ArgumentTypeError(f"{text} is out of range")
+        raise argparse.ArgumentTypeError(f"{text!r} is below 0")
     return int(text)
 
 
 def _positive(text: str) -> int:
     number = _natural(text)
     if number < 1 or number >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text} is out of range")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {2**63 - 1}")
     return number
 
 

@@ -280,23 +280,23 @@ def add_queue_verbs(verb: AddVerb) -> None:
     """Add the verbs of omq queues. `verb` makes the parser of one."""
     _add_format(verb("list", "list the queues: every round-robin topic is one"))
     declare = verb("declare", "create a queue, or check that one exists with these options")
-    _add_name(declare)
+    _add_name(declare, "queue")
     declare.add_argument(
         "--persistence", choices=PERSISTENCES, default="strong", help="as for omq declare (default: strong)"
     )
     _add_changes(declare, "*")
-    _add_name(verb("delete", "delete a queue and its messages"))
-    _add_name(verb("purge", "delete the messages that are ready, and print their number"))
+    _add_name(verb("delete", "delete a queue and its messages"), "queue")
+    _add_name(verb("purge", "delete the messages that are ready, and print their number"), "queue")
     peek = verb("peek", "show messages without taking them")
-    _add_name(peek)
+    _add_name(peek, "queue")
     peek.add_argument("--first", type=_number, default=0, metavar="ID", help="begin with this message id")
     peek.add_argument("--count", type=_number, default=10, metavar="N", help="at most so many (default: 10)")
     _add_format(peek)
     change = verb("change", "change options of a queue that is in use")
-    _add_name(change)
+    _add_name(change, "queue")
     _add_changes(change, "+")
     move = verb("move", "move ready messages, by default each to the queue in which it became a dead letter")
-    _add_name(move)
+    _add_name(move, "queue")
     move.add_argument("--to", type=os.fsencode, metavar="QUEUE", help="move all to this queue")
     move.add_argument("--count", type=_number, default=EVERY, metavar="N", help="at most so many")
 
@@ -305,15 +305,20 @@ def add_exchange_verbs(verb: AddVerb) -> None:
     """Add the verbs of omq exchanges."""
     _add_format(verb("list", "list the exchanges"))
     declare = verb("declare", "create an exchange, or check that it exists with these properties")
-    _add_name(declare)
-    declare.add_argument("type", choices=("direct", "fanout", "topic", "headers"))
+    _add_name(declare, "exchange")
+    declare.add_argument(
+        "type",
+        choices=("direct", "fanout", "topic", "headers"),
+        metavar="TYPE",
+        help="direct, fanout, topic or headers",
+    )
     declare.add_argument("--transient", action="store_true", help="it ends with the server")
     declare.add_argument("--auto-delete", action="store_true", help="it ends with its last binding")
     declare.add_argument("--internal", action="store_true", help="clients cannot publish to it")
     declare.add_argument(
         "--alternate", type=os.fsencode, metavar="EXCHANGE", help="it gets messages that match no binding"
     )
-    _add_name(verb("delete", "delete an exchange and its bindings"))
+    _add_name(verb("delete", "delete an exchange and its bindings"), "exchange")
 
 
 def add_binding_verbs(verb: AddVerb) -> None:
@@ -324,7 +329,15 @@ def add_binding_verbs(verb: AddVerb) -> None:
         parser.add_argument("source", type=os.fsencode, metavar="EXCHANGE", help="whose messages it routes")
         parser.add_argument("destination", type=os.fsencode, metavar="QUEUE", help="where it routes them")
         # `key` is the connection option.
-        parser.add_argument("routing_key", type=os.fsencode, nargs="?", default=b"", metavar="KEY")
+        parser.add_argument(
+            "routing_key",
+            type=os.fsencode,
+            nargs="?",
+            default=b"",
+            metavar="KEY",
+            help="the routing key of the binding; of a topic exchange with * for one word and # for any "
+            "number of words (default: empty)",
+        )
         parser.add_argument(
             "--exchange", action="store_true", help="the destination is an exchange, and no queue"
         )
@@ -340,8 +353,8 @@ def add_binding_verbs(verb: AddVerb) -> None:
         )
 
 
-def _add_name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=os.fsencode, metavar="NAME")
+def _add_name(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("name", type=os.fsencode, metavar="NAME", help=f"the name of the {what}")
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:

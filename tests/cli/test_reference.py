@@ -4,9 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from omq.cli import command_line, server
+from omq.cli.client import ACTIONS
 
 OMQ = Path(sys.executable).with_name("omq")
 
@@ -55,6 +59,25 @@ def test_other_shells_get_a_script_of_their_own(
     if shutil.which(shell) is not None:
         (tmp_path / "script").write_text(script)
         run(shell, "-n", tmp_path / "script")
+
+
+def unexplained(told: str) -> list[str]:
+    """Return the arguments and options of a help that have no text beside them or below them."""
+    lines = told.partition("\n\n")[2].splitlines()
+    return [
+        line
+        for line, after in pairwise([*lines, ""])
+        if re.fullmatch(r"  \S.*", line) and not re.search(r"\S  +\S", line) and not after.startswith(" " * 4)
+    ]
+
+
+def test_every_argument_is_explained() -> None:
+    for made in (command_line.parser(ACTIONS), server.parser()):
+        for each in command_line.every_parser(made):
+            told = each.format_help()
+            arguments = re.findall(r"(?:arguments|options):\n(?:  .*\n)+", told)
+            assert [line for part in arguments for line in unexplained("\n\n" + part)] == [], each.prog
+            assert re.findall(r"^  \{.*", told, re.MULTILINE) == [], each.prog
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
