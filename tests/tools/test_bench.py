@@ -143,7 +143,8 @@ import sys, tempfile
 from pathlib import Path
 import measure
 from alone import NoServer
-from measure import Settings, live
+from cases import live
+from measure import Settings
 from systems import Kind, Publisher
 from workers import BenchFailure
 

@@ -4,7 +4,8 @@ import socket
 import time
 from functools import partial
 
-from measure import Due, Sample, Settings, cores, publish_for, receive_live, server
+from cases import cores
+from measure import Due, Sample, Settings, publish_for, receive_live, server
 from systems import CHUNK_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, batches, make_body
 from workers import BenchFailure, SharedCounters, run_beside
 

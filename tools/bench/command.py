@@ -16,21 +16,12 @@ from amqp10_command import measure_amqp10
 from amqp_command import measure_amqp
 from arguments import KINDS, KINDS_OF_MANY, parse_arguments, rows_of, unit_of
 from brokers import Broker, OmqBroker, RabbitBroker
+from cases import connections, ingest, latency, live, memory, replay
 from check import check_contents, check_systems
 from fairness import measure_fairness
 from growth_command import measure_growth
 from many import CASES as MANY
-from measure import (
-    WINDOW_OCTETS,
-    Sample,
-    Settings,
-    connections,
-    ingest,
-    latency,
-    live,
-    memory,
-    replay,
-)
+from measure import WINDOW_OCTETS, Sample, Settings
 from nats_load import NatsSystem
 from omq_load import OmqLines, OmqPlain, OmqSystem
 from redis_load import RedisSystem

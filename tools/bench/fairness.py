@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measure import Settings, allow_descriptors
+from cases import allow_descriptors
+from measure import Settings
 from neighbours import NEIGHBOURS, Neighbour, Neighbourhood
 from omq_load import expect_frame
 from report import filesystem, machine

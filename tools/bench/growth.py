@@ -7,8 +7,9 @@ from enum import Enum
 from functools import partial
 
 from around import FIRST_ROUND, around, check_topics
+from cases import live
 from check import check_contents, check_systems
-from measure import Sample, Settings, live
+from measure import Sample, Settings
 from report import MICROSECONDS, OCTETS, RATE, SECONDS, amount
 from stored import MEMORY, REPLAY, START, START_KILLED, grow
 from systems import Kind, System

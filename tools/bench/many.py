@@ -9,18 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from around import around, first_round, rounds, topic_names
-from measure import (
-    Due,
-    Sample,
-    Settings,
-    cores,
-    latency,
-    parts_for,
-    publish_stored,
-    receive_live,
-    server,
-    wait_for_room,
-)
+from cases import cores, latency
+from measure import Due, Sample, Settings, parts_for, publish_stored, receive_live, server, wait_for_room
 from report import LOST, MICROSECONDS, MICROSECONDS_EACH, RATE, SECONDS
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, make_body
 from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds, run_beside

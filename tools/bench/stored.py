@@ -5,7 +5,8 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from measure import TOPIC, Sample, Settings, fill, replay_once, server, write_back
+from cases import fill, replay_once, write_back
+from measure import TOPIC, Sample, Settings, server
 from systems import Kind, System
 from workers import BenchFailure
 
