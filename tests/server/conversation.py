@@ -126,6 +126,12 @@ class Conversation:
         await self.say(command)
         return await self.frame()
 
+    async def ask_all(self, commands: Iterable[bytes]) -> list[Frame]:
+        """Return a frame for each of the commands, all of which are sent first."""
+        sent = list(commands)
+        await self.say(*sent)
+        return [await self.frame() for _ in sent]
+
     async def error(self) -> bytes:
         """Return the sentence of the next frame, which must be an Error."""
         frame = await self.frame()

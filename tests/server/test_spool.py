@@ -41,8 +41,7 @@ def body(number: int) -> bytes:
 async def declared(host: InProcess, topics: int = 1) -> Conversation:
     """Return a publisher of new transient topics."""
     client = await host.connect()
-    for number in range(topics):
-        await client.ask(b"(Declare %s Broadcast Transient)" % name(number))
+    await client.ask_all(b"(Declare %s Broadcast Transient)" % name(number) for number in range(topics))
     return client
 
 
