@@ -315,7 +315,7 @@ async def test_a_command_is_still_refused_by_its_own_error(client: Client) -> No
 
 async def test_a_gap_in_a_feed_is_reported(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     gaps: list[Gap] = []
-    opened = OpenStreams(gaps.append, None, 1.0)
+    opened = OpenStreams(gaps.append, 1.0)
     async with client.feed("a topic") as feed:
         opened.feeds.add(feed)
         opened.news(b'Feed "a topic": messages 3 to 7 are gone: too old')

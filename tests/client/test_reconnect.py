@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import anyio
 import pytest
-from anyio.abc import TaskGroup
+from anyio.abc import SocketListener, TaskGroup
 from client_helpers import OpenServer, Running, connect_to
 from relays import Relay
 
@@ -117,13 +117,13 @@ async def test_a_server_that_does_not_list_its_topics_is_tried_again(
         client.subscribe("t", FromBeginning()) as subscription,
     ):
         await running.stop()
-        async with (
-            await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener,
-            await listener.listeners[0].accept() as connection,
-        ):
-            await connection.send(hello() + encode(Error(b"Topics: there is no memory for the list now")))
-            async for _ in connection:
-                pass
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listeners:
+            (listener,) = listeners.listeners
+            assert isinstance(listener, SocketListener)
+            async with await listener.accept() as connection:
+                await connection.send(hello() + encode(Error(b"Topics: there is no memory for the list now")))
+                async for _ in connection:
+                    pass
         running = await Running.start(nursery, open_omq(port=port))
         await publish(running, "t", 1, 3)
         assert await numbers(subscription, 3) == [1, 2, 3]

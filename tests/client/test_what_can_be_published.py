@@ -21,7 +21,7 @@ WAYS: dict[str, Publish] = {
 }
 
 
-@pytest.fixture(params=WAYS.values(), ids=WAYS.keys())
+@pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
 def way(request: pytest.FixtureRequest) -> Publish:
     found: Publish = request.param
     return found

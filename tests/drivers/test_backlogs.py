@@ -11,6 +11,7 @@ from test_pushes import Connection, Subscription, push, route, transient
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog, wait_for_room
+from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.seam import Messages, Unavailable
 from omq.drivers.tail import Tail, TailMemory
@@ -219,6 +220,7 @@ async def test_a_new_subscription_does_not_fall_behind_its_beginning(shared_driv
     assert isinstance(waiting, BroadcastChannel)
     waiting.wait_for(5)
     waiting.attach(connection)
+    assert isinstance(topic, BroadcastDriver)
     topic.fall_behind(connection, 1)
     assert waiting.statistics().position == 5
 

@@ -120,7 +120,7 @@ def one(events: list[Event]) -> PublishRun:
     return event
 
 
-def all_methods() -> Sequence[type]:
+def all_methods() -> Sequence[type[methods.Method]]:
     """Return every class of a method."""
     return [
         made

@@ -57,8 +57,8 @@ async def test_a_message_goes_where_it_says(store: Path, terminus: bytes) -> Non
             await client.publish(message)
         got = [await other.message() for _ in sent]
         assert sorted(message.octets for message in got) == sorted(sent)
-        for message in got:
-            await other.told(message.delivery, message.delivery)
+        for each in got:
+            await other.told(each.delivery, each.delivery)
         told: set[int] = set()
         while len(told) < len(sent):
             outcome = await client.outcome()

@@ -10,17 +10,17 @@ from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.statistics import Kind, LinkStatistics
 
 from .amqp_1_0_peer import REJECTED, opened, text
-from .conversation import Host, serving
+from .conversation import InProcess, serving
 from .metrics_samples import metrics
 
 
-def links(host: Host) -> dict[str, LinkStatistics]:
+def links(host: InProcess) -> dict[str, LinkStatistics]:
     """Return the links on which clients send, by their names."""
     terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
     return {link.name: link for terminal in terminals for link in terminal.links()}
 
 
-def nodes(host: Host) -> dict[bytes, NodeStatistics]:
+def nodes(host: InProcess) -> dict[bytes, NodeStatistics]:
     return {node.name: node for node in host.server.nodes()}
 
 

@@ -62,7 +62,7 @@ async def files_of(host: InProcess, types: bytes) -> set[str]:
         with traced(files):
             # Not with the reader of frames that the tests use: it is one of ours.
             await client.stream.send_all(publish(b"t", [b"%d" % number]))
-            await subscriber.stream.receive_some()
+            await subscriber.stream.receive_some(4096)
             await wait_all_tasks_blocked()  # until the sender has noted what it sent
         # When a task goes on, so do all coroutines around it: these are around everything of a connection.
         ours = {file for file in files if file.startswith(("omq/", "storage/"))}

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def run(spark: SparkSession, source: Serving, *words: str) -> Counting:
     return meter
 
 
-def lines(directory: Path) -> list[dict[str, object]]:
+def lines(directory: Path) -> list[dict[str, Any]]:
     found = [
         json.loads(line) for file in directory.glob("part-*.json") for line in file.read_text().splitlines()
     ]
