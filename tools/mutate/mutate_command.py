@@ -165,7 +165,10 @@ def _outcomes(
     """Yield each mutant with what the tests said, in the order in which they end."""
     if not mutants:
         return
-    with tempfile.TemporaryDirectory(prefix="omq-mutate-") as made, ThreadPoolExecutor() as threads:
+    with (
+        tempfile.TemporaryDirectory(prefix="omq-mutate-") as made,
+        ThreadPoolExecutor(options.workers) as threads,
+    ):
         copies = [Copy(options.root, Path(made) / str(number)) for number in range(options.workers)]
         free: SimpleQueue[Copy] = SimpleQueue()
         for copy in copies:
