@@ -1,5 +1,6 @@
 """Nodes of AMQP 1.0 without queues: messages go from producers to consumers, and outcomes back."""
 
+import tracemalloc
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from omq.protocol.amqp_1_0.performatives import (
     Detach,
     Flow,
     Modified,
+    Transfer,
 )
+from omq_storage import codec
 
 from .amqp_1_0_peer import (
     ACCEPTED,
     RELEASED,
     condition,
+    data,
     opened,
     source,
     target,
@@ -140,6 +144,33 @@ async def test_a_stalled_consumer_of_a_node_leaves_messages_to_others(store: Pat
             await other.receiver("unicast.x", credit=100)
             found = [(await other.message()).octets for _ in range(2)]
             assert found == [body, body]
+
+
+@pytest.mark.parametrize("address", ["unicast.x", "broadcast.x"])
+async def test_a_stalled_consumer_that_goes_on_gets_the_rest_in_pieces(store: Path, address: str) -> None:
+    """To frame all of it at once takes its memory three times, and keeps all connections waiting."""
+    if not codec.COMPILED:
+        pytest.skip("the plain codec joins the parts of the message")
+    message = data(bytes(16 << 20))
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as slow:
+        await slow.receiver(address, credit=1)
+        await slow.settle()
+        await client.sender(address)
+        octets, more = 0, True
+        tracemalloc.start()
+        try:
+            await client.publish_long(message)
+            await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
+            await client.settle()
+            while more:
+                said, payload = await slow.next()
+                assert isinstance(said, Transfer)
+                octets, more = octets + len(payload), said.more
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert octets == len(message)
+        assert peak < 24 << 20
 
 
 async def test_outcomes_may_come_before_a_take_is_written_completely(store: Path) -> None:

@@ -34,7 +34,7 @@ from omq.drivers.seam import (
     Selection,
     Unavailable,
 )
-from omq.drivers.stalled import Stalled
+from omq.drivers.stalled import HeldReader, Stalled
 from omq.logs import quoted
 from omq.terminals.connection.forms import Form, MessageInPieces, selections_behind
 from omq.terminals.connection.remainders import (
@@ -423,9 +423,7 @@ class Forwarder:
                 return await self._send_piece(channel, begun, piece)
             case InHand(begun, body, share):
                 if share is None:
-                    parts = begun.framed(body)
-                    await self._push(parts)
-                    begun.sent(sum(map(len, parts)))
+                    await self._send_in_hand(begun, body)
                 else:
                     await self._send_held(topic, begun, body, share)
                 self.delivered += 1
@@ -476,10 +474,19 @@ class Forwarder:
         with self._stalled.holding(
             block.topic, block.first, block.held, partial(self._cut_off, topic), self._scope
         ) as holder:
-            for start in range(0, len(body), LITTLE_OCTETS):
-                parts = begun.framed(body[start : start + LITTLE_OCTETS])
-                await self._push(parts)
-                begun.sent(sum(map(len, parts)))
+            await self._send_in_hand(begun, body, holder)
+
+    async def _send_in_hand(
+        self, begun: MessageInPieces, body: Octets, holder: HeldReader | None = None
+    ) -> None:
+        """Send the rest of a message a little at a time, with turns for other connections."""
+        for start in range(0, max(len(body), 1), LITTLE_OCTETS):
+            if start:
+                await trio.lowlevel.checkpoint()
+            parts = begun.framed(body[start : start + LITTLE_OCTETS])
+            await self._push(parts)
+            begun.sent(sum(map(len, parts)))
+            if holder is not None:
                 holder.moved()
 
     def _cut_off(self, topic: bytes, why: str) -> None:
