@@ -117,7 +117,10 @@ DRIVERS = Area(
         "store_calls.py": server("topics", "full_disk"),
         "stored_types.py": server("topics", "dmp_leases"),
         "tail.py": (*_drivers("tail", "tails"), *server("broadcast", "stalled")),
-        "unfinished.py": (*_drivers("shares"), *server("bad_input", "bad_behaviour", "dmp_sinks")),
+        "unfinished.py": (
+            *_drivers("shares"),
+            *server("bad_input", "bad_behaviour", "dmp_sinks", "competing_sinks"),
+        ),
         "uploads.py": (
             *_drivers("contract_of_posts"),
             *server("large_messages", "large_messages_in_trouble"),

@@ -24,7 +24,9 @@ DMP = Area(
         "exchange_target.py": amqp("direct", "two_worlds"),
         "feed.py": (*server("dmp_feeds", "dmp_heads"), *amqp("direct")),
         "forms.py": server("dmp_feeds", "dmp_heads", "amqp_1_0_other_protocols"),
-        "sink.py": server("dmp_sinks", "large_messages", "large_messages_in_trouble", "dmp_heads"),
+        "sink.py": server(
+            "dmp_sinks", "competing_sinks", "large_messages", "large_messages_in_trouble", "dmp_heads"
+        ),
         "terminal.py": server("dmp_leases", "bad_input", "liveness"),
         "topic_target.py": server("dmp_sinks", "dmp_heads", "large_messages", "large_messages_in_trouble"),
     },
