@@ -18,7 +18,7 @@ from typing import BinaryIO, NoReturn
 import trio
 from tqdm import tqdm
 
-from omq.cli import command_line, management, watching
+from omq.cli import command_line, heads, management, watching
 from omq.cli.advice import advice
 from omq.cli.output import (
     LogLines,
@@ -177,10 +177,11 @@ PublishLines = Callable[[bytes], Awaitable[object]]
 
 
 async def _pub(client: Client, options: argparse.Namespace) -> None:
+    head = heads.given(options)
     if options.file is not None:
-        await _publish_whole(client, options.topic, options.file)
+        await _publish_whole(client, options.topic, options.file, head or heads.NO_HEAD)
         return
-    if not options.dmp:
+    if not options.dmp and head is None:
         longest = LONGEST_LINE - len(publish_start(options.topic)) - len('")')
         lines = partial(client.publish_lines, options.topic)
         await _publish(options, partial(client.publish, options.topic), lines, longest)
@@ -191,15 +192,18 @@ async def _pub(client: Client, options: argparse.Namespace) -> None:
         return
     # The end of the block always waits for the server's answer: otherwise a refusal would go unnoticed.
     async with client.sink(options.topic) as sink:
-        await _publish(options, sink.publish, partial(_lines_to_sink, sink), LONGEST_MESSAGE)
+        head = head or heads.NO_HEAD
+        one = partial(sink.publish, routing_key=head.routing_key, properties=head.properties)
+        await _publish(options, one, partial(_lines_to_sink, sink, head), LONGEST_MESSAGE)
 
 
-async def _lines_to_sink(sink: Sink, text: bytes) -> None:
+async def _lines_to_sink(sink: Sink, head: heads.Given, text: bytes) -> None:
     if text:
-        await sink.publish_many(text.removesuffix(b"\n").split(b"\n"))
+        lines = text.removesuffix(b"\n").split(b"\n")
+        await sink.publish_many(lines, routing_key=head.routing_key, properties=head.properties)
 
 
-async def _publish_whole(client: Client, topic: str, path: Path) -> None:
+async def _publish_whole(client: Client, topic: str, path: Path, head: heads.Given) -> None:
     """Publish a file as one message. Raises InputError unless its size is known and stays."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -215,7 +219,9 @@ async def _publish_whole(client: Client, topic: str, path: Path) -> None:
 
             async with client.sink(topic) as sink:
                 try:
-                    await sink.publish_from(pieces(), status.st_size)
+                    await sink.publish_from(
+                        pieces(), status.st_size, routing_key=head.routing_key, properties=head.properties
+                    )
                 except ValueError as error:
                     raise InputError(f"{path}: {error}") from error
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from omq.cli import heads
 from omq.cli import watching_options as watching
 from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
@@ -109,6 +110,7 @@ def parser(
   tail -f access.log | omq pub log -
   omq pub --dmp log --lines access.log
   omq pub backups --file backup.tar
+  omq pub events '{"id": 7}' --property content_type=application/json --routing-key orders.new
 
 The server declares undeclared topics, if its configuration allows that.""",
     )
@@ -135,6 +137,7 @@ The server declares undeclared topics, if its configuration allows that.""",
         help="publish through a DMP sink, which is faster; always waits at the end for the server's answer "
         "that all messages are stored, as with --confirm",
     )
+    heads.add_options(pub)
 
     sub = command(
         "sub",

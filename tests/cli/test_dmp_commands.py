@@ -103,3 +103,44 @@ def test_credit_with_dmp_is_refused(shell: Shell) -> None:
 @pytest.mark.parametrize("command", ["pub", "sub"])
 def test_help_explains_dmp(shell: Shell, command: str) -> None:
     assert b"--dmp" in shell.ok(command, "--help")
+
+
+@pytest.mark.parametrize("source", ["body", "lines", "file"])
+def test_messages_have_the_given_routing_key_and_properties(
+    shell: Shell, tmp_path: Path, source: str
+) -> None:
+    (tmp_path / "body").write_bytes(b"{}")
+    given = ("{}",) if source == "body" else (f"--{source}", str(tmp_path / "body"))
+    head = (
+        "--routing-key",
+        "orders.new",
+        "--property",
+        "content-type=application/json",
+        "--property",
+        "priority=7",
+    )
+    assert shell.ok("pub", source, *given, *head) == b""
+    read = ("sub", source, "--dmp", "--from", "beginning", "--count", "1", "--format", "json")
+    assert json.loads(shell.ok(*read)) == {
+        "topic": source,
+        "body": "{}",
+        "routing_key": "orders.new",
+        "content_type": "application/json",
+        "priority": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--property", "colour=red", b"'colour=red' is no NAME=VALUE with the name of a property"),
+        ("--property", "app_id", b"'app_id' is no NAME=VALUE with the name of a property"),
+        ("--property", "priority=256", b"priority: '256' is no number from 0 to 255"),
+        ("--property", "app_id=" + "x" * 256, b"it has 256 octets, more than 255"),
+        ("--routing-key", "x" * 256, b"it has 256 octets, more than 255"),
+    ],
+)
+def test_a_wrong_head_is_a_wrong_command_line(shell: Shell, option: str, value: str, said: bytes) -> None:
+    done = shell.omq("pub", "heads", "x", option, value)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr

@@ -1,0 +1,73 @@
+"""The routing key and the properties of the messages that `omq pub` publishes."""
+
+import argparse
+import os
+from dataclasses import dataclass, fields
+
+from omq.client import Properties
+
+NUMBERS = {"delivery_mode": 2**8 - 1, "priority": 2**8 - 1, "timestamp": 2**64 - 1}
+"""The properties that are numbers, with their greatest values. The others are octets."""
+
+NAMES = tuple(field.name for field in fields(Properties) if field.name != "headers")
+
+LONGEST = 255
+"""The greatest number of octets of a routing key, and of a property."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The head of all messages of one command."""
+
+    routing_key: bytes
+    properties: Properties | None
+
+
+NO_HEAD = Given(b"", None)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of omq pub for the heads of messages."""
+    parser.add_argument(
+        "--routing-key",
+        type=_octets,
+        default=b"",
+        metavar="KEY",
+        help="the routing key of each message; as with --dmp",
+    )
+    parser.add_argument(
+        "--property",
+        dest="properties",
+        action="append",
+        type=_property,
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; may be repeated; as with "
+        "--dmp",
+    )
+
+
+def given(options: argparse.Namespace) -> Given | None:
+    """Return the head of the messages; None if no option sets a part of it."""
+    if not options.routing_key and not options.properties:
+        return None
+    return Given(options.routing_key, Properties(**dict(options.properties)) if options.properties else None)
+
+
+def _octets(text: str) -> bytes:
+    octets = os.fsencode(text)
+    if len(octets) > LONGEST:
+        raise argparse.ArgumentTypeError(f"it has {len(octets)} octets, more than {LONGEST}")
+    return octets
+
+
+def _property(text: str) -> tuple[str, bytes | int]:
+    name, equals, value = text.partition("=")
+    name = name.replace("-", "_")
+    if not equals or name not in NAMES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE with the name of a property")
+    if name not in NUMBERS:
+        return name, _octets(value)
+    if not (value.isascii() and value.isdigit()) or int(value) > NUMBERS[name]:
+        raise argparse.ArgumentTypeError(f"{name}: {value!r} is no number from 0 to {NUMBERS[name]}")
+    return name, int(value)
