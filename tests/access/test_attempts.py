@@ -102,7 +102,7 @@ async def test_networks_that_guessed_are_forgotten(mock_clock: MockClock) -> Non
     clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
 
     async def guess(networks: range) -> int:
-        """Return how many objects there are after a guess from each of these networks, and a second."""
+        """Return the number of objects after a guess from each of these networks, and a second."""
         for network in networks:
             host = f"10.{network // 256}.{network % 256}.1"
             assert await clients.identify(b"alice:guess", host, "peer") is None

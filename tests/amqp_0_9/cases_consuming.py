@@ -256,7 +256,7 @@ def qos_global(broker: Broker) -> str:
 
 
 def delivered(client: Client, count: int) -> int:
-    """Return how many messages come; the first `count` may take as long as they want."""
+    """Return the number of messages that come; the first `count` may take as long as they want."""
     return len(client.bodies(count))
 
 

@@ -28,7 +28,9 @@ class Posts:
 
 
 async def gathered(gathering: Gathering, posts: Posts, most: int) -> int:
-    """Return how many messages wait after `gather`, while one arrives in each round up to this number."""
+    """Return the number of messages that wait after `gather`, while one arrives in each round up to this
+    number.
+    """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(posts.arrive, most)
         await gathering.gather(posts)

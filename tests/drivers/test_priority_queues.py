@@ -43,7 +43,7 @@ async def publish(queue: QueueDriver, *priorities: int | None) -> None:
 
 
 async def everything(queue: QueueDriver) -> list[str]:
-    """Return what a getter gets, one after another."""
+    """Return the messages that a getter gets, one after another."""
     getter = queue.open_getter(Listener())
     bodies = []
     while await queue.deal_one(getter):

@@ -20,7 +20,7 @@ def consumer(queue: QueueDriver, window: int, priority: int = 0) -> Client:
 
 
 async def read(*clients: Client) -> list[list[bytes]]:
-    """Return what each client has got."""
+    """Return the bodies that each client has got."""
     for client in clients:
         await client.read()
     return [client.bodies for client in clients]

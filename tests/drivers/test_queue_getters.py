@@ -15,7 +15,9 @@ from omq_storage.batches import Bodies
 
 
 async def got(driver: QueueDriver, getter: RoundRobinChannel) -> tuple[bytes, int, int] | None:
-    """Return what basic.get answers: the body, how often it was delivered before, and how many are left."""
+    """Return the answer of basic.get: the body, the number of earlier deliveries, and that of the messages
+    left.
+    """
     if not await driver.deal_one(getter):
         return None
     left = driver.ready

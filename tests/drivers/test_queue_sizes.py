@@ -115,7 +115,7 @@ async def test_a_queue_that_is_made_again_while_it_is_measured_is_measured_again
 
 
 def number_of_sizes() -> int:
-    """Return for how many queues there are sizes."""
+    """Return the number of queues with sizes."""
     gc.collect()
     return sum(isinstance(each, Sizes) for each in gc.get_objects())
 

@@ -38,7 +38,7 @@ async def filled(queue: QueueDriver, posts: int, each: int = 10) -> list[bytes]:
 
 
 def on_disk(drivers: Drivers, queue: QueueDriver) -> int:
-    """Return how many messages of a queue are on the disk."""
+    """Return the number of messages of a queue on the disk."""
     return drivers.store.level(Level.ASYNC).extent(queue.topic.id).messages
 
 

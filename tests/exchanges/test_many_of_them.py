@@ -16,7 +16,7 @@ BINDINGS = 1_000
 
 
 def commits(path: Path) -> int:
-    """Return how many commits the catalogue had."""
+    """Return the number of commits of the catalogue."""
     with Pages(path / "store" / "catalogue" / "data.mdb") as pages:
         return pages.newest.transaction
 

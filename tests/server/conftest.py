@@ -26,7 +26,7 @@ def clock() -> MockClock:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return where the server keeps its store."""
+    """Return the folder of the server's store."""
     return tmp_path / "store"
 
 

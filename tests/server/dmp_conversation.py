@@ -17,7 +17,7 @@ def short(octets: bytes) -> bytes:
 
 
 def envelopes(bodies: list[bytes]) -> bytes:
-    """Return what a sink is sent."""
+    """Return the octets that a sink is sent."""
     return dmp_writer.for_sink(bodies)
 
 

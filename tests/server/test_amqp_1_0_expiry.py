@@ -67,7 +67,7 @@ async def declare(host: InProcess, **options: Any) -> None:
 
 
 def counted(host: InProcess) -> Counted:
-    """Return how many messages the queues have."""
+    """Return the numbers of messages in the queues."""
     found = {driver.topic.topic: driver.info().messages for driver in host.server.catalogue}
     return Counted(found[b"q"], found[b"dead"])
 

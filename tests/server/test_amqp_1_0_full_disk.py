@@ -39,7 +39,7 @@ async def outcomes(client: Peer, last: int) -> dict[int, bytes]:
 
 
 def undelivered(host: InProcess) -> int:
-    """Return how many messages of all links were not accepted."""
+    """Return the number of messages of all links that were not accepted."""
     links = (terminal.links() for terminal in host.server.terminals() if isinstance(terminal, Amqp1Terminal))
     return sum(link.undelivered for each in links for link in each)
 

@@ -202,7 +202,7 @@ async def publish_numbered(publisher: Conversation, count: int, body: bytes) -> 
 
 
 async def receive_numbered(subscriber: Conversation, count: int) -> None:
-    """Receive what `publish_numbered` publishes."""
+    """Receive the messages that `publish_numbered` publishes."""
     for number in range(count):
         message = await subscriber.message()
         assert (message.id, message.body[:5]) == (number + 1, b"%05d" % number)

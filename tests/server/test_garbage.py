@@ -14,7 +14,7 @@ from .conversation import InProcess, declared, eventually, serving
 
 
 def stuck_answers(host: InProcess) -> int:
-    """Return how many octets of answers wait, over all connections."""
+    """Return the number of octets of waiting answers, over all connections."""
     return sum(terminal.statistics().held.answers for terminal in host.server.terminals())
 
 

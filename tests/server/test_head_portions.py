@@ -125,7 +125,7 @@ def test_many_heads_that_are_sent_as_they_are(framed: Callable[[Block], int]) ->
 
 
 class Counted(list[Selection]):
-    """Counts how many selections are looked at."""
+    """Counts the selections that are looked at."""
 
     looked_at = 0
 

@@ -74,7 +74,7 @@ class OperationRequirements:
 
 
 def needs(command: types.Command) -> OperationRequirements:
-    """Return what a command takes."""
+    """Return the rights and quotas that a command takes."""
     match command:
         case types.Ack():
             return OperationRequirements()

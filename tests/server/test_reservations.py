@@ -20,7 +20,7 @@ TOPICS = [b"t%d" % number for number in range(40)]
 
 
 def commits(host: InProcess) -> int:
-    """Return how often the catalogue was written."""
+    """Return the number of times that the catalogue was written."""
     with (Path(host.server.config.store) / "catalogue" / "data.mdb").open("rb") as file:
         metas = [read_meta(file.read(PAGE)) for _ in range(2)]
     return max(meta.transaction for meta in metas if meta is not None)

@@ -66,12 +66,12 @@ def is_stalled(terminal: Terminal) -> bool:
 
 
 def stalled(host: InProcess) -> int:
-    """Return how many connections are being sent something for longer than a second."""
+    """Return the number of connections that are being sent something for longer than a second."""
     return sum(map(is_stalled, host.server.terminals()))
 
 
 def sending(host: InProcess) -> int:
-    """Return how many connections are being sent something."""
+    """Return the number of connections that are being sent something."""
     return sum(terminal.statistics().is_sending for terminal in host.server.terminals())
 
 
@@ -90,7 +90,7 @@ async def stalled_subscriber(host: InProcess, client: Conversation, clock: MockC
 
 
 def held(host: InProcess) -> list[int]:
-    """Return how many are in the middle of each message that the server holds for them."""
+    """Return the number of those in the middle of each message that the server holds for them."""
     return host.server.memory.stalled.holders()
 
 

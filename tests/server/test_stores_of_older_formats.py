@@ -26,7 +26,7 @@ def unpacked(store: Path, request: pytest.FixtureRequest) -> Path:
 
 
 async def everything(client: Client, info: TopicInfo) -> list[Message]:
-    """Return what is kept of a topic."""
+    """Return the kept messages of a topic."""
     found: list[Message] = []
     if info.messages:
         async with client.subscribe(info.topic, FromBeginning()) as messages:
@@ -38,7 +38,7 @@ async def everything(client: Client, info: TopicInfo) -> list[Message]:
 
 
 def environment(host: InProcess, level: str) -> Environment:
-    """Return what is stored at a level."""
+    """Return the environment of a level."""
     return next(
         writer.environment for known, writer in host.server.catalogue.writers.items() if known.value == level
     )

@@ -134,6 +134,6 @@ def panicking(monkeypatch: pytest.MonkeyPatch) -> list[Panicking]:
 
 
 def problems(path: Path) -> list[str]:
-    """Return what a check of a store finds."""
+    """Return the faults that a check of a store finds."""
     with lock_store(path):
         return inspect(path, "first", lambda _: None).problems

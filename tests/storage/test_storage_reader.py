@@ -110,7 +110,7 @@ def test_blocks_are_listed_up_to_a_limit(tmp_path: Path) -> None:
 
 
 def maps_of(path: Path) -> int:
-    """Return how many files below a path this process has mapped."""
+    """Return the number of files below a path that this process has mapped."""
     return Path("/proc/self/maps").read_text().count(f"{path}/")
 
 

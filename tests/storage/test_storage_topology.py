@@ -86,7 +86,7 @@ def reopened(catalogue: StoreCatalogue, path: Path) -> StoreCatalogue:
 
 
 def commits(path: Path) -> int:
-    """Return how many commits there were."""
+    """Return the number of commits."""
     with Pages(path / "data.mdb") as pages:
         return pages.newest.transaction
 

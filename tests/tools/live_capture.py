@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60
 
 @dataclass
 class _Capture:
-    """Return what tcpdump has written so far."""
+    """Return the octets that tcpdump has written so far."""
 
     octets: bytearray = field(default_factory=bytearray)
     grew: trio.Event = field(default_factory=trio.Event)

@@ -109,7 +109,7 @@ class Client:
         self.send(frame(DISPOSITION, _TRUE, uint(first), uint(last), _TRUE, _ACCEPTED))
 
     def until(self, *codes: int) -> tuple[list[Any], bytes]:
-        """Return what the server says next with one of these codes; the rest is dropped."""
+        """Return the server's next performative with one of these codes; the rest is dropped."""
         while True:
             code, fields, payload = self.next()
             if code in codes:

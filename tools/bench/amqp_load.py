@@ -162,7 +162,7 @@ def _publish(
 
 
 def _passed(load: Load, board: SharedCounters) -> int:
-    """Return how many messages have passed the slowest consumer, or all together."""
+    """Return the number of messages that have passed the slowest consumer, or all together."""
     received = board.received(load.consumers)
     return min(received) if load.fanout else sum(received)
 
@@ -226,7 +226,7 @@ class _Acks:
         return b"".join([ack(tag, multiple=False) for tag in range(before + 1, received + 1)])
 
     def last(self, received: int) -> bytes:
-        """Return what is to be sent at the end."""
+        """Return the octets to send at the end."""
         return ack(received, multiple=True) if received > self._acked else b""
 
 

@@ -49,7 +49,7 @@ def rows_of(case: str) -> tuple[str, ...]:
 
 
 def unit_of(case: str) -> str:
-    """Return what a case is measured in."""
+    """Return the unit of a case."""
     return MANY[case].unit if case in MANY else UNITS.get(case.partition("-")[0], RATE)
 
 
@@ -193,7 +193,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
-    """Return what the options say about `--amqp` and `--amqp10`."""
+    """Check the options of `--amqp` and `--amqp10`, and return them."""
     peer = "rabbitmq" if arguments.amqp else "qdrouterd"
     choose_cases(parser, arguments, (*AMQP, *OTHERS_OF_AMQP) if arguments.amqp else AMQP10)
     arguments.systems = [word for word in (arguments.systems or f"omq,{peer}").split(",") if word]
@@ -204,7 +204,7 @@ def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Name
 
 
 def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Check what the options say about the cases."""
+    """Check the options for the cases."""
     for sweep in (Sweep.SUBSCRIBERS, Sweep.TOPICS, Sweep.STORED):
         if getattr(arguments, sweep.value) is not None:
             parser.error(f"--{sweep.value} goes with --growth")

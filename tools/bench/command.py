@@ -138,7 +138,7 @@ class Bench:
 
 
 def explain(settings: Settings, runs: int) -> str:
-    """Describe how the figures were measured."""
+    """Describe the measurement of the figures."""
     window = WINDOW_OCTETS // 2**20
     return f"""\
 Figures are medians of {runs} runs of {settings.seconds:g} s: messages/s where no unit stands, MB/s of bodies.

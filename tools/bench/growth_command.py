@@ -92,7 +92,7 @@ def growth_points(
 
 
 def explain(settings: Settings, runs: int) -> str:
-    """Describe how the figures were measured."""
+    """Describe the measurement of the figures."""
     window = WINDOW_OCTETS // 2**20
     return f"""\
 Figures are {count_runs(runs)}. Live figures are of {settings.seconds:g} s,

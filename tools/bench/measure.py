@@ -182,7 +182,7 @@ def publish_stored(
 def receive_live(
     system: System, kind: Kind, chunk: Chunk, board: SharedCounters, subscribers: int, due: Due, begin: Begin
 ) -> Span:
-    """Count what arrives at the subscribers until all that was published is there."""
+    """Count the messages that arrive at the subscribers until all published ones are there."""
     sockets = [system.subscribe(kind, due.topics) for _ in range(subscribers)]
     begin()
     cpu = cpu_seconds()

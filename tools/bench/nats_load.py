@@ -42,7 +42,7 @@ together.
 
 
 def digits_up_to(count: int) -> int:
-    """Return how many digits it takes to write all the numbers from 1 to count."""
+    """Return the number of digits that all the numbers from 1 to count take."""
     total, power = 0, 1
     while power <= count:
         total += count - power + 1
@@ -155,7 +155,7 @@ class NatsSystem(System):
         return reply
 
     def stored(self) -> int:
-        """Return how many messages the stream holds."""
+        """Return the number of messages in the stream."""
         return int(self.request(b"$JS.API.STREAM.INFO." + _STREAM, {})["state"]["messages"])
 
     def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:

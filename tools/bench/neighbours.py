@@ -183,7 +183,7 @@ def publish_round(where: Neighbourhood, place: int) -> Iterator[int]:
 
 
 def read_all(readers: Sequence[socket.socket]) -> int:
-    """Read what there is for each of these; return the octets."""
+    """Read the input of each of these; return the octets."""
     octets = 0
     for reader in readers:
         with suppress(BlockingIOError):

@@ -56,7 +56,7 @@ def expect_frame(connected: socket.socket, kind: int) -> bytes:
 
 
 def ask_held(connected: socket.socket) -> int:
-    """Return how many messages all topics hold."""
+    """Return the number of messages in all topics."""
     connected.sendall(b"Topics\n")
     listed = expect_frame(connected, _TOPICS)
     return sum(int(count) for count in re.findall(rb"\(messages (\d+)\)", listed))

@@ -41,7 +41,7 @@ def place_label(sweep: Sweep, at: float) -> str:
 
 
 def vertical(figure: Figure, volume: bool) -> tuple[str, float]:
-    """Return what stands on the vertical axis, and by how much figures are divided for it."""
+    """Return the title of the vertical axis, and the divisor of figures for it."""
     if volume:
         return "MB/s of bodies", 1e6
     match figure.unit:

@@ -68,7 +68,9 @@ def filesystem(directory: Path) -> str:
 
 
 def ratio(rows: Sequence[Row], row: Row) -> tuple[float, str] | None:
-    """Return how many times better than the better peer, above 1 for omq's favour whatever the unit."""
+    """Return the factor by which it is better than the better peer: above 1 for omq's favour whatever the
+    unit.
+    """
     if not row.system.startswith("omq") or not row.usable:
         return None
     peers = [

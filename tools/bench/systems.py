@@ -267,10 +267,10 @@ class System(ABC):
 
     @abstractmethod
     def held(self, topic: bytes) -> int:
-        """Return how many messages a stored topic holds, as the server says."""
+        """Return the number of messages in a stored topic, as the server says."""
 
     def held_in(self, topics: Sequence[bytes]) -> int:
-        """Return how many messages these topics hold together, which are all there are."""
+        """Return the number of messages in these topics together, which are all topics."""
         return self.held(topics[0])
 
     @abstractmethod
@@ -295,7 +295,7 @@ class System(ABC):
 
     @abstractmethod
     def unacknowledged(self, topic: bytes) -> int:
-        """Return how many messages of a work queue are not acknowledged, as the server says."""
+        """Return the number of unacknowledged messages of a work queue, as the server says."""
 
     @abstractmethod
     def idle(self) -> socket.socket:
@@ -317,7 +317,7 @@ class System(ABC):
         """Return the bodies of the whole messages in `data`, and how many octets of it they took."""
 
     def count(self, data: bytes) -> int:
-        """Return how many live messages `data` has, also where the server says that others are lost."""
+        """Return the number of live messages in `data`, also where the server says that others are lost."""
         return len(self.decode(Kind.LIVE, data)[0])
 
 
@@ -378,7 +378,7 @@ def receive_stream(
 
 
 def command_version(command: str, *words: str) -> str:
-    """Return what a program says about its version, in one line."""
+    """Return the version that a program tells, in one line."""
     result = subprocess.run([command, *words], capture_output=True, text=True, check=True)
     return (result.stdout or result.stderr).strip().splitlines()[0]
 

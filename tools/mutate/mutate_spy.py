@@ -59,7 +59,7 @@ class CoverageRecorder:
             self._failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write what was noted; for each module the tests of each line."""
+        """Write the notes; for each module the tests of each line."""
         self._coverage.stop()
         data = self._coverage.get_data()
         lines = {

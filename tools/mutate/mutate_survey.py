@@ -27,7 +27,7 @@ class Survey:
 
     @classmethod
     def read(cls, file: Path) -> "Survey":
-        """Read what the plugin mutate_spy has written."""
+        """Read the file that the plugin mutate_spy has written."""
         noted = json.loads(file.read_text())
         failed: list[str] = noted["failed"]
         return cls(

@@ -131,7 +131,7 @@ def _flip(file: Path, bit: int) -> None:
 def _as_found(
     examiner: Examiner, copy: Path, harm: FileDamage, whole: IntactMessages, boot_id: str
 ) -> Iterator[str]:
-    """Return how the server's reaction breaks a promise."""
+    """Yield the promises that the server's reaction breaks."""
     store = copy.with_name(copy.name + "-opened")
     shutil.copytree(copy, store)
     match examiner.examine(store, boot_id):
@@ -151,7 +151,7 @@ def _as_found(
 def _repaired(
     examiner: Examiner, copy: Path, harm: FileDamage, whole: IntactMessages, boot_id: str
 ) -> Iterator[str]:
-    """Return how the repaired store breaks a promise."""
+    """Yield the promises that the repaired store breaks."""
     store = copy.with_name(copy.name + "-repaired")
     shutil.copytree(copy, store)
     repaired = examiner.repair(store, boot_id)

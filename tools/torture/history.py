@@ -143,7 +143,7 @@ class History:
         return found
 
     def _amqp_faults(self, stored: Mapping[str, Stored], failure: Failure) -> Iterable[str]:
-        """Yield what is wrong with the queues of AMQP together."""
+        """Yield the faults of the queues of AMQP together."""
         due = failure.due[Safety.STRONG]
         is_bound = self.bound is not None and self.bound <= due
         if AMQP_WORK not in stored or AMQP_DEAD not in stored:
@@ -159,7 +159,7 @@ class History:
             yield f"{len(lost)} of {len(owed)} rejected messages are in no queue, as {min(lost)!r}"
 
     def after(self, stored: Mapping[str, Stored], failure: Failure) -> "History":
-        """Return what clients know after they received the messages of that start."""
+        """Return the facts that clients know after they received the messages of that start."""
         made = History()
         made.bound = self.bound
         for name, told in self.topics.items():

@@ -388,7 +388,7 @@ async def _without_room(
 
 
 async def _publish_until_refused(client: Client, level: str, word: bytes) -> int:
-    """Return how many messages were confirmed."""
+    """Return the number of confirmed messages."""
     confirmed = 0
     for _ in range(500):
         await client.publish_many(level, [BODY] * GROUP)

@@ -299,7 +299,7 @@ def _most_memory(record: Record, begin: float, end: float) -> int:
 
 
 def _cut(control: Control, first: dict[str, int]) -> dict[str, list[float]]:
-    """Return what was measured from there on, of each topic."""
+    """Return the figures from there on, of each topic."""
     return {topic: found.seconds[first[topic] :] for topic, found in control.latencies.items()}
 
 

@@ -46,12 +46,12 @@ class Work:
     """By process."""
 
     def since(self, before: "Work", *pids: int) -> float:
-        """Return how many processors these processes used on average."""
+        """Return the number of processors that these processes used on average."""
         seconds = self.when - before.when
         return sum(self.by.get(pid, 0.0) - before.by.get(pid, 0.0) for pid in pids) / seconds
 
     def others(self, before: "Work") -> float:
-        """Return how many processors all other processes used."""
+        """Return the number of processors that all other processes used."""
         return (self.all - before.all) / (self.when - before.when) - self.since(before, *self.by)
 
 

@@ -29,7 +29,7 @@ LEVELS = {"strong": Sync.STRONG, "weak": Sync.WEAK, "async": Sync.ASYNC}
 
 
 def body(topic: str, message: int) -> bytes:
-    """Return what the message with this id says."""
+    """Return the body of the message with this id."""
     return f"{topic} {message}".encode() + b"." * (6000 if message % 50 == 0 else 0)
 
 
