@@ -2,11 +2,13 @@
 
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from java_classes import java_options
+from measuring import sampled
 
 # No test of ours is about how fast hypothesis gets on, and on a busy machine it gets on slowly.
 settings.register_profile("omq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,3 +32,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in LONGEST))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # within the one of pytest-trio, which wraps the test, too
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    test = getattr(getattr(item, "obj", None), "hypothesis", None)
+    if test is None:
+        return (yield)
+    with sampled(test):
+        return (yield)

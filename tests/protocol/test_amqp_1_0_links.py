@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 from amqp_1_0_helpers import Peer, condition, frame, source, target
+from measuring import untraced
 
 from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -118,6 +119,7 @@ def test_the_lowest_free_handle_is_used(peer: Peer) -> None:
     assert [peer.attach_receiver(handle, f"{handle}").handle for handle in (9, 8, 7)] == [1, 2, 4]
 
 
+@untraced()
 def test_the_links_of_a_connection_are_limited(peer: Peer) -> None:
     sessions = MOST_LINKS // MOST_HANDLES
     for channel in range(1, sessions + 1):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from amqp_1_0_helpers import Peer, condition, frame
+from measuring import untraced
 
 from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -74,6 +75,7 @@ def test_messages_of_several_frames_come_in_parts(peer: Peer) -> None:
     assert (link.credit, other.credit) == (99, 96)
 
 
+@untraced()
 def test_a_run_that_is_refused_is_read_twice_at_most(peer: Peer) -> None:
     """Not once for each of its frames: the time would grow with the square of their number."""
     seconds = []

@@ -8,6 +8,7 @@ import dmp_recordings as recorded
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from measuring import untraced
 
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import openamq
@@ -254,6 +255,7 @@ def test_a_length_that_is_only_claimed_takes_no_memory() -> None:
     assert reader.unfinished == 20
 
 
+@untraced()
 def test_a_large_envelope_in_many_small_pieces_is_linear() -> None:
     body = bytes(range(256)) * 8192
     octets = dmp_writer.for_sink([body])

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measuring import untraced
 
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties, shortstr
@@ -150,6 +151,7 @@ def test_any_head_comes_back(head: Head) -> None:
 
 
 @given(any_head)
+@untraced()
 def test_a_cut_head_is_an_error_wherever_it_is_cut(head: Head) -> None:
     octets = stored_head.encode(head)
     for cut in range(max(0, len(octets) - 400), len(octets)):

@@ -1,6 +1,6 @@
 """The sexps of Manage and Managed: what is written is read again, and malformed ones are refused."""
 
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ PLAIN: dict[object, st.SearchStrategy[object]] = {
 def built(kind: type) -> st.SearchStrategy[object]:
     """Return any values of a class."""
     given = FIELDS.get(kind, {})
-    hints = kind.__annotations__
+    hints = get_type_hints(kind)
     return st.builds(
         kind, **{name: given[name] if name in given else PLAIN[hint] for name, hint in hints.items()}
     )
