@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from measuring import untraced
 
 from omq_storage.records import Position, pack_position, topic_key, unpack_position
 from omq_storage.runs import RUN_IDS, RUN_OCTETS, Ids, ReturnedIds, Run, runs_of, united
@@ -78,7 +79,10 @@ class IdsAgainstASet(RuleBasedStateMachine):
         assert all(run.bits and run.bits.bit_length() <= RUN_IDS for run in runs)
 
 
-TestIdsAgainstASet = IdsAgainstASet.TestCase
+class TestIdsAgainstASet(IdsAgainstASet.TestCase):
+    @untraced()
+    def runTest(self) -> None:
+        super().runTest()
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), STEPS, st.integers(1, 200)), max_size=5), st.integers(0, 400))
