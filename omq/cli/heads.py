@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_octets,
         default=b"",
         metavar="KEY",
-        help="the routing key of each message; as with --dmp",
+        help="the routing key of each message; publishes as --dmp does",
     )
     parser.add_argument(
         "--property",
@@ -42,8 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_property,
         default=[],
         metavar="NAME=VALUE",
-        help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; may be repeated; as with "
-        "--dmp",
+        help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; may be repeated; "
+        "publishes as --dmp does",
     )
 
 
