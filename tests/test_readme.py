@@ -208,4 +208,4 @@ def test_the_targets_of_links_exist(document: str) -> None:
 def test_the_commands_of_the_readme_exist() -> None:
     for tool in ("tools/demo", "tools/test"):
         assert os.access(ROOT / tool, os.X_OK)
-    assert "--peers" in (ROOT / "tools" / "bench" / "command.py").read_text()
+    assert "--peers" in (ROOT / "tools" / "bench" / "arguments.py").read_text()
