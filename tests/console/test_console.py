@@ -614,12 +614,19 @@ CUT_OFF = """
         pen.font = style.font;
         return pen.measureText(each.placeholder).width > each.clientWidth - padding(style);
     });
+    const chosen = [...document.querySelectorAll("select")].filter((each) => {
+        const style = getComputedStyle(each);
+        pen.font = style.font;
+        const widest = Math.max(...[...each.options].map((option) => pen.measureText(option.text).width));
+        return widest > each.clientWidth - padding(style) - 16; // the arrow
+    });
     const wide = [...document.querySelectorAll("main, .tabs, .scroller, .panel")].filter(
         (each) => each.scrollWidth > each.clientWidth
     );
-    return [...hidden, ...wide].map((each) => each.placeholder || each.className || each.id);
+    const name = (each) => each.placeholder || each.name || each.className || each.id;
+    return [...hidden, ...chosen, ...wide].map(name);
 """
-"""The placeholders that are wider than their fields, and the parts that scroll sideways."""
+"""The placeholders and options that are wider than their fields, and the parts that scroll sideways."""
 
 
 @pytest.mark.parametrize("width", [320, 375])
@@ -634,6 +641,10 @@ def test_nothing_is_cut_off_on_a_telephone(
             page.open(origin(server), f"#/{path}")
             page.until(partial(page.all, seen), f"{path} has no {seen}")
             assert page.script(CUT_OFF) == [], path
+        page.open(origin(server))
+        page.click("button", "Declare a topic")
+        page.sees("dialog small", "Every subscriber gets every message.")
+        assert page.script(CUT_OFF) == []
         page.open(origin(server), "#/topics/other")
         for tab in ("Live", "Stored messages", "Publish", "Subscribers"):
             page.click("[role=tab]", tab)

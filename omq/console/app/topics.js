@@ -179,21 +179,21 @@ async function copy(text) {
 export function declareDialog(context, name = "") {
   open("Declare a topic", (close) => {
     const topic = h("input", { type: "text", required: true, value: name, autocomplete: "off", name: "topic" });
-    const delivery = select({ Broadcast: "Broadcast: every subscriber gets every message", Round_robin: "Queue: each message goes to one subscriber" }, { name: "delivery" });
-    const persistence = select(
-      {
-        Weak: "Weak: written before it is confirmed, on disk every few seconds",
-        Strong: "Strong: on disk before it is confirmed",
-        Async: "Async: written before it is confirmed, on disk every minute",
-        Transient: "Transient: in memory only",
-      },
-      { name: "persistence" },
-    );
+    const delivery = explained("delivery", {
+      Broadcast: ["Broadcast", "Every subscriber gets every message."],
+      Round_robin: ["Queue", "Each message goes to one subscriber."],
+    });
+    const persistence = explained("persistence", {
+      Weak: ["Weak", "Written before it is confirmed, on disk every few seconds."],
+      Strong: ["Strong", "On disk before it is confirmed."],
+      Async: ["Async", "Written before it is confirmed, on disk every minute."],
+      Transient: ["Transient", "In memory only."],
+    });
     /** @param {Event} event */
     async function declare(event) {
       event.preventDefault();
       const done = await tried(async () => {
-        await context.connected().declare(topic.value, { delivery: delivery.value, persistence: persistence.value });
+        await context.connected().declare(topic.value, { delivery: delivery.input.value, persistence: persistence.input.value });
       });
       if (!done) return;
       close();
@@ -205,12 +205,26 @@ export function declareDialog(context, name = "") {
         "form",
         { onsubmit: declare },
         field("Name", topic),
-        field("Delivery", delivery),
-        field("Persistence", persistence),
+        field("Delivery", delivery.input, delivery.hint),
+        field("Persistence", persistence.input, persistence.hint),
         h("div", { class: "buttons" }, h("button", { type: "button", onclick: close }, "Cancel"), h("button", { class: "primary" }, "Declare")),
       ),
     ];
   });
+}
+
+/**
+ * A selection of one word, and a sentence about it: one line for both would be cut off on a narrow screen.
+ *
+ * @param {string} name
+ * @param {Record<string, [string, string]>} options  the word and the sentence of each value
+ */
+function explained(name, options) {
+  const hint = h("span");
+  const show = () => setText(hint, options[input.value][1]);
+  const input = select(Object.fromEntries(Object.entries(options).map(([value, [word]]) => [value, word])), { name, onchange: show });
+  show();
+  return { input, hint };
 }
 
 /** @param {import("./store.js").TopicState} state */
