@@ -11,7 +11,7 @@ from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedBlock
 from omq_storage.lookup import LargeBlock
-from omq_storage.pieces import CHECKED_OCTETS, InBlock
+from omq_storage.pieces import CHECKED_OCTETS, InBlock, VerifiedBodies
 from omq_storage.records import BLOCKS, block_key
 
 MIB = 1 << 20
@@ -116,3 +116,16 @@ def test_damage_is_detected_before_and_after_a_message_was_opened(
     assert environment.read_piece(looked_at, MIB, 100) is None
     with pytest.raises(DamagedBlock, match="its checksum is wrong"):
         environment.open_message(1, 5)
+
+
+def test_the_newest_verified_bodies_are_remembered() -> None:
+    """The pieces of one that is not known are compared with the checksums of the whole body again."""
+    bodies, most = VerifiedBodies(), 1 << 14
+    for body in range(most):
+        bodies.add(body)
+        assert bodies.has(body)
+    assert bodies.has(0)
+    bodies.add(most)
+    assert [bodies.has(body) for body in (0, 1, most)] == [False, True, True]
+    bodies.discard(1)
+    assert not bodies.has(1)
