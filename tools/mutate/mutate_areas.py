@@ -332,7 +332,7 @@ STORAGE = Area(
         "reader.py": (*_storage("reader"), "tests/client/test_bulk.py", "tests/cli/test_store_command.py"),
         "reader_slots.py": server("scarcity"),
         "records.py": (*_storage("runs"), *server("stores_of_older_formats", "damaged_keys")),
-        "repair.py": _storage("repair", "identity"),
+        "repair.py": _storage("topology", "repair", "identity"),
         "runs.py": (*_storage("runs"), *server("stores_of_older_formats")),
         "routes.py": _storage("topology"),
         "salvage.py": _storage("salvage", "repair", "fragments"),
