@@ -4,12 +4,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import serving_stores
 from measuring import unmeasured
+from server_command import RunningServer, running_server
 
 # A test's own functions run in Spark's processes too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -42,6 +44,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason=NEEDED))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unmeasured_servers() -> Iterator[None]:
+    """Measure no coverage of the servers that Spark reads: they do what other tests measure, and each start
+    takes twice as long with the measurement.
+    """
+
+    @contextmanager
+    def started(*options: str | Path) -> Iterator[RunningServer]:
+        with ExitStack() as stack:
+            with unmeasured():
+                server = stack.enter_context(running_server(*options))
+            yield server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving_stores, "running_server", started)
+        yield
 
 
 @pytest.fixture(scope="session")
