@@ -251,7 +251,7 @@ async def test_the_sizes_of_messages_that_are_done_are_forgotten(drivers: Driver
     await quiet()
     tracemalloc.start()
     try:
-        await work(2000)
+        await work(8000)
         snapshot = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/drivers/sizes.py")])
     finally:
         tracemalloc.stop()
