@@ -14,7 +14,7 @@ class TlsEnded(TlsError):
 NO_TLS = "perhaps the port speaks no TLS: omq://"
 """The hint for the user of a client when a server ends the connection in the TLS handshake."""
 
-TLS_ONLY = "perhaps the port speaks only TLS: omqs://"
+TLS_ONLY = "perhaps the port speaks only TLS (omqs://), or only HTTP"
 """The hint for the user of a client without TLS when a server ends the connection in the handshake."""
 
 

@@ -50,7 +50,7 @@ def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
             ),
             (
                 f"omq://{address}",
-                b"closed the connection during the handshake; perhaps the port speaks only TLS",
+                b"during the handshake; perhaps the port speaks only TLS (omqs://), or only HTTP\n",
             ),
         ):
             done = omq(url, "ping")
