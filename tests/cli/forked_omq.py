@@ -141,6 +141,6 @@ def become(request: dict[str, object], streams: Sequence[int]) -> None:
 if __name__ == "__main__":
     import omq.cli.client
     import omq.cli.reference
-    import omq.cli.store  # noqa: F401  (here, and not in each command)
+    import omq.cli.store  # noqa: F401 - here, and not in each command
 
     serve(socket.socket(fileno=int(sys.argv[1])))
