@@ -11,7 +11,7 @@ from omq.config import Config
 from omq.server import open_server
 
 from .broker import Broker
-from .raw_client import Client
+from .raw_client import Client, until
 from .wire import (
     ack,
     bind,
@@ -29,6 +29,9 @@ from .wire import (
 )
 
 SIZE = 3_000_000
+
+HELD = 16 << 20
+"""More than the sockets take."""
 
 FRAME = 131_072 - 8
 
@@ -165,6 +168,97 @@ async def test_a_client_that_reads_slowly_is_not_silent(tmp_path: Path, clock: M
             await trio.to_thread.run_sync(read, client)
         finally:
             broker.close()
+
+
+@pytest.fixture
+def stopped_clock() -> MockClock:
+    """Return a clock that stands still, so that no client is stalled."""
+    return MockClock()
+
+
+def begin_transient(broker: Broker, no_ack: int, frame_max: int) -> Client:
+    """Publish a message to a transient queue, and read the first frame of its delivery on channel 1."""
+    client = broker.channel(frame_max=frame_max)
+    client.open(2)
+    client.call(declare_queue(1, "held"))
+    client.call(select_confirms(1))
+    data = bytes(HELD)
+    parts = [body(1, data[begin : begin + 4088]) for begin in range(0, HELD, 4088)]
+    client.send(publishing(1, "", "held"), header(1, HELD), *parts)
+    assert client.wait().name == "ack"
+    client.send(consume(1, "held", "t", no_ack=no_ack))
+    assert client.wait().name == "consume-ok"
+    assert client.frame() is not None, "the message begins"
+    return client
+
+
+def rest_of(client: Client) -> tuple[int, list[int]]:
+    """Read the begun message to its end. Return the octets of its body, and at how many of them a frame of
+    channel 2 came.
+    """
+    octets, others = 0, []
+    while octets < HELD:
+        frame = client.frame()
+        assert frame is not None, "the connection ended in the middle of the message"
+        if frame[2] == 2:
+            others.append(octets)
+        elif frame[0] == BODY:
+            octets += len(frame) - 8
+    return octets, others
+
+
+@pytest.mark.parametrize("frame_max", [131_072, 4096])
+@pytest.mark.parametrize("no_ack", [0, 1])
+async def test_other_channels_send_within_a_long_message_in_memory(
+    tmp_path: Path, stopped_clock: MockClock, no_ack: int, frame_max: int
+) -> None:
+    def talk(broker: Broker) -> None:
+        client = begin_transient(broker, no_ack, frame_max)
+        client.send(declare_queue(2, "", exclusive=1))
+        octets, others = rest_of(client)
+        assert octets == HELD
+        assert len(others) == 1, "the answer comes within the message"
+        left = "messages=0 consumers=1"
+        assert client.call(declare_queue(2, "held", passive=1)).told().endswith(left)
+
+    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        try:
+            await trio.to_thread.run_sync(talk, broker)
+        finally:
+            broker.close()
+
+
+@pytest.mark.parametrize("end", ["channel", "queue", "connection"])
+async def test_ends_within_a_long_message_in_memory(
+    tmp_path: Path, stopped_clock: MockClock, end: str
+) -> None:
+    """The message is completed, unless the connection ends. Without an acknowledgement it returns."""
+
+    def talk(broker: Broker) -> None:
+        client, other = begin_transient(broker, 0, 131_072), broker.channel()
+        match end:
+            case "channel":
+                client.send(close_channel(1))
+                rest_of(client)
+                assert client.wait().name == "channel.close-ok"
+            case "queue":
+                assert other.call(delete_queue(1, "held")).name == "delete-ok"
+                rest_of(client)
+                assert client.wait().name == "basic.cancel"
+                return
+            case _:
+                client.close()
+        answer = until("get-ok", lambda: other.call(get(1, "held")))
+        assert (answer.told()[:22], len(answer.body)) == ("get-ok 1 redelivered=1", HELD)
+
+    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        try:
+            await trio.to_thread.run_sync(talk, broker)
+        finally:
+            broker.close()
+        assert server.statistics().defects == 0
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:

@@ -2,11 +2,14 @@
 
 A message consists of several frames: a method, a header, and the frames of its body. No other frame of its
 channel may come between them. Between two pieces of a long body, other channels have their turns.
+A message that is in memory leaves in pieces, too: to frame all of a long one takes long if the client wants
+short frames.
 """
 
 from collections.abc import Callable
 
-from omq.drivers.seam import Channel, Unavailable
+from omq.drivers.seam import LITTLE_OCTETS, Channel, Unavailable
+from omq.protocol.amqp_0_9.frames import OVERHEAD
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.remainders import Unfinished
@@ -17,11 +20,19 @@ class Contents:
     """The messages of one channel, one after another."""
 
     def __init__(
-        self, channel: int, sender: Sender, outbox: Outbox, tell: Callable[[bytes, Unavailable], None]
+        self,
+        channel: int,
+        sender: Sender,
+        outbox: Outbox,
+        tell: Callable[[bytes, Unavailable], None],
+        frame_max: int,
     ) -> None:
         """Create the contents of a channel, none of them begun. `tell` logs that messages of a topic are
         gone.
         """
+        room = frame_max - OVERHEAD
+        self._piece = room * max(1, LITTLE_OCTETS // room)
+        """The octets of a piece of a long message in memory: one frame, or several short ones."""
         self._channel = channel
         self._sender = sender
         self._outbox = outbox
@@ -57,7 +68,7 @@ class Contents:
         try:
             sent: Unavailable | Unfinished | None
             if left is None:
-                sent = await forwarder.forward_piece(topic, channel, form, is_wanted)
+                sent = await forwarder.forward_piece(topic, channel, form, is_wanted, self._piece)
             else:
                 sent = await forwarder.go_on(topic, channel, left)
         except BaseException:
@@ -77,7 +88,9 @@ class Contents:
         self._waiting.pop(source, None)
         if self._source is not source:
             return
-        self._source = self._left = None
+        left, self._source, self._left = self._left, None, None
+        if left is not None:
+            self._sender.forwarder.drop(left)
         self._outbox.release(self._channel)
         waiting, self._waiting = self._waiting, {}
         for each in waiting:

@@ -115,7 +115,10 @@ class GetTurn:
     async def leave(self) -> None:
         """Wait until the message is sent."""
         self._sender.ready(self)
-        await self._sent.wait()
+        try:
+            await self._sent.wait()
+        finally:
+            self._contents.leave(self)
 
 
 class GetSubscriber:

@@ -515,7 +515,8 @@ class AmqpTerminal:
             self._outbox.add(method_frame(0, methods.ConnectionUpdateSecretOk()))
             return
         if isinstance(method, methods.ChannelOpen):
-            contents = Contents(number, self._sender, self._outbox, self._tell_gap)
+            frame_max = self._state.publishing.frame_max
+            contents = Contents(number, self._sender, self._outbox, self._tell_gap, frame_max)
             self._channels[number] = AmqpChannel(number, contents, self._has_changed)
         channel = self._channels.get(number)
         if channel is None:
