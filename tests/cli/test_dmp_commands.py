@@ -119,10 +119,11 @@ def test_messages_have_the_given_routing_key_and_properties(
         "--property",
         "priority=7",
     )
-    assert shell.ok("pub", source, *given, *head) == b""
-    read = ("sub", source, "--dmp", "--from", "beginning", "--count", "1", "--format", "json")
+    topic = f"properties of {source}"
+    assert shell.ok("pub", topic, *given, *head) == b""
+    read = ("sub", topic, "--dmp", "--from", "beginning", "--count", "1", "--format", "json")
     assert json.loads(shell.ok(*read)) == {
-        "topic": source,
+        "topic": topic,
         "body": "{}",
         "routing_key": "orders.new",
         "content_type": "application/json",
