@@ -187,6 +187,8 @@ async def test_a_queue_of_another_connection_is_locked_for_consumers_of_amqp_1_0
             await peer.accepted(await peer.publish(data(b"a reply"), 2))
             assert client.bodies(1) == [b"a reply"]
             client.close()
+            while "404 NOT_FOUND" not in broker.channel().said(declare_queue(1, "exclusive.own", passive=1)):
+                await trio.lowlevel.checkpoint()
             await peer.publish(data(b"too late"), 2)
             assert condition(await peer.until(Detach)) == "amqp:resource-deleted"
 
