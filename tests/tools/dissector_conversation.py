@@ -378,6 +378,7 @@ async def _speak(open_talk: Callable[[], Awaitable[_Conversation]]) -> list[byte
     await worker.say(types.Received(JOBS, 1))
     await worker.frames(types.Message)
     await worker.say(types.Received(JOBS, 2))
+    await worker.end()
 
     put = await alice.lease(types.Put(JOBS))
     get = await alice.lease(types.Get(PRICES, model.FromMessage(2)))
