@@ -272,7 +272,7 @@ class _Loop:
             outcome.wait()
         except ConnectionLost:  # of `soon`
             raise
-        except BaseException:
+        except BaseException:  # of this thread, as by Ctrl-C
             self._interrupt(task)
             raise
         return self._get(outcome)
@@ -315,7 +315,7 @@ class _Loop:
         """Wait for an outcome. If this is interrupted, cancel the task, and wait for its end."""
         try:
             outcome.wait()
-        except BaseException:
+        except BaseException:  # of this thread, as by Ctrl-C
             self._interrupt(task)
             raise
         return self._get(outcome)

@@ -194,21 +194,24 @@ def interrupt(*signal):
         raise KeyboardInterrupt
 armed = False
 signal.signal(signal.SIGALRM, interrupt)
+def interrupted(call, microseconds):
+    global armed
+    try:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
+            call()
+        finally:
+            armed = False
+    except KeyboardInterrupt:
+        armed = False
 """
 
 
 def test_interrupts_at_any_moment_leave_the_client_usable(url: str) -> None:
     text = """
 for microseconds in itertools.islice(itertools.cycle(range(20, 400)), 1500):
-    try:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
-            client.ping()
-        finally:
-            armed = False
-    except KeyboardInterrupt:
-        armed = False
+    interrupted(client.ping, microseconds)
 print(client.ping() > 0, flush=True)
 client.close()
 """
@@ -220,15 +223,7 @@ def test_interrupts_at_any_moment_of_receive_lose_no_message(url: str, topic: st
     text = f"""
 messages = client.subscribe({topic!r})
 for number, microseconds in enumerate(itertools.islice(itertools.cycle(range(2, 100)), 300)):
-    try:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
-            messages.receive()
-        finally:
-            armed = False
-    except KeyboardInterrupt:
-        armed = False
+    interrupted(messages.receive, microseconds)
     client.publish({topic!r}, b"%d" % number)
     assert messages.receive(timeout={SECONDS / 2}).body == b"%d" % number
 client.close()
