@@ -1,9 +1,8 @@
 """The group commit: one writer per sync level (docs/ARCHITECTURE.md, "A message from socket to socket").
 
 Posts that arrive during a commit wait and form the next one, or several if they are many, with those that
-soon follow (`omq.drivers.gathering`). A commit is limited in octets and in idempotent producers: each
-producer takes a lookup in the store and two records, which is far more work than a short message. Topics take
-turns, so a post waits for a few commits at most, whatever is posted to other topics.
+soon follow (`omq.drivers.gathering`). A commit takes what the queue of posts gives it
+(`omq.drivers.post_queue`).
 
 The writer assigns ids just before it writes a block: a commit that fails has used none, so ids stay
 consecutive.
@@ -12,7 +11,7 @@ consecutive.
 import logging
 import time
 import traceback
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -24,6 +23,7 @@ from omq.drivers.budget import Budget
 from omq.drivers.fragment_commits import FragmentCommits
 from omq.drivers.gathering import Gathering
 from omq.drivers.histogram import Histogram
+from omq.drivers.post_queue import POSTS_IN_TURN, PostQueue
 from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Failure
@@ -43,107 +43,20 @@ from omq_storage.fragments import Fragmented
 if TYPE_CHECKING:
     from omq_storage._codec import StoreCommit, StorePart
 
-GROUP_OCTETS = 4 << 20
-"""The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
-
-GROUP_PRODUCERS = 1024
-"""A commit with this number of idempotent producers takes no further post. One post of a sink has far fewer.
+TOPICS_IN_TURN = 64
+"""The other tasks of the server have a turn after this many topics whose blocks are made, or become available
+to subscribers.
 """
 
-GROUP_POSTS = 8192
-"""The most posts of one commit: each takes some microseconds, however short it is."""
-
-POSTS_IN_TURN = 512
-"""After this many posts that are put into a commit, the other tasks of the server have a turn."""
-
-TOPICS_IN_TURN = 64
-"""They have another one after this many topics whose blocks are made, or become available to subscribers."""
-
 TOPICS_SETTLED_IN_TURN = 512
-"""And after this many topics, or routed posts, that are settled. That is quick, and each turn wakes
-publishers.
+"""They have another one after this many topics, or routed posts, that are settled. That is quick, and each
+turn wakes publishers.
 """
 
 log = logging.getLogger("omq.writer")
 
 T = TypeVar("T")
 Failures = dict[StoredDriver, Failure]
-
-
-class CommitGroup:
-    """The posts of one commit, which is limited in octets, posts and idempotent producers."""
-
-    def __init__(self) -> None:
-        self.posts: list[Post] = []
-        self._octets = 0
-        self._producers = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a limit is reached."""
-        return (
-            self._octets >= GROUP_OCTETS
-            or self._producers >= GROUP_PRODUCERS
-            or len(self.posts) >= GROUP_POSTS
-        )
-
-    def add(self, post: Post) -> None:
-        """Add a post."""
-        self.posts.append(post)
-        self._octets += post.octets
-        self._producers += len(post.producers)
-
-
-class PostQueue:
-    """The posts that wait for a commit. Posts of one topic keep their order."""
-
-    def __init__(self) -> None:
-        # In the order of their turns. A plain dict would search for its first entry among all deleted ones.
-        self._turns: OrderedDict[StoredDriver, deque[Post]] = OrderedDict()
-        self.octets = 0
-        """Octets of the waiting posts."""
-        self.messages = 0
-        """Messages of the waiting posts."""
-
-    def __bool__(self) -> bool:
-        return bool(self._turns)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._turns.values()))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the waiting posts are enough for a whole commit."""
-        return self.octets >= GROUP_OCTETS
-
-    def has(self, driver: StoredDriver) -> bool:
-        """Return whether a post of this topic waits."""
-        return driver in self._turns
-
-    def add(self, post: Post) -> None:
-        """Queue a post behind those of its topic."""
-        self._turns.setdefault(post.driver, deque()).append(post)
-        self.octets += post.octets
-        self.messages += post.batch.count
-
-    def move_to(self, group: CommitGroup, most: int = POSTS_IN_TURN) -> bool:
-        """Move at most `most` posts to a group: one of each topic, then the next of each, and so on. Return
-        whether more can be moved.
-
-        The post that reaches a limit of the group is the last one. The next group continues with the topic
-        after it.
-        """
-        for _ in range(most):
-            if not self._turns or group.is_full:
-                return False
-            driver, posts = self._turns.popitem(last=False)
-            post = posts.popleft()
-            if posts:
-                self._turns[driver] = posts
-            self.octets -= post.octets
-            self.messages -= post.batch.count
-            group.add(post)
-        return True
 
 
 class Writer:
@@ -191,7 +104,7 @@ class Writer:
         """Return a snapshot of what waits, and of what was stored so far."""
         return WriterStatistics(
             level=self.environment.level,
-            waiting_posts=len(self._posts) + len(self.routed.posts),
+            waiting_posts=self._posts.count + len(self.routed.posts),
             waiting_octets=self._posts.octets + sum(post.held for post in self.routed.posts),
             commits=self._commits,
             commit_seconds=self._commit_seconds,
@@ -276,7 +189,7 @@ class Writer:
         """Commit the submitted posts, group after group, until cancelled."""
         while True:
             await self._wanted.wait()
-            while self.routed.posts or self._posts:
+            while self.routed.posts or self._posts.count:
                 await self._commit_next()
             self._wanted = trio.Event()
             self._idle.set()
@@ -290,18 +203,16 @@ class Writer:
         the posts of this group. Messages that were routed during an earlier commit, and posts after them, may
         both wait by now.
         """
-        if self._posts and not self.routed.posts and self._gathering.lacks(self._posts):
+        if self._posts.count and not self.routed.posts and self._gathering.lacks(self._posts):
             await self._gathering.gather(self._posts)
-        group = CommitGroup()
-        while self._posts.move_to(group):
-            await trio.lowlevel.cancel_shielded_checkpoint()
+        group = await self._posts.next_group() if self._posts.count else []
         if self.routed.posts:
-            if not group.posts:
+            if not group:
                 await self.routed.collect()
             await self._commit_routed()
-        if group.posts:
-            await self._commit(group.posts)
-        for number, driver in enumerate({post.driver: None for post in group.posts}, 1):
+        if group:
+            await self._commit(group)
+        for number, driver in enumerate({post.driver: None for post in group}, 1):
             if not number % TOPICS_SETTLED_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if not self._posts.has(driver):

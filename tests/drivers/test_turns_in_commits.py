@@ -16,16 +16,10 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
+from omq.drivers.post_queue import GROUP_OCTETS, GROUP_POSTS, GROUP_PRODUCERS, CommitGroup, PostQueue
 from omq.drivers.posts import Post
 from omq.drivers.routed import RoutedPost
-from omq.drivers.writer import (
-    GROUP_OCTETS,
-    GROUP_POSTS,
-    GROUP_PRODUCERS,
-    TOPICS_SETTLED_IN_TURN,
-    CommitGroup,
-    PostQueue,
-)
+from omq.drivers.writer import TOPICS_SETTLED_IN_TURN
 from omq.model import Delivery, Persistent, Sync, Topic
 from omq_storage import codec
 from omq_storage.batches import Bodies
@@ -119,7 +113,7 @@ def post(driver: Recipient, octets: int, producers: int) -> Post:
 
 def take_all(queue: PostQueue) -> list[list[Post]]:
     groups = []
-    while queue:
+    while queue.count:
         group = CommitGroup()
         while queue.move_to(group, 7):
             pass
@@ -152,7 +146,7 @@ def test_every_post_is_taken_once_and_those_of_a_topic_in_their_order(
         assert group
         assert sum(each.octets for each in group[:-1]) < GROUP_OCTETS
         assert sum(len(each.producers) for each in group[:-1]) < GROUP_PRODUCERS
-    assert not queue
+    assert (queue.count, queue.octets, queue.messages) == (0, 0, 0)
 
 
 def test_one_commit_takes_many_posts() -> None:

@@ -135,6 +135,7 @@ DRIVERS = Area(
         "making.py": (*_drivers("cancelled_changes", "queues"), *server("topics")),
         "overflow.py": _drivers("queue_lengths"),
         "message_expiry.py": _drivers("queue_expirations"),
+        "post_queue.py": (*_drivers("turns_in_commits"), *server("routed_posts")),
         "posts.py": _drivers("contract_of_posts", "defective_posts", "turns_in_commits"),
         "purging.py": (*amqp("probe"), *server("management")),
         "reasons.py": _drivers("reasons"),
