@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from omq.gap_reasons import LOST
 from omq.model import BlockInfo, Delivery, Persistence, Transient
 from omq_storage.blocks import Block
 
@@ -35,9 +36,6 @@ Span = tuple[StoredTopic, int, int]
 AHEAD = 15
 """The greatest number of later spans that a server is told of."""
 
-HOLE = "they were lost before they were durable"
-"""The reason of a hole: a power failure lost the messages, or the ids were never used."""
-
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -50,7 +48,7 @@ class Gap:
     @property
     def is_hole(self) -> bool:
         """Whether no reader could ever read these messages from the store, so that they are not data loss."""
-        return self.reason == HOLE
+        return self.reason == LOST
 
     def __len__(self) -> int:
         return self.last + 1 - self.first

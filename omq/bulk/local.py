@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from omq.bulk.access import HOLE, Gap, Span, StoredTopic, why_unreadable
+from omq.bulk.access import Gap, Span, StoredTopic, why_unreadable
 from omq.bulk.errors import UnknownTopic
+from omq.gap_reasons import damage, missing, too_large
 from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_persistence
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import TooLargeToHold
 from omq_storage.levels import Level
 from omq_storage.reader import opened
-from omq_storage.records import Extent, missing_ids
+from omq_storage.records import Extent
 from omq_storage.topics import TopicRecord
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class LocalStore:
                 position = end
             except TooLargeToHold as large:
                 yield from self._gaps(level, topic, position, large.message)
-                yield Gap(large.message, large.message, f"it has {large.octets} octets, too many for a block")
+                yield Gap(large.message, large.message, too_large(large.octets, "a block"))
                 position = large.message + 1
             except DamagedBlock as damaged:
                 if damaged.first > position:
@@ -86,17 +87,17 @@ class LocalStore:
                     yield from self._gaps(level, topic, position, following)
                     position = following
                 else:
-                    last = min(max(position, damaged.last or damaged.first), end - 1)
-                    yield Gap(position, last, f"the store is damaged there ({damaged.why})")
+                    last = min(max(position, damaged.last_known), end - 1)
+                    yield Gap(position, last, damage(damaged))
                     position = last + 1
 
     def _gaps(self, level: Level, topic: StoredTopic, position: int, following: int) -> Iterator[Gap]:
         """Yield the gaps from `position` to the next stored message."""
         while position < following:
             extent = self._reader.extent(level, topic.id)
-            missing, were_lost = missing_ids(extent, self._record_of(topic).lost, position, following)
-            yield Gap(position, missing.stop - 1, HOLE if were_lost else "they are no longer kept")
-            position = missing.stop
+            ids, reason = missing(extent, self._record_of(topic).lost, position, following)
+            yield Gap(position, ids.stop - 1, reason)
+            position = ids.stop
 
     def _level_of(self, topic: StoredTopic) -> Level:
         return _level(self._record_of(topic))

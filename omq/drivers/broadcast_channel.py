@@ -29,15 +29,13 @@ from omq.drivers.seam import (
 )
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics
+from omq.gap_reasons import TOO_SLOW
 from omq_storage.blocks import Block
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 
 TAKE_OCTETS = 256 << 10
 """The octets that a live channel returns at once. Then the connection's other subscriptions have their turn.
 """
-
-TOO_SLOW = "the subscriber was too slow"
-"""The reason why messages are gone that were only in memory, or on the spool."""
 
 
 class CursorDriver(Driver):

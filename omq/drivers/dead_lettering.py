@@ -9,6 +9,7 @@ from omq.drivers.driver import InitialState
 from omq.drivers.seam import Unavailable
 from omq.drivers.spilling import SpillingDriver
 from omq.drivers.unsettled import number_of, ranges
+from omq.gap_reasons import damage, too_large
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock
@@ -87,12 +88,10 @@ class DeadLetteringDriver(SpillingDriver):
         try:
             return await self._block_of(message)
         except DamagedBlock as damaged:
-            self._report(Unavailable(message, message, f"the store is damaged there ({damaged.why})"))
+            self._report(Unavailable(message, message, damage(damaged)))
             return None
         except LargeBlock as large:  # from before the queue had a dead letter exchange
-            self._report(
-                Unavailable(message, message, f"it has {large.octets} octets, too many for a dead letter")
-            )
+            self._report(Unavailable(message, message, too_large(large.octets, "a dead letter")))
             return None
 
     async def peek(self, message: int) -> Block | None:

@@ -3,6 +3,7 @@
 from omq.drivers.driver import Driver
 from omq.drivers.seam import LITTLE_OCTETS, MessageTruncated, Piece
 from omq.drivers.stored_reads import READ_OCTETS
+from omq.gap_reasons import ONE_NOT_KEPT, damage
 from omq_storage.errors import DamagedBlock
 from omq_storage.pieces import LargeMessage
 
@@ -44,7 +45,7 @@ class Pieces:
             try:
                 found = await driver.read_piece(looked_at, self.begin, self._held or LITTLE_OCTETS)
             except DamagedBlock as damaged:
-                raise _torn(damaged) from damaged
+                raise MessageTruncated(damage(damaged)) from damaged
             if found is not None:
                 return Piece(
                     looked_at.topic,
@@ -63,16 +64,12 @@ class Pieces:
         try:
             found = await self._driver.look_at(self.message)
         except DamagedBlock as damaged:
-            raise _torn(damaged) from damaged
+            raise MessageTruncated(damage(damaged)) from damaged
         if found is None:
-            raise MessageTruncated("it is no longer kept")
+            raise MessageTruncated(ONE_NOT_KEPT)
         return found
 
     def give_back(self) -> None:
         """Free the memory of the last piece."""
         self._driver.resources.memory.replayed.give(self._held)
         self._held = 0
-
-
-def _torn(damaged: DamagedBlock) -> MessageTruncated:
-    return MessageTruncated(f"the store is damaged there ({damaged.why})")

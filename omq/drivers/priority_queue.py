@@ -14,6 +14,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Unavailable
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.drivers.unsettled import number_of
+from omq.gap_reasons import damage
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, ReturnedIds, Run
@@ -313,11 +314,10 @@ class PriorityQueueDriver(QueueDriver):
             try:
                 stored = await self.read(message, READ_OCTETS)
             except DamagedBlock as damaged:
-                last = damaged.first if damaged.last is None else damaged.last
-                last = max(message, min(last, known - 1))
+                last = max(message, min(damaged.last_known, known - 1))
                 first = max(message, self._cursor)  # those below it are reported when they are dealt
                 if first <= last:
-                    self._report(Unavailable(first, last, f"the store is damaged there ({damaged.why})"))
+                    self._report(Unavailable(first, last, damage(damaged)))
                 message = last + 1
                 continue
             except StoreError:

@@ -15,6 +15,7 @@ from omq.drivers.driver import InitialState
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.seam import Unavailable
 from omq.drivers.stored_reads import READ_OCTETS
+from omq.gap_reasons import ONE_NOT_KEPT, damage
 from omq.logs import LogThrottle, quoted
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
@@ -144,12 +145,12 @@ class RoundRobinDriver(CompetingDriver):
             self._set_aside()
             return False
         block: Block | Fragmented | None = None
-        damage: str | None = None
+        is_damaged = False
         try:
             block = await self._find(message)
         except DamagedBlock as damaged:
-            damage = f"the store is damaged there ({damaged.why})"
-            self._report(Unavailable(message, message, damage))
+            is_damaged = True
+            self._report(Unavailable(message, message, damage(damaged)))
         takers = self._takers(message) if taker is None else [taker]
         if not takers or not self._returned or self._returned.lowest != message:
             return False  # the state changed during the read: try again
@@ -163,8 +164,8 @@ class RoundRobinDriver(CompetingDriver):
             if taker is None:
                 self._turn_after(takers[0])
             return True
-        if damage is None:
-            self._report(Unavailable(message, message, "it is no longer kept"))
+        if not is_damaged:
+            self._report(Unavailable(message, message, ONE_NOT_KEPT))
         for channel in self._selective:
             channel.forget(range(message, message + 1))
         return False
@@ -188,9 +189,9 @@ class RoundRobinDriver(CompetingDriver):
         except DamagedBlock as damaged:
             if self._cursor != cursor:
                 return False
-            last = damaged.first if damaged.last is None else damaged.last
-            last = min(last, known - 1)  # a damaged key may contain an id that was never assigned
-            self._report(Unavailable(self._cursor, last, f"the store is damaged there ({damaged.why})"))
+            # A damaged key may contain an id that was never assigned.
+            last = min(damaged.last_known, known - 1)
+            self._report(Unavailable(self._cursor, last, damage(damaged)))
             self._advance(max(self._cursor, last) + 1)
             return False
         if self._cursor != cursor:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from omq.drivers.seam import LITTLE_OCTETS, Unavailable
 from omq.drivers.spool import Spool
 from omq.drivers.spoolable import SpoolExtent
+from omq.gap_reasons import damage
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock
 from omq_storage.lookup import LargeBlock, VerifiedBlock
@@ -106,7 +107,7 @@ class Spooled:
         try:
             return [await self._spool.read(extent)]
         except DamagedBlock as damaged:
-            return Unavailable(position, extent.next - 1, f"the store is damaged there ({damaged.why})")
+            return Unavailable(position, extent.next - 1, damage(damaged))
 
     async def look_at(self, message: int) -> LargeMessage | None:
         """Verify a message for reading piece by piece; None when it is gone. Raises DamagedBlock."""

@@ -6,11 +6,12 @@ import weakref
 from collections.abc import Collection, Sequence
 from itertools import chain
 
-from omq.drivers.broadcast_channel import TOO_SLOW, BroadcastChannel, CursorDriver
+from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
 from omq.drivers.driver import InitialState
 from omq.drivers.seam import Unavailable
 from omq.drivers.spoolable import SpoolExtent, StallWatch
 from omq.drivers.spooled import Spooled
+from omq.gap_reasons import TOO_SLOW
 from omq_storage.blocks import Block
 from omq_storage.lookup import VerifiedBlock
 from omq_storage.pieces import LargeMessage

@@ -9,6 +9,7 @@ import trio
 
 from omq.drivers.seam import Unavailable
 from omq.drivers.writer import Writer
+from omq.gap_reasons import damage, missing
 from omq.logs import LogThrottle
 from omq.model import Topic
 from omq.threads import in_thread
@@ -16,7 +17,6 @@ from omq_storage.environment import BlockRecord, Environment, Extent
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 from omq_storage.pieces import LargeMessage
-from omq_storage.records import missing_ids
 
 T = TypeVar("T")
 
@@ -89,10 +89,7 @@ class StoredReads(ABC):
             kept = blocks[0].block.first if blocks else known
         except DamagedBlock as damaged:
             if damaged.first <= position:
-                last = damaged.first if damaged.last is None else damaged.last
-                return Unavailable(
-                    position, min(last, known - 1), f"the store is damaged there ({damaged.why})"
-                )
+                return Unavailable(position, min(damaged.last_known, known - 1), damage(damaged))
             blocks = []
             kept = min(damaged.first, known)  # a damaged key may contain an id that was never assigned
         except LargeBlock as large:
@@ -102,9 +99,8 @@ class StoredReads(ABC):
             kept = min(large.message.first, known)
         if kept <= position:
             return blocks
-        missing, were_lost = missing_ids(self.extent, self.lost, position, kept)
-        why = "they were lost before they were durable" if were_lost else "they are no longer kept"
-        return Unavailable(position, missing.stop - 1, why)
+        ids, reason = missing(self.extent, self.lost, position, kept)
+        return Unavailable(position, ids.stop - 1, reason)
 
     async def look_at(self, message: int) -> LargeMessage | None:
         """Verify a stored message for reading piece by piece; None when it is not stored any more.

@@ -65,3 +65,8 @@ class DamagedBlock(StoreError):
         self.first = first
         self.last = last
         self.why = why
+
+    @property
+    def last_known(self) -> int:
+        """The last id that is known to be in the block."""
+        return self.first if self.last is None else self.last

@@ -21,6 +21,7 @@ from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.seam import Unavailable
 from omq.drivers.signal import Signal
 from omq.drivers.stored_reads import READ_OCTETS
+from omq.gap_reasons import ONE_NOT_KEPT, damage, too_large
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
 from omq.protocol.omq.sentences import gone, sentence
@@ -266,7 +267,7 @@ class Fetches:
         try:
             beginning = packed_beginning(message)
         except TooLargeToHold:
-            why = f"it has {message.size} octets, too many for a block"
+            why = too_large(message.size, "a block")
             await self._send([_error(command, gone(message.first, message.first, why))])
             return message.next
         octets = len(beginning) + message.size + len(message.own_head)
@@ -289,9 +290,9 @@ class Fetches:
                 break
             try:
                 piece = await large.topic.read_piece(looked_at, sent, READ_OCTETS)
-                why = "it is no longer kept"
+                why = ONE_NOT_KEPT
             except DamagedBlock as damaged:
-                piece, why = None, f"the store is damaged there ({damaged.why})"
+                piece, why = None, damage(damaged)
             except StoreError as problem:
                 piece, why = None, for_clients(problem).text
             if piece is None:
