@@ -148,6 +148,16 @@ class TopicInfo(Struct, frozen=True):
     last: int
     subscribers: int
 
+    @property
+    def next(self) -> int:
+        """The id of the next message."""
+        return self.last + 1
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest message that is kept; `next` if none is."""
+        return self.first if self.messages else self.next
+
 
 class BlockInfo(Struct, frozen=True):
     """One record of the Blocks frame."""
@@ -158,6 +168,11 @@ class BlockInfo(Struct, frozen=True):
     """Microseconds since the epoch, of the first message."""
     bytes: int
     """Octets of the stored value: the payload of its Block frame."""
+
+    @property
+    def next(self) -> int:
+        """The id after that of the last message."""
+        return self.first + self.count
 
 
 def check_topic(name: bytes) -> str | None:

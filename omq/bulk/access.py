@@ -46,12 +46,17 @@ class Gap:
     reason: str
 
     @property
+    def next(self) -> int:
+        """The id after that of the last one."""
+        return self.last + 1
+
+    @property
     def is_hole(self) -> bool:
         """Whether no reader could ever read these messages from the store, so that they are not data loss."""
         return self.reason == LOST
 
     def __len__(self) -> int:
-        return self.last + 1 - self.first
+        return self.next - self.first
 
 
 class Access(AbstractContextManager["Access"], Protocol):

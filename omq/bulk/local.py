@@ -48,10 +48,9 @@ class LocalStore:
     def _topic(self, record: TopicRecord, name: str) -> StoredTopic:
         problem = why_unreadable(Delivery(record.delivery), read_stored_persistence(record.persistence))
         extent = Extent() if problem else self._reader.extent(_level(record), record.id)
-        next_id = max(1, extent.next, record.resume)
-        first = extent.first if extent.messages else next_id
+        next_id = record.next_id(extent)
         self._records[record.id] = record
-        return StoredTopic(record.id, name, first, next_id, extent.bytes, problem)
+        return StoredTopic(record.id, name, extent.oldest(next_id), next_id, extent.bytes, problem)
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
         found = self._reader.blocks(self._level_of(topic), topic.id, message, 1)

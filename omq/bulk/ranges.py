@@ -138,7 +138,7 @@ def first_since(access: Access, topic: StoredTopic, time: int, *, begins: bool) 
         search.found(access.block_at(topic, search.middle, search.high))
     if search.before is None:
         return search.high
-    first, behind = search.before.first, search.before.first + search.before.count
+    first, behind = search.before.first, search.before.next
     # Read the Fetch to its end: unread frames would precede the next answer.
     use = partial(_first_since, time=time)
     for after, end in _made(access.fetch(topic, max(first, topic.first), behind, use)):
@@ -235,5 +235,4 @@ def _nearest_edge(access: Access, part: Range, message: int) -> int:
     block = access.block_at(part.topic, message, part.end)
     if block is None or block.first > message:
         return message  # it is in a gap
-    end = block.first + block.count
-    return block.first if message - block.first <= end - message else end
+    return block.first if message - block.first <= block.next - message else block.next

@@ -133,8 +133,7 @@ class RemoteServer:
             except UnicodeDecodeError:
                 continue
             problem = why_unreadable(info.delivery, info.persistence)
-            first = info.first if info.messages else info.last + 1
-            found[name] = StoredTopic(info.id, name, max(1, first), info.last + 1, info.bytes, problem)
+            found[name] = StoredTopic(info.id, name, max(1, info.oldest), info.next, info.bytes, problem)
         return found
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
@@ -160,7 +159,7 @@ class RemoteServer:
                 for found in self.connected().fetch(topic, position, end, ahead):
                     failures = 0
                     if isinstance(found, Gap):
-                        position = found.last + 1
+                        position = found.next
                         yield found
                     else:
                         messages = range(position, min(end, found.next))

@@ -15,8 +15,8 @@ async def replay_since(client: Client, name: bytes, info: TopicInfo | None, time
     """
     if info is None:
         return FromBeginning()
-    first = info.first if info.messages else info.last + 1
-    search = TimeSearch[BlockInfo](first, info.last + 1, time)
+    first = info.oldest
+    search = TimeSearch[BlockInfo](first, info.next, time)
     while search.is_open:
         search.found(await _block_at(client, name, search.middle, search.high))
     high = search.high

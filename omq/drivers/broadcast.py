@@ -50,7 +50,7 @@ class BroadcastDriver(SpoolingDriver):
                 return self.next_id
             case FromBeginning():
                 self._refuse_transient()
-                kept = self.extent.first if self.extent.messages else self.next_id
+                kept = self.extent.oldest(self.next_id)
                 # A loss directly before the stored messages is reported, too.
                 return self.lost.start if kept == self.lost.stop else kept
             case FromMessage(first):

@@ -48,7 +48,7 @@ class CompetingDriver(Driver):
         super().__init__(opening)
         position = opening.position
         if position is None:
-            position = Position(self.extent.first if self.extent.messages else self.next_id, ())
+            position = Position(self.extent.oldest(self.next_id), ())
         self.saved_position = opening.position
         self.deleted_below = 0
         """The id up to which housekeeping has deleted messages that are done."""

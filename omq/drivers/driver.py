@@ -535,7 +535,7 @@ class Driver(StoredReads):
         """Return messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""
         last = self.next_id - 1
         if self.is_persistent:
-            first = self.extent.first if self.extent.messages else self.next_id
+            first = self.extent.oldest(self.next_id)
             return self.extent.messages, self.extent.bytes, first if last else 0, last
         held = self.tail.first
         first = self.next_id if held is None else held

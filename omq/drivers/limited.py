@@ -186,7 +186,7 @@ class LimitedDriver(ExpiringDriver):
     def _first_kept(self) -> int:
         """Return an id below which there is no message."""
         if self.is_persistent:
-            return self.extent.first if self.extent.messages else self.next_id
+            return self.extent.oldest(self.next_id)
         return self.next_id if self._holdings.first is None else self._holdings.first
 
     def _measure(self, sizes: Sizes, begin: int, end: int, infos: Sequence[BlockRecord]) -> int:

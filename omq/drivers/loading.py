@@ -67,7 +67,7 @@ class TopicLoader:
                     level = LEVELS[sync]
                     self._kept[level].add(record.id)
                     extent = self._extents[level].get(record.id, Extent())
-                    next_id = max(1, extent.next, record.resume)
+                    next_id = record.next_id(extent)
                     lost = record.lost
                     if level in rolled_back and record.reserved > next_id:
                         log.warning(

@@ -15,7 +15,7 @@ async def first_since(driver: Driver, time: int) -> int:
     Raises omq_storage.errors.StoreError.
     """
     end = driver.next_id
-    search = TimeSearch[BlockRecord](driver.extent.first if driver.extent.messages else end, end, time)
+    search = TimeSearch[BlockRecord](driver.extent.oldest(end), end, time)
     while search.is_open:
         middle = search.middle
         search.found(await driver.stored_blocks(middle, search.high - middle, 1, _first))

@@ -21,7 +21,7 @@ def pass_over(part: Range, gap: Gap, meter: Meter, skip_lost: bool) -> None:
     topic = part.topic.name
     lost = f"Topic {topic!r}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
     if not (gap.is_hole or skip_lost):
-        raise LostMessages(f"{lost}. {SKIP_LOST}{going_on(part, gap.last + 1)}.", topic)
+        raise LostMessages(f"{lost}. {SKIP_LOST}{going_on(part, gap.next)}.", topic)
     meter.say(lost)
     if not gap.is_hole:
         meter.skipped += len(gap)

@@ -154,11 +154,11 @@ def _blocks(access: Access, part: Range, skip_lost: bool, meter: Meter) -> Itera
     position = part.start
     while position < part.end:
         info = access.block_at(part.topic, position, part.end)
-        until = part.end if info is None else min(part.end, info.first + info.count)
+        until = part.end if info is None else min(part.end, info.next)
         for found in list(access.fetch(part.topic, position, until, _kept)):
             if isinstance(found, Gap):
                 pass_over(part, found, meter, skip_lost)
-                position = found.last + 1
+                position = found.next
             else:
                 yield found
                 position = found[1].stop

@@ -61,6 +61,10 @@ class Extent:
         """The id after the last message that was ever stored; 0 if none was."""
         return self.last + 1 if self.messages or self.first > self.last else 0
 
+    def oldest(self, next_id: int) -> int:
+        """Return the id of the first stored message; ``next_id``, that of the next one, if there is none."""
+        return self.first if self.messages else next_id
+
     def extended(self, first: int, last: int, octets: int) -> "Extent":
         """Return the extent after a block with messages ``first`` to ``last`` is appended."""
         return Extent(

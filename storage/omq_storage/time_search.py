@@ -14,8 +14,8 @@ class TimedBlock(Protocol):
         """Id of the first message."""
 
     @property
-    def count(self) -> int:
-        """The number of its messages."""
+    def next(self) -> int:
+        """Id after that of the last message."""
 
     @property
     def time(self) -> int:
@@ -59,4 +59,4 @@ class TimeSearch(Generic[B]):
             self.high = max(self._low, min(self.high, block.first))
         else:
             self.before = block
-            self._low = block.first + block.count
+            self._low = block.next

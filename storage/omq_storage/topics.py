@@ -8,7 +8,7 @@ import msgspec
 from omq_storage.checksummed import verify, verify_and_decode, with_checksum
 from omq_storage.database import Reading, Writing
 from omq_storage.errors import StoreError
-from omq_storage.records import key_topic, topic_key
+from omq_storage.records import Extent, key_topic, topic_key
 
 TOPICS = b"topics"
 COUNTER = b"counter"
@@ -42,6 +42,10 @@ class TopicRecord:
     def lost(self) -> range:
         """The ids of the last loss, as far as they are known."""
         return range(self.lost_from, self.resume) if self.lost_from else range(0)
+
+    def next_id(self, extent: Extent) -> int:
+        """Return the id of the next message, for what is stored of the topic."""
+        return max(1, extent.next, self.resume)
 
 
 def topic_records(transaction: Reading) -> list[TopicRecord]:
