@@ -64,7 +64,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def netcat_is_missing() -> str | None:
-    """Return why the conversation cannot run on this machine; None if it can."""
+    """Return the reason why the conversation cannot run on this machine; None if it can."""
     if shutil.which("xxd") is None:
         return "xxd is not installed"
     if shutil.which("nc") is None:
@@ -101,12 +101,12 @@ def check_shell_commands(server: RunningServer, commands: Path) -> None:
 
 
 def mask(printed: str) -> str:
-    """Mask what is not the same each time: the time of a round trip, and how many octets messages take in the
-    store, which depends on whether they were merged into one block meanwhile.
+    """Mask the figures that are not the same each time: the time of a round trip, and the octets that
+    messages take in the store, which depend on whether they were merged into one block meanwhile.
     """
     printed, times = re.subn(r"^\d+\.\d{3} ms$", "N ms", printed, flags=re.MULTILINE)
     printed, octets = re.subn(
-        r"(?<=strong              3)   [ \d]{3}\d(?=      1     3 )", " OCTETS", printed
+        r"(?<=strong              3)    [ \d]{3}\d(?=      1     3 )", " OCTETS", printed
     )
     assert (times, octets) == (1, 1)
     return printed
@@ -140,7 +140,7 @@ async def repeat_by_hand(port: int) -> None:
 
 
 async def write_capture(port: int, path: Path) -> None:
-    """Return what passes in these conversations, recorded by a relay."""
+    """Write a capture of these conversations, recorded by a relay."""
     async with relaying(port) as relay:
         await repeat_by_hand(relay.port)
     write(path, packets(relay.said))

@@ -1,4 +1,4 @@
-"""The requests of the command Manage: what a client may list and change of queues, exchanges and bindings.
+"""The requests of the command Manage, with which a client lists and changes queues, exchanges and bindings.
 
 The rights are those of `omq.access.topology`. To declare or delete an exchange takes the right to declare or
 delete its name; to bind, the rights to publish to the destination and to subscribe to the source; to purge
@@ -57,7 +57,7 @@ class Management:
         self._exchanges = exchanges
 
     async def perform(self, request: management.Request) -> management.Answer:
-        """Do what is requested. Raises Refused."""
+        """Perform the request and return its answer. Raises Refused."""
         match request:
             case management.ListQueues(first):
                 return management.Queues(await self._queues(_index(first)))
@@ -177,7 +177,7 @@ class Management:
         self._session.check(right, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
         check_user(driver.lifetime, self._session.owner)
         if not isinstance(driver, QueueDriver):
             raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
@@ -213,7 +213,7 @@ class Management:
         self._session.check(Right.PUBLISH, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
         check_user(driver.lifetime, self._session.owner)
         return driver
 

@@ -304,7 +304,7 @@ class Topology:
         Refused.
         """
         if name != REPLIES and self._catalogue.lookup(name) is None:
-            raise Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
         return QueueState(name, messages=0, consumers=1)
 
     def find_queue(self, name: bytes) -> QueueState:
@@ -342,7 +342,7 @@ class Topology:
         """Return the topic with this name, unless it belongs to another connection. Raises Refused."""
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
         check_user(driver.lifetime, self._owner)
         return driver
 

@@ -237,7 +237,7 @@ the published octets.""",
         "file before, on disk within seconds (default); async: on disk within a minute",
     )
 
-    topics = command("topics", "list the topics: types, messages, bytes, first and last id, subscribers")
+    topics = command("topics", "list the topics: types, messages, octets, first and last id, subscribers")
     topics.add_argument(
         "--format", choices=("table", "json"), default="table", help="json: one object per line"
     )

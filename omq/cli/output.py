@@ -22,7 +22,7 @@ FORMATS = ("lines", "raw", "json")
 
 
 class CommandFailed(OmqError):
-    """A command cannot do what it was asked to. The user sees the message, which is one sentence."""
+    """A command cannot do its work. The user sees the message, which is one sentence."""
 
 
 def formatted(form: str, topic: bytes, run: MessageRun) -> bytes:
@@ -76,7 +76,7 @@ def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
 
 def table(infos: list[TopicInfo]) -> str:
     """Format topics as a table with a heading."""
-    head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS")
+    head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "OCTETS", "FIRST", "LAST", "SUBSCRIBERS")
     rows = [head] + [
         (
             shown(info.topic),
@@ -120,7 +120,7 @@ def json_topics(infos: list[TopicInfo]) -> str:
             "delivery": delivery_name(info.delivery),
             "persistence": persistence_name(info.persistence),
             "messages": info.messages,
-            "bytes": info.bytes,
+            "octets": info.bytes,
             "first": info.first,
             "last": info.last,
             "subscribers": info.subscribers,

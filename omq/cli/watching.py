@@ -28,6 +28,9 @@ SORTS = ("in", "out", "behind", "ready", "octets", "name")
 MIN_NAME = 12
 """The least number of characters of a name that fit into a narrow terminal."""
 
+_WITH_UNITS = {name: f"{name}_ms" for name in ("age", "stalled", "uptime")}
+"""The names in JSON of fields whose names in the protocol have no unit."""
+
 MOST_WARNINGS = 3
 """The number of the last warnings that `omq top` shows."""
 
@@ -246,7 +249,7 @@ def _json_round(round: Round, rates: TopicRates) -> str:
         for id, numbers in round.topics.items()
     ]
     record = {
-        "time": round.time_us / 1_000_000,
+        "time_us": round.time_us,
         "server": None if round.server is None else _jsonable_fields(round.server),
         "warnings": [_jsonable_fields(line) for line in round.lines],
         "topics": topics,
@@ -354,7 +357,8 @@ def _json(record: msgspec.Struct) -> str:
 
 
 def _jsonable_fields(record: msgspec.Struct) -> Mapping[str, object]:
-    return {name: _jsonable(value) for name, value in msgspec.structs.asdict(record).items()}
+    fields = msgspec.structs.asdict(record)
+    return {_WITH_UNITS.get(name, name): _jsonable(value) for name, value in fields.items()}
 
 
 def _jsonable(value: object) -> object:

@@ -112,7 +112,7 @@ class ExchangeRegistry:
             raise TopicIsReplaced
         return driver
 
-    # -- what there is -------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------
 
     def declared(self) -> list[Exchange]:
         """Return all exchanges except the default one, the predeclared ones first."""
@@ -397,7 +397,7 @@ def _unbind(record: BindingRecord, store: StoreCatalogue) -> None:
 
 
 def _missing_queue(name: bytes) -> Refused:
-    return Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+    return Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
 
 
 def _check_is_not_default(name: bytes) -> None:

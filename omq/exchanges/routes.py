@@ -212,4 +212,4 @@ def headers_of_head(head: bytes) -> Headers:
 
 def missing_exchange(name: bytes) -> Refused:
     """Return the error for an exchange that is not declared."""
-    return Refused(Reason.NOT_FOUND, f"no exchange {quoted(name)}")
+    return Refused(Reason.NOT_FOUND, f"there is no exchange {quoted(name)}")

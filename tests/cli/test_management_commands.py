@@ -114,11 +114,11 @@ def test_exchanges_and_bindings(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("command", "status", "sentence"),
     [
-        (("queues", "purge", "none"), 1, b"no queue 'none'"),
+        (("queues", "purge", "none"), 1, b"there is no queue 'none'"),
         (("exchanges", "delete", "none"), 1, b"there is no exchange 'none'"),
         (("exchanges", "delete", "amq.topic"), 1, b"reserved prefix"),
         (("exchanges", "declare", "amq.topic", "direct"), 1, b"received 'direct' but current is 'topic'"),
-        (("bindings", "bind", "none", "none"), 1, b"no exchange 'none'"),
+        (("bindings", "bind", "none", "none"), 1, b"there is no exchange 'none'"),
         (("queues", "change", "q"), 2, b"the following arguments are required"),
         (("queues", "change", "q", "ttl_ms"), 2, b"must be OPTION=VALUE"),
         (("queues", "peek", "q", "--first", "-1"), 2, b"is no number from 0"),

@@ -47,7 +47,7 @@ def test_declare_topics_delete(shell: Shell) -> None:
     shell.ok("pub", "jobs", "four", "--confirm")
     table = shell.ok("topics").decode().splitlines()
     assert table[0].split() == [
-        "NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS"
+        "NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "OCTETS", "FIRST", "LAST", "SUBSCRIBERS"
     ]  # fmt: skip
     (row,) = [line.split() for line in table if line.startswith("jobs ")]
     assert row[2:5] == ["round-robin", "strong", "1"]
@@ -55,6 +55,7 @@ def test_declare_topics_delete(shell: Shell) -> None:
     records = [json.loads(line) for line in shell.ok("topics", "--format", "json").splitlines()]
     (record,) = [record for record in records if record["topic"] == "jobs"]
     assert (record["delivery"], record["persistence"], record["messages"]) == ("round-robin", "strong", 1)
+    assert record["octets"] == int(row[5])
     shell.ok("purge", "jobs")
     (row,) = [line.split() for line in shell.ok("topics").decode().splitlines() if line.startswith("jobs ")]
     assert row[4:] == ["0", "0", "-", "-", "0"]

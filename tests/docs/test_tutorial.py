@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(sh|text|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 
 
 class Reader:
-    """Somebody who reads the tutorial and does what it says, with two terminals."""
+    """A reader of the tutorial who follows its steps, with two terminals."""
 
     def __init__(self, folder: Path, terminals: ExitStack) -> None:
         self._folder = folder
@@ -68,8 +68,8 @@ class Reader:
         return text.replace(*(ports[::-1] if back else ports))
 
 
-def without_bytes(output: str) -> str:
-    """Remove the column BYTES of `omq topics`, which depends on when the server joined small blocks."""
+def without_octets(output: str) -> str:
+    """Remove the column OCTETS of `omq topics`, which depends on when the server joined small blocks."""
     return re.sub(r"(weak|strong)( +\d+) +\d+", r"\1\2", output)
 
 
@@ -85,7 +85,7 @@ def test_every_command_of_the_tutorial_prints_the_shown_output(tmp_path: Path) -
         for language, text in blocks:
             match language:
                 case "text":
-                    assert without_bytes(printed) == without_bytes(text)
+                    assert without_octets(printed) == without_octets(text)
                     printed = ""
                     shown += 1
                 case "python":

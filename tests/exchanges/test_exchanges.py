@@ -147,7 +147,7 @@ async def test_deleting(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     assert await exchanges.delete(b"e")
     assert not await exchanges.delete(b"e")
     assert exchanges.bindings() == []
-    with pytest.raises(Refused, match="no exchange 'e'"):
+    with pytest.raises(Refused, match="there is no exchange 'e'"):
         exchanges.route(b"e", b"k")
     for name in (b"amq.direct", b""):
         with pytest.raises(Refused) as caught:
@@ -197,9 +197,9 @@ async def test_bindings_with_the_same_arguments_in_another_order_are_one(
 async def test_binding_needs_both_ends(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     await make(drivers, b"q")
     for source, destination, reason, text in (
-        (b"none", queue(b"q"), Reason.NOT_FOUND, "no exchange 'none'"),
-        (b"amq.direct", queue(b"none"), Reason.NOT_FOUND, "no queue 'none'"),
-        (b"amq.direct", exchange(b"none"), Reason.NOT_FOUND, "no exchange 'none'"),
+        (b"none", queue(b"q"), Reason.NOT_FOUND, "there is no exchange 'none'"),
+        (b"amq.direct", queue(b"none"), Reason.NOT_FOUND, "there is no queue 'none'"),
+        (b"amq.direct", exchange(b"none"), Reason.NOT_FOUND, "there is no exchange 'none'"),
         (b"", queue(b"q"), Reason.FORBIDDEN, "default exchange"),
         (b"amq.direct", exchange(b""), Reason.FORBIDDEN, "default exchange"),
     ):

@@ -311,7 +311,7 @@ async def test_dead_letters_are_moved_back(host: InProcess, client: Client, pers
     assert await bodies(client, b"dead") == []
     async with client.subscribe("one", credit=1) as messages:
         assert (await messages.__anext__()).body == b"0"
-    assert "no queue 'none'" in await refusal(client, m.Move(b"dead", b"none", 1))
+    assert "there is no queue 'none'" in await refusal(client, m.Move(b"dead", b"none", 1))
 
 
 async def test_messages_the_new_queue_refuses_stay_in_the_old_one(host: InProcess, client: Client) -> None:
@@ -380,7 +380,7 @@ async def test_topics_that_are_no_queues_are_refused(client: Client) -> None:
         m.Move(b"news", None, 1),
     ):
         assert await refusal(client, request) == "Manage news: it is a broadcast topic, and no queue"
-    assert await refusal(client, m.Purge(b"none")) == "Manage none: no queue 'none'"
+    assert await refusal(client, m.Purge(b"none")) == "Manage none: there is no queue 'none'"
 
 
 # -- rights -------------------------------------------------------------------------------------------------
