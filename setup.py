@@ -31,7 +31,7 @@ def description() -> str:
 
 codec = Extension("omq_storage._codec", ["storage/omq_storage/_codec.pyx"], extra_compile_args=["-O3"])
 
-# What Cython writes goes to build/, so that nothing generated stands beside the sources.
+# Cython writes its C files into build/, so that the folders of the sources have no generated files.
 (made,) = cythonize([codec], build_dir="build")
 made.optional = os.environ.get("OMQ_REQUIRE_CODEC", "") in ("", "0")
 

@@ -160,7 +160,7 @@ cdef class Written:
         self.size = 0
 
     cdef uint8_t* room(self, int64_t more) except NULL:
-        """Return where to write `more` octets, which then count."""
+        """Make room for `more` octets, which then count, and return its begin."""
         cdef int64_t capacity = PyBytes_GET_SIZE(self.octets)
         cdef bytes larger
         if more > capacity - self.size:
@@ -174,11 +174,11 @@ cdef class Written:
 def deliveries(
     frames, offsets, head_offsets, head_octets, begin, end, step, channel, tag, frame_max, message, template
 ):
-    """Return the messages at these indexes as deliveries with tags from `tag` on, and how many there are.
+    """Return the messages at these indexes as deliveries with tags from `tag` on, and their number.
 
-    `template(head)` gives what precedes the body of a message with this head, where the delivery tag and the size of
-    the body are in it, and where the id of the message is, or -1: `message` is the first id.  If it gives None, the
-    deliveries end before this message.  `head_offsets` is None where no message has a head.  None for indexes or
+    `template(head)` gives the octets before the body of a message with this head, the places of the delivery tag and
+    of the size of the body in them, and that of the message's id, or -1: `message` is the first id.  If it gives
+    None, the deliveries end before this message.  `head_offsets` is None where no message has a head.  None for indexes or
     offsets that lead outside.
     """
     cdef Views views = Views(frames, offsets)

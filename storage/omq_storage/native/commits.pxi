@@ -7,7 +7,7 @@ cdef enum:
     CHECKSUM_AT = 8  # in a stored block
     SUMMED_AT = 12
     INFO = 21  # octets of an index record, without its checksum
-    EXTENT = 32  # of the record of what is stored of a topic, without its checksum
+    EXTENT = 32  # of the record of a topic's extent, without its checksum
 
 cdef int64_t MOST_OF_BLOCK = 4096  # messages, as BLOCK_MESSAGES in omq_storage/batches.py
 cdef int64_t OCTETS_OF_BLOCK = 512 << 10
@@ -115,7 +115,7 @@ cdef class StoreCommit:
             piece.next = LAST
 
     cdef int make_room(self, int64_t count) except -1:
-        """Make room for so many more topics and pieces."""
+        """Make room for N (`count`) more topics and pieces."""
         cdef int64_t capacity = max(self._piece_count + count, 2 * self._capacity)
         cdef Committing* topics
         cdef Piece* pieces
@@ -141,8 +141,8 @@ cdef class StoreCommit:
         return True
 
     def without_ids(self, int64_t begin, int64_t end):
-        """Return the driver of each topic from one place to another whose next ids are not reserved, and how many it
-        needs.
+        """Return the driver of each topic from one place to another whose next ids are not reserved, and the
+        number of ids that it needs.
         """
         cdef int64_t i
         cdef Committing* topic
@@ -186,10 +186,10 @@ cdef class StoreCommit:
         return keys
 
     def records(self, int64_t begin, int64_t end, dict extents not None):
-        """Return the records of the topics from one place to another: blocks, index, and what is stored.
+        """Return the records of the topics from one place to another: blocks, index, and extents.
 
-        `extents`: what was stored of them before, by their keys.  Return None where that is damaged, or does not
-        end before the messages: the plain code says what is wrong.
+        `extents`: their former extents, by their keys.  Return None where that is damaged, or does not
+        end before the messages: the plain code names the fault.
         """
         cdef int64_t i
         cdef Committing* topic
@@ -217,7 +217,7 @@ cdef class StoreCommit:
         return blocks, index, found
 
     def stored(self, int64_t begin, int64_t end):
-        """Take over what is stored of the topics from one place to another.  Return the driver of each topic with
+        """Take over the stored extents of the topics from one place to another.  Return the driver of each topic with
         subscribers, the first id of its messages, and its blocks: first id, count, time, and the stored value.  It
         has no blocks if it had no subscribers when the commit began.
         """
@@ -265,7 +265,7 @@ cdef class StoreCommit:
     cdef int64_t block(
         self, Committing* topic, Reading* reading, uint64_t first, int64_t left, list blocks, list index
     ) except -1:
-        """Add the records of the next block of a topic; return how many messages it has."""
+        """Add the records of the next block of a topic; return the number of its messages."""
         cdef Reading ahead = reading[0]
         cdef Reading before
         cdef int64_t count = 0, octets = 0, i
@@ -325,7 +325,7 @@ cdef class StoreCommit:
         return count
 
     cdef bint read_extent(self, Committing* topic, bytes key, bytes stored) except -1:
-        """Read what was stored of a topic; return False if the record does not fit."""
+        """Read the stored extent of a topic; return False if the record does not fit."""
         cdef const uint8_t* at
         cdef Stored* extent = &topic.extent
         if stored is None:

@@ -27,7 +27,7 @@ cdef int64_t bare_end(const uint8_t* octets, int64_t at, int64_t end) noexcept n
 
 
 cdef int64_t bare_body_end(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Return what `bare_end` does, but faster for an atom up to the closing parenthesis of the line without # or |."""
+    """Return the same as `bare_end`, but faster for an atom without # or | up to the last parenthesis of the line."""
     cdef int64_t last = end - 1
     if last > at and octets[last] == c')' and not has_mark(octets + at, last - at):
         return last

@@ -109,11 +109,11 @@ cdef uint64_t _passes = 0
 
 @cython.final
 cdef class Pass:
-    """What one pass over lines sends to connections.  Use it before anything else can happen to its topics.
+    """The octets that one pass over lines sends to connections.  Use it before anything else can happen to its topics.
 
     `routes`: the routes of topics by their names.  `allowed`: the topics to which these lines may publish, None for
-    all.  A message with more than `largest` octets is not routed.  `room`: how many octets stores may take, or a
-    little more: the message that reaches it is the last one.
+    all.  A message with more than `largest` octets is not routed.  `room`: the number of octets that stores may
+    take, or a little more: the message that reaches it is the last one.
     """
 
     cdef readonly list lanes
@@ -122,7 +122,7 @@ cdef class Pass:
     cdef readonly int64_t messages
     cdef readonly bint is_full
     cdef readonly Lane filled  # the lane that has no room, where the pass stopped
-    cdef readonly list parts  # pairs of a store, and what goes there
+    cdef readonly list parts  # pairs of a store and its part
     cdef list _stores
     cdef readonly StoreLane lacking  # the store whose messages have no room, where the pass stopped
     cdef int64_t _room
@@ -364,7 +364,7 @@ cdef class Pass:
         return 0
 
     cdef int add_part(self, uint32_t store) except -1:
-        """Add what goes to a store, unless its topics have none of the messages: the first one was too long."""
+        """Add the part of a store, unless its topics have none of the messages: the first one was too long."""
         cdef StorePart part = StorePart.__new__(StorePart)
         cdef int64_t i, topics = 0
         cdef Passing* passing
@@ -391,7 +391,7 @@ cdef class Pass:
         return 0
 
     def part(self, Py_ssize_t lane):
-        """Return what goes to a lane, to be kept when this pass is over."""
+        """Return the messages for a lane, in a form that may be kept when this pass is over."""
         if not 0 <= lane < len(self.frames):
             raise IndexError(lane)
         cdef Part part = Part.__new__(Part, self.frames[lane])
@@ -447,7 +447,7 @@ cdef class Part:
 
     @property
     def held(self):
-        """The number of octets that it keeps in memory, except for what it has in any case."""
+        """The number of octets that it keeps in memory, beyond those of an empty one."""
         return PyBytes_GET_SIZE(self.octets) + sizeof(uint32_t) * self.messages + sizeof(void*) * len(self._routes)
 
     def unsent(self, Py_ssize_t sent):

@@ -59,7 +59,7 @@ cdef class Spans:
     def take_envelopes(self, Py_ssize_t position, max_message, max_head, Py_ssize_t most, uint8_t time=8):
         """Add the envelopes from `position` on, at most about `most`. `time` is the size of a time in their tables.
 
-        Return where it stopped, and how many octets it needs from there to continue: 0 if the octets are there, but
+        Return the position of its stop, and the number of octets it needs from there on: 0 if the octets are there, but
         the plain code must parse them; -1 if it has added `most`.
         """
         cdef const uint8_t* octets = octets_of(self._data)
@@ -414,7 +414,7 @@ cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end, uint8_t 
 
 
 def properties_end(bytes data not None, Py_ssize_t position):
-    """Return the end of property flags and properties; -1 if the plain code must say what is wrong with them."""
+    """Return the end of property flags and properties; -1 if the plain code must name their fault."""
     if not 0 <= position <= PyBytes_GET_SIZE(data):
         raise ValueError(f"{position} is not within 0 to {PyBytes_GET_SIZE(data)}.")
     return after_properties(octets_of(data), position, PyBytes_GET_SIZE(data), 8)

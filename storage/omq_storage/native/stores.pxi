@@ -4,7 +4,7 @@ cdef enum:
     LAST = 0xFFFFFFFF  # ends a chain
 
 
-cdef struct Stored:  # what is stored of a topic: `omq_storage.records.Extent`
+cdef struct Stored:  # the stored extent of a topic: `omq_storage.records.Extent`
     uint64_t first
     uint64_t last
     uint64_t messages
@@ -27,7 +27,7 @@ cdef int64_t MOST_COLLECTED = 1 << 30  # octets: the places in a part have 32 bi
 
 
 cdef inline int64_t kept_octets(uint32_t length) noexcept nogil:
-    """Return what a message takes of the memory, by the length of its body."""
+    """Return the octets of memory that a message with a body of this length takes."""
     return NUMBER + <int64_t>length + <int64_t>sizeof(Kept)
 
 

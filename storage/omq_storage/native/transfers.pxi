@@ -105,7 +105,7 @@ cdef bint whole_transfer(
 
 
 cdef int64_t after_value(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Return where the value at `at` ends, which has no descriptor; -1 if there is none. Does not look into it."""
+    """Return the end of the value at `at`, which has no descriptor; -1 if there is none. Do not look into it."""
     cdef uint8_t constructor = octets[at]
     cdef uint8_t low = constructor & 15
     if constructor == 0:
@@ -288,7 +288,7 @@ def transfers(
     settled, room, around,
 ):
     """Return the messages at these indexes as transfers with delivery-ids from `delivery` on, one in a frame, up to the
-    first one of more than `room` octets with its sections; and how many there are.
+    first one of more than `room` octets with its sections; and their number.
 
     `handle` is encoded, and `message` is the first id.  `around(head)` gives form, octets before and octets after the
     body of a message with a head of another protocol.  If it gives None, the transfers end before this message.
@@ -415,8 +415,8 @@ def transfers(
 cdef int64_t fields_at(
     const uint8_t* data, int64_t at, int64_t end, uint8_t code, int64_t* after, uint32_t* count
 ) noexcept nogil:
-    """Return where the fields of the described list with this code begin, with their end and their number; -1 if there
-    is another performative, or none.
+    """Return the begin of the fields of the described list with this code, with their end and their number; -1 if
+    there is another performative, or none.
     """
     if end - at < 6 or data[at] != 0 or data[at + 1] != 0x53 or data[at + 2] != code:
         return -1
