@@ -21,7 +21,7 @@ _PATH = re.compile(r"\.(?P<name>[^.\[`]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])
 
 
 def sentence(problem: msgspec.ValidationError, kind: type, table: dict[str, object]) -> str:
-    """Return one line for what msgspec found wrong with this table, which is to become a `kind`."""
+    """Return one line about the error that msgspec found while it converted this table to a `kind`."""
     text = str(problem)
     unknown = re.match(r"Object contains unknown field `(.*?)`(?: - at `\$([^`]*)`)?$", text, re.DOTALL)
     if unknown is not None:
@@ -67,7 +67,7 @@ def _keys(declared: inspect.Type) -> list[str]:
 
 
 def _find(where: str, kind: type, table: object) -> tuple[object, str]:
-    """Return the value at a path, and what is allowed there."""
+    """Return the value at a path, and the types that are allowed there."""
     declared: inspect.Type = inspect.type_info(kind)
     value = table
     for step in _PATH.finditer(where):

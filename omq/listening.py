@@ -1,4 +1,4 @@
-"""The addresses at which a server listens, and what it speaks at each of them."""
+"""The addresses at which a server listens, and the protocols at each of them."""
 
 import errno
 from collections.abc import Iterable, Iterator
@@ -92,7 +92,7 @@ class Sockets(Struct, frozen=True):
             one.close()
 
     def spoken(self, config: Config) -> Iterator[tuple[list[trio.SocketListener], SpokenProtocols]]:
-        """Yield the listeners of each kind, and what is spoken there. The sockets must listen."""
+        """Yield the listeners of each kind, and their protocols. The sockets must listen."""
         http = config.http and not self.http
         yield _listeners(self.any), SpokenProtocols(http=http)
         yield _listeners(self.tls), SpokenProtocols(tls_only=True, http=http)

@@ -108,7 +108,7 @@ def declaration(delivery: Delivery, persistence: Persistence) -> str:
             assert_never(persistence)
 
 
-# -- where reading begins, and what topics there are --------------------------------------------------------
+# -- starts of reading, and lists of topics -----------------------------------------------------------------
 
 
 class FromBeginning(Struct, frozen=True):
@@ -176,7 +176,9 @@ class BlockInfo(Struct, frozen=True):
 
 
 def check_topic(name: bytes) -> str | None:
-    """Return why `name` cannot name a topic, or None if it can: a topic's name has 1 to 255 octets."""
+    """Return the reason why `name` cannot name a topic, or None if it can: a topic's name has 1 to 255
+    octets.
+    """
     if not name:
         return "the topic's name is empty"
     if len(name) > MAX_TOPIC_OCTETS:

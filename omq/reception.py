@@ -132,9 +132,9 @@ class Reception:
         scope: trio.CancelScope,
         spoken: SpokenProtocols,
     ) -> Awaitable[None] | None:
-        """Read the first eight octets, and return what serves the protocol that they name, in this scope;
-        None if the connection is over. What was needed to find that takes no memory while the connection is
-        served.
+        """Read the first eight octets, and return the terminal for the protocol that they name, in this
+        scope; None if the connection is over. What was needed to find that takes no memory while the
+        connection is served.
         """
         received = bytearray()
         with self._handshake() as limit:
@@ -284,7 +284,7 @@ class Reception:
             await self._refuse(transport, received)
 
     def _stranger(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
-        """Log why a connection ends before it has a terminal, and its first octets."""
+        """Log the reason why a connection ends before it has a terminal, and its first octets."""
         self.strangers += 1
         peer = transport.peer()
         if received is not None:

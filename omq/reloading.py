@@ -44,7 +44,7 @@ def need_restart(running: Config, read: Config) -> list[str]:
 
 
 def applied(running: Config, read: Config) -> Config:
-    """Return the running configuration with what the server applies of the one that was read."""
+    """Return the running configuration with those keys of `read` that a running server can apply."""
     kept = set(need_restart(running, read))
     reloaded = {key: getattr(read, key) for key in RELOADED - (kept - {"topics"})}
     return msgspec.structs.replace(running, **reloaded)

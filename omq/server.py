@@ -207,8 +207,8 @@ class Server:
 
 
 def _forbidden(terminal: Terminal, session: Session) -> str | None:
-    """Return why a connection may not have one of its subscriptions any more, after the rights of its client
-    have changed; None if it may have all.
+    """Return the reason why a connection may not have one of its subscriptions any more, after the rights of
+    its client have changed; None if it may have all.
     """
     before, now = session.renew_rights().subscribe, session.rights.subscribe
     if before == now:
@@ -227,8 +227,8 @@ def check_files(config: Config) -> None:
 
 @asynccontextmanager
 async def open_server(config: Config, passed: PassedSockets | None = None) -> AsyncIterator[Server]:
-    """Run a server within the block; at its end, stop it: confirm what is posted, flush, close the stores.
-    It listens on the sockets that are `passed`, or else at the configured addresses.
+    """Run a server within the block; at its end, stop it: confirm the posts, flush, close the stores. It
+    listens on the sockets that are `passed`, or else at the configured addresses.
 
     Raises StoreError when the store cannot be used (StoreInUse when another server has it), ListenError,
     omq.config.ConfigError when a certificate cannot be used, and omq.drivers.reasons.Refused when a
@@ -294,7 +294,7 @@ async def _open_store(
                     finally:
                         accepting.cancel()
                         server.stop()
-                        # Connections get their time to end, whatever ends the block.
+                        # Connections get their time to end, also after an exception in the block.
                         connections.cancel_scope.deadline = trio.current_time() + SHUTDOWN_SECONDS
                         connections.cancel_scope.shield = True
             finally:

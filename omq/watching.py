@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from omq.model import Delivery, Persistence
 
-# -- what Watch sends ---------------------------------------------------------------------------------------
+# -- the frames of Watch ------------------------------------------------------------------------------------
 
 
 class Began(Struct, frozen=True):
@@ -235,7 +235,7 @@ class SubscriberInfo(Struct, frozen=True):
 
 
 class Configured(Struct, frozen=True):
-    """A topic keeps what the configuration says."""
+    """A topic has the limits of the configuration."""
 
 
 class Limits(Struct, frozen=True):

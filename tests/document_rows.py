@@ -100,7 +100,9 @@ def shown(octets: bytes) -> str:
 
 
 def dmp_rows(octets: bytes) -> list[str]:
-    """Return what a DMP server sends, as the document writes it: short strings, then perhaps envelopes."""
+    """Return the octets of a DMP server as the document writes them: short strings, then perhaps
+    envelopes.
+    """
     rows: list[str] = []
     while octets:
         if octets[0]:  # no envelope in the document has 16 MiB

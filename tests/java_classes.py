@@ -47,7 +47,7 @@ def make_archive() -> None:
 
 
 def run_jobs(place: Path) -> None:
-    """Run what most tests run: a batch and a stream out of a store, into files."""
+    """Run the queries of most tests: a batch and a stream out of a store, into files."""
     from made_stores import Topic, make_store
 
     from omq.spark import local_session

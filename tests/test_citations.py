@@ -49,7 +49,9 @@ def words(text: str) -> str:
 
 
 def unlisted(text: str) -> list[str]:
-    """Return what a text cites that is neither in the list of references nor a document that exists."""
+    """Return the citations of a text that are neither in the list of references nor a document that
+    exists.
+    """
     found = [source for source in SOURCE.findall(text) if not KNOWN.match(source)]
     text = words(text)
     found += [rfc for rfc in re.findall(r"\bRFC [0-9]+\b", text) if rfc not in LISTED]

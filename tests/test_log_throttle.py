@@ -22,7 +22,9 @@ class Flood:
         self.throttle = LogThrottle(log, logging.INFO, "lines that were added")
 
     def add(self, count: int) -> list[str]:
-        """Return what is written when so many lines come at once: their numbers, and what else is said."""
+        """Return the log when N (`count`) lines come at once: their numbers, and the lines of the
+        throttle.
+        """
         for _ in range(count):
             self._added += 1
             self.throttle.add(str(self._added))

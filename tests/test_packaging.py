@@ -144,7 +144,7 @@ def install(environment: Path, *what: str | Path) -> None:
 
 
 def check_installed(environment: Path, codec: str, tmp_path: Path) -> None:
-    """Run what the README shows, with the installed commands on an empty store."""
+    """Run the examples of the README with the installed commands on an empty store."""
     command = str(environment / "omq-server")
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store", command=command) as server:
         check_shell_commands(server, environment)

@@ -38,7 +38,7 @@ def is_own(value: ast.expr) -> bool:
 
 
 def reaches(source: str) -> Iterator[tuple[int, str]]:
-    """Yield where a module uses a private name of something else: the line, and the name."""
+    """Yield the line and the name of each use of a private name of another object."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(value, name) if is_private(name) and not is_own(value):

@@ -105,7 +105,7 @@ class Connections:
         return self._open[name]
 
     def keep_leases(self, wanted: tuple[Octet, ...], received: bytes) -> None:
-        """Remember what came in the places that are written `L1`, and the like."""
+        """Remember the octets in the places that are written `L1`, and the like."""
         for octet, got in zip(wanted, received, strict=True):
             if isinstance(octet, str):
                 name = octet.replace("L", "LEASE").encode()

@@ -1,7 +1,8 @@
 """Plain technical English: no archaic words, and docstrings of functions that begin with a verb.
 
-A docstring of a function says in the imperative what the function does: "Return the …", "Count …". That of a
-property, a class or an attribute may be a noun, but no clause for one: "The number of …", not "How many …".
+A docstring of a function says in the imperative what the function does: "Return the …", "Count …". Its object
+is a noun: "Return the remaining messages", not "Return what is left". A docstring of a property, a class or
+an attribute may be a noun, but no clause for one: "The number of …", not "How many …".
 """
 
 import ast
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 from tracked import ROOT, tracked
 
-FORBIDDEN = re.compile(r"\b(?:whoever|anew|so\s+many\s+(?:octets|messages))\b", re.IGNORECASE)
-"""Say "a client that", "again", and "N octets" or "N messages"."""
+FORBIDDEN = re.compile(
+    r"\b(?:whoever|anew|so\s+many\s+(?:octets|messages)|of\s+(?:its|their)\s+own\s+accord)\b", re.IGNORECASE
+)
+"""Say "a client that", "again", "N octets" or "N messages", and name the cause of a thing."""
 
 PLACES = ("omq", "storage", "docs", "tests", "README.md")
 
@@ -38,6 +41,21 @@ CLAUSE = re.compile(
     re.VERBOSE,
 )
 """A docstring or a comment that begins with a clause in the place of a noun, or of "if"."""
+
+OBJECT = re.compile(
+    r"""
+    \"{3}([A-Z][a-z]+[ ](?:
+        (?:(?:about|after|at|back|before|by|for|from|in|of|on|to|until|up|with)[ ])?
+        (?:
+            how|what|whatever|whichever|whoever|so[ ](?:much|many|often|long)\b(?![ ]that)
+            |as[ ](?:much|many)[ ](?:as|of)
+        )
+        | (?<=Return[ ])(?:when|where|which|who|whose|why)
+    ))\b
+    """,
+    re.VERBOSE,
+)
+"""A docstring that begins with a verb, and has a clause for its object."""
 
 VERB = re.compile(r"[A-Z][a-z]+\b(?<![^s]s)")
 """A capitalised word that is not in the third person, as "Returns" would be."""
@@ -91,6 +109,13 @@ def clauses(source: str) -> Iterator[tuple[int, str]]:
         before = line
 
 
+def objects(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the first words of each docstring that has a clause for its object, with its line."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if match := OBJECT.match(line.lstrip()):
+            yield number, match[1]
+
+
 def test_no_text_has_a_forbidden_word() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {word}"
@@ -119,7 +144,19 @@ def test_no_docstring_or_comment_begins_with_a_clause_for_a_noun() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("word", ["Whoever", "anew", "so many octets", "so many\n    messages"])
+def test_no_docstring_has_a_clause_for_its_object() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {words}"
+        for file in tracked(".py", ".pyx", ".pxi")
+        for line, words in objects(file.read_text())
+        if file != Path(__file__)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "word", ["Whoever", "anew", "so many octets", "so many\n    messages", "of their\nown accord"]
+)
 def test_a_forbidden_word_is_found(word: str) -> None:
     assert list(forbidden(f"first\nsecond {word}.")) == [(2, word)]
     assert list(forbidden(f"x{word}")) == []
@@ -156,3 +193,22 @@ def test_a_docstring_without_a_verb_is_found(opening: str, found: list[tuple[int
 )
 def test_a_clause_for_a_noun_is_found(source: str, found: list[tuple[int, str]]) -> None:
     assert list(clauses(source)) == found
+
+
+@pytest.mark.parametrize(
+    ("docstring", "found"),
+    [
+        ("Send what the socket takes.", [(1, "Send what")]),
+        ("Put back what was taken.", [(1, "Put back what")]),
+        ("Return why it is closed.", [(1, "Return why")]),
+        ("Wait until so many came.", [(1, "Wait until so many")]),
+        ("Take as many as there is room for.", [(1, "Take as many as")]),
+        ("Send as many octets as the socket accepts.", []),
+        ("Return the reason why it is closed.", []),
+        ("Return whether it is closed.", []),
+        ("Connections whose client is not known.", []),
+        ("None where it is not known.", []),
+    ],
+)
+def test_a_clause_for_an_object_is_found(docstring: str, found: list[tuple[int, str]]) -> None:
+    assert list(objects(f'"""{docstring}"""')) == found

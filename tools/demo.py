@@ -221,7 +221,7 @@ def main() -> int:
     arguments = parser().parse_args()
     if arguments.rows is not None and arguments.rows < 1:
         parser().error("--rows: at least one row is needed")
-    # A lost connection is part of the story, and what matters is counted and compared.
+    # The demonstration causes lost connections on purpose, and counts and compares their messages.
     logging.getLogger("omq.client").setLevel(logging.ERROR)
     clock = Clock()
     try:

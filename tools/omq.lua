@@ -1853,7 +1853,7 @@ local function new_conversation(pinfo)
     }
 end
 
-local function begins_anew(tvb)
+local function begins_again(tvb)
     local octets = tvb:len() >= 8 and tvb:raw(0, 8)
     return octets == VERSION_ONE or octets == DMP_HEADER
 end
@@ -1872,7 +1872,7 @@ local function conversation_of(tvb, pinfo)
         key = one < other and one .. " " .. other or other .. " " .. one
         local known = conversations[key]
         local to_server = known and known.server_port == pinfo.dst_port
-        if to_server and not known.client.pending and begins_anew(tvb) then
+        if to_server and not known.client.pending and begins_again(tvb) then
             conversations[key] = nil
         end
     end

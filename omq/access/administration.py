@@ -1,4 +1,4 @@
-"""The operations that watch and control a server: what a client with the rights to that may ask for.
+"""The operations that watch and control a server: for clients with the rights to do so.
 
 The statistics of a topic take the right `watch` to it; to purge it and to change its retention, the right
 `administer`. What concerns the server takes these rights to all topics: see `Session.check_server`.
@@ -94,8 +94,8 @@ class Administration:
         return int(self._administered.disconnect(connection, self._session.name))
 
     async def purge(self, name: bytes) -> int:
-        """Delete the messages of a topic: of a round-robin topic those that no subscriber has. Return how
-        many there were. Raises Refused.
+        """Delete the messages of a topic: of a round-robin topic those that no subscriber has. Return their
+        number. Raises Refused.
         """
         self._session.check(Right.ADMINISTER, name)
         return await purge(self._find(name))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class StoredMessages(Protocol):
-    """The stored messages of one topic: what `Archive.find` gives of its driver."""
+    """The stored messages of one topic: the part of its driver that `Archive.find` returns."""
 
     topic: Topic
     next_id: int

@@ -31,8 +31,8 @@ PAUSE_SECONDS = 1.0
 """The number of seconds after a wrong secret in which no other secret from the same address is checked."""
 
 IPV4_NETWORK_BITS, IPV6_ADDRESS_BITS, IPV6_NETWORK_BITS = 24, 64, 48
-"""The prefix lengths of what counts as one network, and of what counts as one IPv6 address. They are what a
-provider usually assigns to one site, and to one customer or link.
+"""The prefix lengths of an address range that counts as one network, and of one that counts as one IPv6
+address. They are what a provider usually assigns to one site, and to one customer or link.
 """
 
 

@@ -96,7 +96,7 @@ class _Secret:
 
 
 class _Known:
-    """A configured client, and what the server knows of its secrets."""
+    """A configured client, and its secrets."""
 
     def __init__(self, config: ClientConfig, quotas: ClientQuotas) -> None:
         self.name = config.name

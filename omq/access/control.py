@@ -160,7 +160,9 @@ class AccessControl:
     def make_private(
         self, session: Session, name: bytes, delivery: Delivery, lifetime: Private
     ) -> PrivateTopic:
-        """Make a transient topic that is found only through what this returns. Raises Refused."""
+        """Make a transient topic that no other session finds. Only the returned object leads to it. Raises
+        Refused.
+        """
         return PrivateTopic(session, self._catalogue, name, delivery, lifetime)
 
     def direct(self, session: Session) -> Direct:

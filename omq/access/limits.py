@@ -99,7 +99,7 @@ class RateLimit:
         return min(PIECE_OCTETS, self.octets_per_second)
 
     def change(self, octets_per_second: int) -> None:
-        """Set another limit for what passes from now on, and for what has passed beyond the former limit."""
+        """Set another limit for later octets or messages, and for those that exceeded the former limit."""
         now = trio.current_time()
         if self._spent > now:
             self._spent = now + (self._spent - now) * self.octets_per_second / octets_per_second

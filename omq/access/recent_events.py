@@ -18,7 +18,7 @@ class RecentEvents:
         return key in self._times
 
     def time(self, key: bytes) -> float:
-        """Return when its last event was; minus infinity if that is not known."""
+        """Return the time of its last event; minus infinity if that is not known."""
         return self._times.get(key, -math.inf)
 
     def record(self, key: bytes) -> None:

@@ -50,7 +50,7 @@ MOST_REMEMBERED = 1024
 """The number of topics for which a session remembers that its client may publish to them."""
 
 Release = Callable[[], None]
-"""Gives back what was counted against quotas. To be called once."""
+"""Releases the quotas that an operation takes. Call it once."""
 
 S = TypeVar("S", bound=Subscriber)
 

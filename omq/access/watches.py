@@ -220,7 +220,7 @@ class Watches:
                     await self._begin(watcher)
 
     async def _begin(self, watcher: Watcher) -> None:
-        """Tell a watcher what has changed since its last round."""
+        """Tell a watcher the changes since its last round."""
         allowed = watcher.watch
         # A revision says nothing about topics that the client might not watch before, or may no longer watch.
         again = not watcher.revision or watcher.revision < self._forgotten or allowed != watcher.allowed

@@ -263,8 +263,8 @@ class Client(AbstractContextManager["Client"]):
         return self._portal.call(self._client.disconnect, connection)
 
     def purge(self, topic: Name) -> int:
-        """Delete the messages of a topic; of a round-robin topic those that no subscriber has. Return how
-        many there were. Raises ServerError.
+        """Delete the messages of a topic; of a round-robin topic those that no subscriber has. Return their
+        number. Raises ServerError.
         """
         return self._portal.call(self._client.purge, topic)
 

@@ -144,8 +144,8 @@ class Portal:
         return not self._abandoned.alive
 
     def close(self) -> None:
-        """Cancel what still runs, and wait for the end of the thread. A second call does nothing, nor does a
-        call in a forked process.
+        """Cancel the running calls, and wait for the end of the thread. A second call does nothing, nor does
+        a call in a forked process.
         """
         if self._abandoned.detach() is not None and not self._loop.is_of_another_process:
             self._loop.stop()
@@ -232,7 +232,7 @@ class _Loop:
         self._process = os.getpid()
         self._ended = False
         ready: TaskResult[None] = TaskResult()
-        # A daemon, because Python waits at its end for other threads before it runs what ends this one.
+        # A daemon: at its end Python waits for other threads before it runs the finalizer that ends this one.
         self._thread = threading.Thread(target=self._work, args=(ready,), name="omq", daemon=True)
         self._thread.start()
         ready.get()

@@ -31,8 +31,8 @@ class Receiving(EnteredIterator[Source], ABC, Generic[Source, Item, Run]):
         super().__init__(portal, portal.enter(make))
         self.ended = False
         """Whether the topic was deleted, after which there is no further message."""
-        # The client's thread fills these. So what has arrived is not lost when Ctrl-C interrupts a call, but
-        # returned by the next one.
+        # The client's thread fills these. So messages that have arrived are not lost when Ctrl-C interrupts a
+        # call: the next call returns them.
         self._items: deque[Item] = deque()
         self._runs: deque[Run] = deque()
 

@@ -95,7 +95,7 @@ class Access(AbstractContextManager["Access"], Protocol):
 
 
 def why_unreadable(delivery: Delivery, persistence: Persistence) -> str | None:
-    """Return why a topic of these types cannot be read in bulk; None if it can."""
+    """Return the reason why a topic of these types cannot be read in bulk; None if it can."""
     if isinstance(persistence, Transient):
         return "it is transient, and nothing of it is stored"
     if delivery is Delivery.ROUND_ROBIN:

@@ -67,7 +67,9 @@ class Waiting:
     silence: float = SILENCE_SECONDS
     """Seconds of silence after which the connection is lost."""
     heard: Callable[[], float] | None = None
-    """Returns when another connection last received data from the same server, by `time.monotonic`."""
+    """Returns the time at which another connection last received data from the same server, by
+    `time.monotonic`.
+    """
 
     @property
     def look_seconds(self) -> float:

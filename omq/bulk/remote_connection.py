@@ -129,8 +129,8 @@ class RemoteConnection:
         return answer.blocks
 
     def heard(self) -> float:
-        """Return when the connection last received data, by `time.monotonic`. Answers waiting pings, so that
-        the server keeps a connection whose program is busy with a sink.
+        """Return the time at which the connection last received data, by `time.monotonic`. Answers waiting
+        pings, so that the server keeps a connection whose program is busy with a sink.
 
         Call this only between the answer to a command and the next command. If the connection is lost, the
         next command raises; this only returns the same time again.

@@ -15,7 +15,7 @@ READ_OCTETS = 256 << 10
 """The most octets that are decrypted at once."""
 
 AROUND_OCTETS = 1 << 10
-"""Read so much more than the wanted plaintext, for the overhead of TLS records."""
+"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 class TlsWire(PlainWire):

@@ -1,4 +1,4 @@
-"""Configure how the C library keeps freed memory.
+"""The settings of the C library for memory that was freed.
 
 Every commit allocates some megabytes, and frees them afterwards. By default glibc returns such memory to the
 kernel at once, and the kernel must clear and map pages again for the next commit: with large commits that
@@ -118,7 +118,7 @@ class Glibc:
 
 
 class Returns:
-    """Decides when to return memory."""
+    """Decides on the times at which memory is returned."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -154,9 +154,9 @@ class Returns:
         """Return an estimate of the free memory that glibc keeps."""
         resident = self._library.resident()
         self._least, self._lowest = min(self._least, resident), min(self._lowest, resident)
-        # To count it takes long: glibc goes through every free piece. So do not count where it cannot be more
-        # than a little, and seldom where it is more only if what was in use at the last return is free now:
-        # most often right after it, since the clients of a large load leave one after another.
+        # A count takes long: glibc goes through every free piece. So do not count if little can be free. It
+        # may be more only if memory in use at the last return is free now: then count seldom, and most often
+        # right after that return, since the clients of a large load leave one after another.
         self._uncounted += 1
         is_near = resident - self._lowest <= LITTLE_OCTETS and self._uncounted <= self._until_count
         if is_near or resident - self._least <= LITTLE_OCTETS:

@@ -9,7 +9,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """Return as much of the beginning of the text as fits into this number of cells."""
+    """Return the longest beginning of the text that fits into N (`most`) cells."""
     if text.isascii():
         return text[:most]
     taken = 0

@@ -26,7 +26,7 @@ def look_seldom() -> None:
 
 
 def drop_spare_objects() -> None:
-    """Free what Python keeps for reuse: thousands of small objects, spread over the memory.
+    """Free the objects that Python keeps for reuse: thousands of small ones, spread over the memory.
 
     These are freed tuples and others, which only a full collection drops; it has nothing to look through, as
     all objects are frozen meanwhile. And Python's cache of the attributes of classes holds the names that it

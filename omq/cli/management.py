@@ -1,4 +1,4 @@
-"""omq queues, omq exchanges and omq bindings: what AMQP 0-9-1 clients use, seen and changed from a shell."""
+"""omq queues, omq exchanges and omq bindings: the commands that list and change the objects of AMQP 0-9-1."""
 
 import argparse
 import base64
@@ -290,7 +290,9 @@ def add_queue_verbs(verb: AddVerb) -> None:
     peek = verb("peek", "show messages without taking them")
     _add_name(peek, "queue")
     peek.add_argument("--first", type=_number, default=0, metavar="ID", help="begin with this message id")
-    peek.add_argument("--count", type=_number, default=10, metavar="N", help="at most so many (default: 10)")
+    peek.add_argument(
+        "--count", type=_number, default=10, metavar="N", help="at most N messages (default: 10)"
+    )
     _add_format(peek)
     change = verb("change", "change options of a queue that is in use")
     _add_name(change, "queue")
@@ -298,7 +300,7 @@ def add_queue_verbs(verb: AddVerb) -> None:
     move = verb("move", "move ready messages, by default each to the queue in which it became a dead letter")
     _add_name(move, "queue")
     move.add_argument("--to", type=os.fsencode, metavar="QUEUE", help="move all to this queue")
-    move.add_argument("--count", type=_number, default=EVERY, metavar="N", help="at most so many")
+    move.add_argument("--count", type=_number, default=EVERY, metavar="N", help="at most N messages")
 
 
 def add_exchange_verbs(verb: AddVerb) -> None:

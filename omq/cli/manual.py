@@ -40,7 +40,7 @@ def _page(parser: argparse.ArgumentParser, section: int, see_also: Sequence[str]
 
 
 def _command(parser: argparse.ArgumentParser, general: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield what a command does, without the options that are described for all commands."""
+    """Yield the section of a command, without the options that are described for all commands."""
     yield f".SS {_escaped(parser.prog)}"
     yield from _text(parser.description or "")
     yield ".PP"

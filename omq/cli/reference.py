@@ -20,7 +20,7 @@ SECTIONS = {"omq": 1, "omq-server": 8}
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run `omq completion` or `omq man` with these arguments and exit."""
     options = command_line.parser({}).parse_args(arguments)
-    # Parsers wrap and color what they print for the terminal that they find.
+    # Parsers wrap and color their output for the terminal that they find.
     os.environ.update(COLUMNS="80", NO_COLOR="1")
     parser = program(options.program)
     if options.command == "man":

@@ -295,8 +295,8 @@ async def _serve(
 
 
 async def _reload(server: Server, started: Config, read: Callable[[], Config] | None) -> None:
-    """Apply what has changed in the configuration since the start, and in the certificates. Each of the two
-    stays as it is if it cannot be used.
+    """Apply the changes of the configuration since the start, and those of the certificates. If one of the
+    two cannot be used, the server keeps the one that it has.
     """
     if read is None:
         log.info("SIGHUP: there is no configuration to reload: the server was started without --config")
@@ -350,7 +350,7 @@ def _tell_codec() -> None:
 
 
 def _refuse(sentence: str) -> int:
-    """Say why the server does not start, in the style that is asked for; the exit status."""
+    """Log the reason why the server does not start, in the wanted style; return the exit status."""
     refuse(sentence, style_asked_for(sys.argv[1:]))
     return EXIT_USAGE
 

@@ -83,8 +83,8 @@ class _Printer:
         self.waiting.deadline = trio.current_time() + self._timeout
 
     async def print(self, count: int, text: Callable[[int], bytes]) -> int:
-        """Print the first of `count` messages, up to the number still to print, and return how many. `text`
-        formats them.
+        """Print the first of `count` messages, up to the number still to print, and return the number
+        printed. `text` formats them.
         """
         async with self._lock:
             wanted = count if self.left is None else min(count, self.left)

@@ -6,13 +6,13 @@ from omq.model import Delivery, Persistence, Replay
 
 
 def check_replay(replay: Replay) -> None:
-    """Raise TypeError for what is no start of a subscription or feed."""
+    """Raise TypeError unless the value is a start of a subscription or feed."""
     if not isinstance(replay, Replay):
         raise TypeError(f"replay must be {_kinds(Replay)}, not {replay!r}")
 
 
 def check_types(delivery: Delivery, persistence: Persistence) -> None:
-    """Raise TypeError for what are no types of a topic."""
+    """Raise TypeError unless the values are types of a topic."""
     if not isinstance(delivery, Delivery):
         raise TypeError(f"delivery must be a Delivery, not {delivery!r}")
     if not isinstance(persistence, Persistence):

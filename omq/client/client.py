@@ -364,8 +364,8 @@ class Client:
         return bool(await self._done(Disconnect(connection)))
 
     async def purge(self, topic: Name) -> int:
-        """Delete the messages of a topic; of a round-robin topic those that no subscriber has. Return how
-        many there were. Raises ServerError.
+        """Delete the messages of a topic; of a round-robin topic those that no subscriber has. Return their
+        number. Raises ServerError.
         """
         return await self._done(Purge(_name(topic)))
 

@@ -144,7 +144,7 @@ class Connection:
         return self._failure is not None
 
     def failure(self) -> ConnectionLost:
-        """Return why the connection ended, as an exception to raise."""
+        """Return the reason why the connection ended, as an exception to raise."""
         if self._failure is None:
             raise RuntimeError("the connection has not ended")
         kind, text = self._failure

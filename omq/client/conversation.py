@@ -65,7 +65,7 @@ def failure(event: Event[None], constructor: str, topic: bytes) -> OmqError:
 
 @asynccontextmanager
 async def conversing(settings: Settings, session: ClientSession[None]) -> AsyncIterator[Conversation]:
-    """Open a connection that closes at the end of the block, and send what the session was given.
+    """Open a connection that closes at the end of the block, and send the octets of the session.
 
     Raises ConnectionFailed and HandshakeRefused.
     """

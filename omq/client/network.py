@@ -17,7 +17,7 @@ PIECE_OCTETS = 4 * RECORD_OCTETS
 """The approximate number of octets that are encrypted and sent at once."""
 
 AROUND_OCTETS = 1 << 10
-"""Read so much more than the wanted plaintext, for the overhead of TLS records."""
+"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 class Stream(Protocol):

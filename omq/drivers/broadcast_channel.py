@@ -139,7 +139,7 @@ class BroadcastChannel:
         self.outlet: Outlet | None = None
         self.after = 0
         self.follows = False
-        """Whether its subscriber has everything, and what comes next may be pushed to its outlet. Then its
+        """Whether its subscriber has everything, and the next messages may be pushed to its outlet. Then its
         position is that of the topic, and nothing of it changes when messages are pushed.
         """
         self.is_left = False
@@ -239,7 +239,9 @@ class BroadcastChannel:
             if self._limit is not None:
                 self._limit.take_back(range(begun.message, begun.message + 1))
             try:
-                return await self.driver.replay(self.position, 1)  # returns what is gone, and why
+                return await self.driver.replay(
+                    self.position, 1
+                )  # returns the missing messages and the reason
             except LargeBlock:
                 return Unavailable(begun.message, begun.message, str(torn))  # it is there, and cannot be read
 
@@ -423,8 +425,9 @@ class BroadcastChannel:
         return self._stalled_at == self.position if outlet is None else outlet.stalled_at == outlet.sent
 
     def pace(self) -> tuple[object, int]:
-        """Return what moves when its subscriber takes something, and how far that is: its connection; but
-        without credit, and where the connection is not known, only the channel.
+        """Return the object that shows the progress of the subscriber, and its position: the connection and
+        the octets that it has sent. A channel without credit, or without a known connection, is that object
+        itself.
         """
         if self.outlet is None or not self.ready():
             return self, self.unwritten

@@ -87,7 +87,7 @@ class Catalogue:
         nursery.start_soon(self.ids.run)
         nursery.start_soon(resources.alarms.run)
         self.start: Callable[[Callable[[], Awaitable[None]]], None] = nursery.start_soon
-        """Starts a task of what is above the drivers. It ends with the server."""
+        """Starts a task of a layer above the drivers. The task ends with the server."""
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         self._calls = StoreCalls(store, self.writers)
         self._leftovers = OrphanedBlocks(self._calls, self.writers)

@@ -117,7 +117,7 @@ class CompetingDriver(Driver):
         return bool(self._channels) or not self._finishing <= self._cancelled
 
     def cancelled(self, channel: RoundRobinChannel) -> None:
-        """Deal nothing more to a channel that was cancelled; what is unsettled is still its own."""
+        """Deal nothing more to a channel that was cancelled; it keeps its unsettled messages."""
         self.finishing(channel)
         self._cancelled.add(channel)
         self._left(channel)

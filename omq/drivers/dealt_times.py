@@ -40,5 +40,5 @@ class DealtTimes:
             self._marks.popleft()
 
     def since(self, message: int) -> float | None:
-        """Return when this message was assigned first; None if it is not known."""
+        """Return the time of the first assignment of this message; None if it is not known."""
         return next((time for time, cursor in self._marks if message < cursor), None)

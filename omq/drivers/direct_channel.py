@@ -195,7 +195,9 @@ class DirectChannel:
         return self.settle_as(ids, outcome, b"")
 
     def settle_as(self, ids: range, outcome: Outcome, told: bytes) -> int:
-        """Settle messages as `settle` does; `told` is what the consumer said, for the producer."""
+        """Settle messages as `settle` does; `told` is the outcome as the consumer wrote it, for the
+        producer.
+        """
         count = 0
         for id in ids:
             message = self._sent.pop(id, None)
@@ -203,7 +205,7 @@ class DirectChannel:
                 count += 1
                 self._node.settled(self, message, outcome, told)
             elif any(taken.id == id for taken in self._taken):
-                # It has left with a part of what was taken; the sender has not said so yet.
+                # It has left with some of the taken messages; the sender has not reported that yet.
                 count += 1
                 self._early[id] = outcome, told
         return count
@@ -224,7 +226,7 @@ class DirectChannel:
         self.cancel()
 
     def _give_back(self) -> None:
-        """Let others have what is not taken."""
+        """Return the messages that are not taken to the node, for its other consumers."""
         queued, self._queued = self._queued, deque()
         self._node.changed()
         for message in reversed(queued):

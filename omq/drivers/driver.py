@@ -290,8 +290,8 @@ class Driver(StoredReads):
         return PendingTransientOffer(self, batch, heads, origins).again()
 
     def try_push(self, batch: Batch, pushes: Pushes) -> bool:
-        """Take over messages, and add them to what is pushed, if all subscribers have everything before them
-        and nothing else is in the way. Otherwise return False, and nothing has happened: `offer` them.
+        """Accept messages, and add them to the pushes, if all subscribers have everything before them and
+        nothing else prevents it. Otherwise return False, and nothing has happened: `offer` them.
         """
         return False
 
@@ -532,7 +532,9 @@ class Driver(StoredReads):
         return 0
 
     def _kept(self) -> tuple[int, int, int, int]:
-        """Return messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""
+        """Return the number of kept messages, their octets, their first and their last id; first is last + 1
+        when none is kept.
+        """
         last = self.next_id - 1
         if self.is_persistent:
             first = self.extent.oldest(self.next_id)

@@ -30,7 +30,7 @@ class LevelWriter(Protocol):
     was_full: bool
 
     def log_failure(self, problem: Exception) -> Failure:
-        """Log why a part was not stored, and return the failure for its publisher."""
+        """Log the reason why a part was not stored, and return the failure for its publisher."""
 
 
 class _Waiting:

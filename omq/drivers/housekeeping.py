@@ -62,7 +62,7 @@ async def watch_disk(
 
 
 async def keep_deleting(catalogue: Catalogue) -> None:
-    """Complete deletions of topics and of large messages, delete what is left of large messages that were
+    """Complete deletions of topics and of large messages, delete the fragments of large messages that were
     never completed, and reserve disk space for deletions, as far as the disk has any."""
 
     async def delete() -> None:

@@ -15,7 +15,7 @@ class Ownership:
     def __init__(self) -> None:
         self._delete: dict[int, Callable[[], None]] = {}
         self._held: dict[int, Callable[[], None] | None] = {}
-        """Topics to keep, with what deletes those that are left over after the end."""
+        """Topics to keep. After the end of the owner each has the function that deletes it."""
         self._is_over = False
 
     def check(self) -> None:
@@ -33,7 +33,7 @@ class Ownership:
         self._held.pop(topic, None)
 
     def hold(self, topic: int) -> Callable[[], None]:
-        """Keep a topic after the end of the owner, until what this returns is called once."""
+        """Keep a topic after the end of the owner. Call the returned function once to release it."""
         self._held[topic] = None
 
         def release() -> None:

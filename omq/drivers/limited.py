@@ -128,7 +128,7 @@ class LimitedDriver(ExpiringDriver):
     def _excess(self) -> int:
         """See `ExpiringDriver._excess`. They are the next ones if none was returned or set aside."""
         if self.options.overflow is not Overflow.DROP_HEAD:
-            return 0  # only what comes back can be too much
+            return 0  # only returning messages can be too many
         length, octets = self.options.max_length, self.options.max_octets
         excess = 0 if length is None else self.ready - length
         if octets is not None and self._sizes is not None and self._sizes.octets > octets and self.ready:

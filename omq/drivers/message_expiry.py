@@ -38,7 +38,9 @@ def flags(block: Block | Fragmented) -> int:
 
 
 def expiry(block: Block | Fragmented, message: int, ttl: int | None) -> int | None:
-    """Return when a message of a queue with this time to live expires, in microseconds; None for never."""
+    """Return the time at which a message of a queue with this time to live expires, in microseconds; None for
+    never.
+    """
     own = expiration_ms(block.head(message))
     if own is not None:
         ttl = own * 1000 if ttl is None else min(ttl, own * 1000)

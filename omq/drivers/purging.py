@@ -1,4 +1,4 @@
-"""Deletes the messages of a topic that nobody has to deliver: what the command Purge does."""
+"""The command Purge: deletes the messages of a topic, except for those that consumers of a queue have."""
 
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import delete_oldest
@@ -10,8 +10,8 @@ from omq_storage.records import TooOld
 
 
 async def purge(driver: Driver) -> int:
-    """Delete the stored messages of a broadcast topic, or those of a queue that no consumer has. Return how
-    many there were.
+    """Delete the stored messages of a broadcast topic, or those of a queue that no consumer has. Return their
+    number.
 
     A transient broadcast topic keeps only what its subscribers are still sent: nothing of it is deleted.
 

@@ -113,7 +113,7 @@ class PushLine:
         self._followers.append(follower)
 
     def send(self) -> None:
-        """Send as much as the socket takes now, and let the followers of the rest fall behind."""
+        """Send as many octets as the socket accepts now. The followers of the rest fall behind."""
         parts = self._parts
         taken = self._outlet.try_send(parts)
         whole = delivered = 0
@@ -141,7 +141,7 @@ class Pushes:
         self.lines: dict[Outlet, PushLine | None] = {}
 
     def line(self, outlet: Outlet) -> PushLine | None:
-        """Return the line of what goes to this connection; None when nothing may be pushed to it now."""
+        """Return the messages to push to this connection; None when nothing may be pushed to it now."""
         try:
             return self.lines[outlet]
         except KeyError:
@@ -157,7 +157,7 @@ class Pushes:
                 line.send()
 
 
-# -- what the compiled codec pushes -------------------------------------------------------------------------
+# -- pushes of the compiled codec ---------------------------------------------------------------------------
 
 
 class Lanes:

@@ -1,4 +1,4 @@
-"""A queue: a round-robin topic with what AMQP asks of a queue. Every round-robin topic is one.
+"""A queue: a round-robin topic with the properties of a queue of AMQP. Every round-robin topic is one.
 
 A topic that a Declare command makes has the default options; then nothing here does anything.
 """

@@ -37,7 +37,9 @@ class QueueExpiry:
             self._alarm = None
 
     def _due(self) -> float | None:
-        """Return when the queue is deleted unless it is used until then; None if it is not."""
+        """Return the time at which the queue is deleted unless it is used until then; None if it has no
+        expiry.
+        """
         queue = self._queue()
         if self._expires_ms is None or queue is None or queue.deleted or queue.has_consumers():
             return None

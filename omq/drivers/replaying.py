@@ -7,7 +7,7 @@ from omq_storage.lookup import LargeBlock, VerifiedBlock
 
 
 class Replaying:
-    """The memory for what a channel has read from the store and its subscriber has not taken yet."""
+    """The memory for messages that a channel has read from the store and its subscriber has not taken yet."""
 
     __slots__ = ("_driver", "octets")
 

@@ -101,7 +101,7 @@ class RoundRobinDriver(CompetingDriver):
                     self._release()
                     await trio.lowlevel.checkpoint()
                 await self._signal.wait()
-        self._signal.set()  # for what else it was set meanwhile
+        self._signal.set()  # for other causes that set it meanwhile
 
     def _able(self) -> list[RoundRobinChannel]:
         return [channel for channel in self._channels if channel.room(1)]
@@ -292,7 +292,7 @@ class RoundRobinDriver(CompetingDriver):
                 stored = await self.read(message, READ_OCTETS)
             except LargeBlock as large:
                 found = large.message
-                # Stored, and not seen yet: as what `read` leaves out.
+                # Stored, and not known to the driver yet: `read` leaves out such messages, too.
                 return None if found is None or found.first >= self.next_id else found
             self._read_ahead = deque(found.block for found in stored)
         return self._read_ahead[0] if self._read_ahead else None

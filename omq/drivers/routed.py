@@ -91,7 +91,9 @@ class RoutedPost:
 
 
 class RoutedQueue:
-    """The routed posts of one level that wait for a commit; the lane limits them to what one commit takes."""
+    """The routed posts of one level that wait for a commit; the lane limits them to the size of one
+    commit.
+    """
 
     def __init__(self, memory: int, writer: object) -> None:
         """Make a queue for this writer, which the lane leads to. `memory`: octets of the memory for posts."""

@@ -214,7 +214,7 @@ class Outlet(Protocol):
         """Return whether it has no room because of earlier pushes alone, and its client takes something."""
 
     def push(self, passed: "Pass", lanes: Sequence[int]) -> None:
-        """Send what these lanes of a pass have, now or when the socket takes it."""
+        """Send the octets that a pass collected for these lanes, now or when the socket accepts them."""
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         """Send the octets that the socket takes now; return their number. A connection that broke takes
@@ -240,8 +240,8 @@ class CursorChannel(Protocol):
         """The octets of its outlet, as `Outlet.pushed` counts them, that must leave before this message."""
 
     def attach(self, outlet: Outlet) -> None:
-        """Attach the channel to its outlet: the subscriber takes messages from now on, and what comes next
-        may be pushed to it.
+        """Attach the channel to its outlet: the subscriber takes messages from now on, and later messages may
+        be pushed to it.
         """
 
     def ready(self) -> bool:
@@ -277,7 +277,7 @@ class DirectSubscriber(Subscriber, Protocol):
     """A subscriber that can send a message which its topic has not taken into its memory."""
 
     def may_send_now(self) -> bool:
-        """Return whether `send_now` may be called: nothing is to be sent before the message."""
+        """Return whether `send_now` may be called: no other octets must leave before the message."""
 
     def send_now(self, block: Block) -> bool:
         """Send the only message of a block, in this task. Return False if nothing of it was sent, which

@@ -17,7 +17,7 @@ class SharedWindow:
         self._members[member] = unsettled, can_take
 
     def leave(self, member: object) -> None:
-        """Remove a channel, which is closed: what it had is no longer unsettled."""
+        """Remove a channel, which is closed: it has no unsettled messages any more."""
         if self._members.pop(member, None) is not None:
             self.freed()
 

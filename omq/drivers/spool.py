@@ -65,7 +65,7 @@ class SpoolStatistics(Struct, frozen=True):
 
 
 class Spooling(Struct, frozen=True):
-    """Consecutive blocks of one topic that are to be written."""
+    """Consecutive blocks of one topic, to be written."""
 
     blocks: Sequence[Block]
     before: SpoolExtent | None

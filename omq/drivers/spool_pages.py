@@ -11,7 +11,7 @@ _PART_OCTETS = 150
 
 
 class SpoolPages:
-    """The pages in use: an octet for each page of the file, and the parts of what is scattered.
+    """The pages in use: an octet for each page of the file, and the parts of each scattered extent.
 
     Threads share it. Pages are named by the first one.
     """
@@ -32,7 +32,7 @@ class SpoolPages:
         return len(self._map) + self._parts * _PART_OCTETS
 
     def take(self, count: int) -> int | None:
-        """Take N pages, consecutive ones if possible. Return the first; None if there are not so many."""
+        """Take N pages, consecutive ones if possible. Return the first; None if there are fewer."""
         with self._lock:
             if self.used + count > self.limit:
                 return None

@@ -39,7 +39,7 @@ MOST_WRITTEN = 1 << 20
 """The approximate number of octets that are written at a time."""
 
 MOST_JOINED = 32 << 10
-"""The greatest extent that is written again, together with what follows, when there are too many."""
+"""The greatest extent that is written again, together with the following one, when there are too many."""
 
 log = logging.getLogger("omq.spool")
 
@@ -127,7 +127,7 @@ class Spooler:
         self._publisher_queues.look()
 
     async def _spool_until_there_is_room(self) -> None:
-        """Spool until there is room again, or there is nothing to spool."""
+        """Spool until there is room again, or no block can be spooled."""
         self._makes_no_room = False
         while self._excess() > 0:
             is_full = False

@@ -128,8 +128,8 @@ class StoredReads(ABC):
     async def stored_blocks(
         self, first: int, count: int, limit: int, then: Callable[[list[BlockRecord]], T]
     ) -> T:
-        """List the blocks with any of `count` messages from `first` on, at most `limit`. Return what `then`
-        makes of the list; it is called in the thread that has read it.
+        """List the blocks with any of `count` messages from `first` on, at most `limit`. Return the result of
+        `then` for the list; it is called in the thread that has read the list.
 
         Raises omq_storage.errors.StoreError, which is also logged.
         """

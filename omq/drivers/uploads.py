@@ -45,7 +45,7 @@ class Upload:
             raise Refused.of(for_clients(problem)) from problem
 
     async def add(self, octets: bytes) -> None:
-        """Take the next octets of the body, and store what is enough for a commit. Raises Refused."""
+        """Take the next octets of the body, and store them when they suffice for a commit. Raises Refused."""
         self._collected.append(octets)
         self._octets += len(octets)
         self._size += len(octets)
@@ -81,7 +81,7 @@ class Upload:
         return confirmation
 
     def close(self) -> None:
-        """End the upload; what was posted stays posted."""
+        """End the upload; a post that was made stays."""
         self._collected.clear()
         self._give_back()
         if not self._is_posted:

@@ -101,7 +101,7 @@ class Writer:
         """Stores the bodies of large messages as they arrive."""
 
     def statistics(self) -> WriterStatistics:
-        """Return a snapshot of what waits, and of what was stored so far."""
+        """Return a snapshot of the waiting posts, and of the messages stored so far."""
         return WriterStatistics(
             level=self.environment.level,
             waiting_posts=self._posts.count + len(self.routed.posts),
@@ -163,7 +163,9 @@ class Writer:
             return await in_thread(function)
 
     def log_failure(self, problem: Exception) -> Failure:
-        """Log why a part of a large message was not stored, and return the failure for its publisher."""
+        """Log the reason why a part of a large message was not stored, and return the failure for its
+        publisher.
+        """
         if isinstance(problem, StoreError):
             self._problems.add(problem)
             return for_clients(problem)
@@ -338,7 +340,7 @@ class Writer:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             failure = failures.get(driver)
             if failure is not None:
-                # In one step: what is offered before its publishers hear of the failure must count as late.
+                # In one step: a post offered before its publisher knows the failure must count as late.
                 self._failures += 1
                 driver.failures += 1
             for post in posts if driver not in defective else ():

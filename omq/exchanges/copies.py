@@ -58,7 +58,7 @@ def _has_copies(head: bytes) -> bool:
 
 
 def check_headers(head: bytes) -> None:
-    """Raise Refused if a message has so many headers that others must not wait until they are read."""
+    """Raise Refused if a message has too many headers: others must not wait until they are read."""
     if not head:
         return
     _, table = heads.bounds(head, 0, len(head))

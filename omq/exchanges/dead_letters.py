@@ -1,4 +1,4 @@
-"""Sends dead letters to their exchange, with RabbitMQ's headers that say what became of them."""
+"""Sends dead letters to their exchange, with RabbitMQ's headers about their history."""
 
 import logging
 import time
@@ -149,7 +149,7 @@ class DeadLetterExchange:
 
     @contextmanager
     def _dropping(self, queue: bytes, options: QueueOptions) -> Iterator[None]:
-        """Log why a letter is dropped. The other letters are sent."""
+        """Log the reason why a letter is dropped. The other letters are sent."""
         try:
             yield
         except Refused as refused:

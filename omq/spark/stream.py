@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         in the Kafka source.
         """
         wait = self._options.wait
-        # A trigger that reads what there is now would otherwise wait for messages that it must not read.
+        # A trigger that reads the messages of this moment would wait for messages that it must not read.
         if wait is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
         if self._last is None or self._now() >= self._last + wait.seconds:

@@ -69,7 +69,7 @@ def _environment(context: SparkContext) -> Mapping[str, str]:
 
 @functools.cache
 def _problem(python: str, environment: tuple[tuple[str, str], ...]) -> str | None:
-    """Return why this Python cannot import omq; None if it can."""
+    """Return the reason why this Python cannot import omq; None if it can."""
     try:
         done = subprocess.run(
             [python, "-c", _PROBE, *_MODULES],

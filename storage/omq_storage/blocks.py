@@ -143,8 +143,8 @@ class Block(msgspec.Struct, frozen=True):
         return memoryview(self.frames)[self._offset(message) : self._offset(message + 1)]
 
     def slices(self, message: int, end: int | None = None) -> list[memoryview]:
-        """Return each frame from this message id on, up to the one before `end` if there are so many.  Raises
-        ValueError for an id outside first to next.
+        """Return each frame from this message id on, up to the one before `end` or to the last one of the
+        block. Raises ValueError for an id outside first to next.
         """
         self.check(message)
         offsets = self.offsets if end is None else self.offsets[: numbers.SIZE * (end - self.first + 1)]
@@ -181,8 +181,8 @@ class Block(msgspec.Struct, frozen=True):
         return messages.start - self.first, messages[-1] + 1 - self.first
 
     def heads_from(self, message: int, end: int | None = None) -> list[bytes]:
-        """Return the head of each message from this id on, up to the one before `end` if there are so many;
-        empty for a message without a head.
+        """Return the head of each message from this id on, up to the one before `end` or to the last one of
+        the block; empty for a message without a head.
 
         Raises ValueError for an id outside first to next.
         """

@@ -30,7 +30,7 @@ moment.
 
 
 def within(max_bytes: int | None, too_old: TooOld | None, keep_from: int | None) -> Kept:
-    """Return a function that keeps what is within limits; see ``Environment.retain``."""
+    """Return a function that keeps the messages within limits; see ``Environment.retain``."""
 
     def kept(info: BlockRecord, extent: Extent) -> bool:
         if keep_from is not None and info.next > keep_from:

@@ -10,7 +10,7 @@ NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-"""Only the user of the server may read its files, whatever the umask is: they hold messages."""
+"""Only the user of the server may read its files, under any umask: they hold messages."""
 
 _PROBE = 1 << 20
 

@@ -241,8 +241,8 @@ def assembled(get: View, message: Fragmented) -> Block:
 
 
 def packed_beginning(message: Fragmented) -> bytes:
-    """Return what ``pack`` would return for the block of this message, up to the body.  Its body follows, and
-    its head.
+    """Return the beginning of the packed block of this message, up to the body, as ``pack`` would return it.
+    The body and the head follow.
 
     Raises TooLargeToHold.
     """

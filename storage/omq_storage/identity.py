@@ -91,7 +91,9 @@ class Lineage:
         return LevelIdentity(self.store, level, self.generation)
 
     def objection(self, level: Level, identity: LevelIdentity | None) -> str | None:
-        """Return why a file with this identity is not that of a level, as a clause; None if it is."""
+        """Return the reason why a file with this identity is not that of a level, as a clause; None if it
+        is.
+        """
         if identity is None:
             return "it does not say which store and level it belongs to"
         if identity.store != self.store:

@@ -75,8 +75,8 @@ class Meta:
         return self.main.root
 
     def faults(self, number: int) -> list[str]:
-        """Return what LMDB could not have written to meta page 0 or 1 (``number``), a clause for each
-        fault.
+        """Return a clause for each fault of meta page 0 or 1 (``number``): contents that LMDB could not have
+        written.
         """
         found = []
         if self.head != (number, 0, _META, 0, 0) or self.address:

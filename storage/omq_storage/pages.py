@@ -203,7 +203,7 @@ class Pages:
         )
 
     def remains(self, number: int) -> list[Entry]:
-        """Return the entries that a page would have if it were a leaf, whatever its header says.
+        """Return the entries that a page would have if it were a leaf, without regard to its header.
 
         Most of them may be nonsense; the caller verifies their checksums.
         """

@@ -72,8 +72,8 @@ class PlainRoute:
         self.is_open = False
 
     def take_extent(self) -> tuple[int, int, int, int] | None:
-        """Return the numbers of what is stored of the topic, if a commit has changed them since the last
-        call: those of `omq_storage.records.Extent`.
+        """Return the stored extent of the topic, the numbers of `omq_storage.records.Extent`, if a commit has
+        changed it since the last call.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Reading the rest of an environment, whatever the damage to its data file.
+"""Reads the rest of an environment with a damaged data file.
 
 This module does not use LMDB.  It walks the trees as far as their links are right.  If a tree is damaged, it
 also reads every page that is neither in a tree nor in the list of free pages: such pages belonged to the
@@ -258,7 +258,7 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
                 for entry in entries
                 if entry.tree is not None
             ]
-            # Names and orders of the tables have no checksum, so compare them with what they should be. There
+            # Names and orders of the tables have no checksum, so compare them with the expected ones. There
             # may be no table at all, after a first start that was interrupted.
             names = {tree.key for tree in trees} | _ADDED & {*tables}  # an older format may lack these
             if not found.problems and trees and names != {*tables}:

@@ -52,7 +52,7 @@ class TimeSearch(Generic[B]):
         return (self._low + self.high) // 2
 
     def found(self, block: B | None) -> None:
-        """Go on with what there is from ``middle`` on."""
+        """Continue with the blocks from ``middle`` on."""
         if block is None:
             self.high = self.middle
         elif block.time >= self._time:

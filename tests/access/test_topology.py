@@ -44,7 +44,7 @@ async def topology(path: Path, **settings: object) -> AsyncIterator[tuple[Sessio
 
 @asynccontextmanager
 async def another(access: AccessControl, id: bytes = b"tester") -> AsyncIterator[Topology]:
-    """Yield what another connection may do."""
+    """Yield the topology as another connection sees it."""
     session = await connected(access, id)
     opened = access.topology(session)
     yield opened
@@ -136,7 +136,7 @@ async def test_made_names_have_128_random_bits(tmp_path: Path) -> None:
 
 
 async def test_names_of_queues_that_exist_stay_known_however_many_there_are(tmp_path: Path) -> None:
-    """And what no longer exists is no longer the connection's, and takes rights again."""
+    """A queue that is gone is not the connection's any more: using its name takes rights again."""
     async with control(tmp_path, clients=[known("nobody")]) as access, another(access, b"nobody:s") as one:
         made = []
         for _ in range(200):

@@ -52,7 +52,7 @@ def max_length_reject_publish(broker: Broker) -> str:
 
 
 def dead(client: Client, cause: Callable[[], object], **args: Any) -> str:
-    """Tell how a message looks that became a dead letter by this cause."""
+    """Describe a message that became a dead letter by this cause."""
     client.call(declare_queue(1, "p.dl", exclusive=1))
     client.call(
         declare_queue(

@@ -28,7 +28,7 @@ def total(numbers: list[int]) -> int:
 
 @app.task(bind=True, max_retries=3)
 def flaky(self: Any, failures: int) -> int:
-    """Fail so often, then return the number of retries."""
+    """Fail N (`failures`) times, then return the number of retries."""
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)
     return self.request.retries

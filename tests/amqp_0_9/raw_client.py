@@ -163,7 +163,7 @@ class Reply:
         return self.args[1 : 1 + self.args[0]].decode()
 
     def told(self) -> str:
-        """Return what happened, in words by which two brokers can be compared."""
+        """Return a description of the method by which two brokers can be compared."""
         match self.name:
             case "connection.close" | "channel.close":
                 (code,) = struct.unpack_from(">H", self.args)

@@ -31,7 +31,7 @@ async def brokered(store: Path) -> AsyncIterator[tuple[InProcess, Broker]]:
 
 
 class AfterSteps(trio.abc.Instrument):
-    """Collects what a function returns after each step of a task."""
+    """Collects the results of a function after each step of a task."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         self.seen: set[object] = set()

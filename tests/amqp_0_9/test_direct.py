@@ -127,13 +127,13 @@ class Dmp:
 
 
 def envelopes_sent(name: str) -> bytes:
-    """Return what a recorded sink sent after its lease."""
+    """Return the octets that a recorded sink sent after its lease."""
     octets = sent(name, "C")[HEADER:]
     return octets[1 + octets[0] :]
 
 
 def envelopes_delivered(name: str) -> bytes:
-    """Return what a recorded feed was sent after its ready response, without null messages."""
+    """Return the envelopes that a recorded feed received after its ready response, without null messages."""
     octets = sent(name, "S")
     for _ in range(2):
         octets = octets[1 + octets[0] :]

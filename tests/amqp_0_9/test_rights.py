@@ -176,7 +176,7 @@ def enter(broker: Broker, rights: frozenset[Right]) -> Client:
 
 
 def answer(client: Client, operation: Operation) -> str:
-    """Return what answers an operation; nothing if another method behind it is answered first."""
+    """Return the answer to an operation; nothing if another method behind it is answered first."""
     client.send(operation.octets)
     if operation.answer is not None:
         return client.wait().told()

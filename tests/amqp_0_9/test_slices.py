@@ -37,7 +37,7 @@ FORGERY = "channel.close 406 PRECONDITION_FAILED (60,40)"
 
 
 def numbers(client: Client, queue: str, count: int) -> list[int]:
-    """Return the messages of a queue, which are at least so many numbers."""
+    """Return at least N (`count`) messages of a queue as numbers."""
     client.call(consume(1, queue, queue, no_ack=1))
     return [int(body) for body in client.bodies(count)]
 

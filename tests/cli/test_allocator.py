@@ -169,7 +169,9 @@ class Library:
 
 
 def looks_before_trims(freed: int, looks: int) -> list[int]:
-    """Return at which looks the memory is returned, where so much of it is free before each of them."""
+    """Return the numbers of the looks at which memory is returned, if N (`freed`) octets are free before each
+    of them.
+    """
     library = Library()
     returns = Returns(library)
     trims = []

@@ -25,7 +25,7 @@ def run(*words: str | Path, given: str | None = None) -> str:
 
 
 def complete(script: str, *words: str) -> set[str]:
-    """Return what bash offers for the last of these words."""
+    """Return the completions that bash offers for the last of these words."""
     (function,) = re.findall(r"^complete (?:-o \w+ )*-F (\w+) ", script, re.MULTILINE)
     typed = " ".join(f"'{word}'" for word in words)
     return set(

@@ -17,7 +17,7 @@ class HeldCommand:
 
 
 class Relay:
-    """Passes on what comes, both ways, until it is told to swallow everything.
+    """Passes octets on, both ways, until it is told to swallow everything.
 
     Connections stay open then, and new ones are accepted: the operating systems at both ends see nothing.
     """

@@ -80,7 +80,7 @@ class Page:
         self.all(selector)[0].send_keys(text)
 
     def errors(self) -> list[str]:
-        """Return what the browser's console has of errors, and forget it."""
+        """Return the errors of the browser's console, and forget them."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]  # Selenium has no type for it
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 

@@ -49,7 +49,7 @@ class Log:
             self.next += 1
 
     def octets_from(self, message: int) -> int:
-        """Return what the posts from that of a message on take in memory."""
+        """Return the octets of memory that the post with this message and the later ones take."""
         begin = max(first for first in self.posts if first <= message)
         later = (got for id, got in self.messages.items() if id >= begin)
         return sum(len(got.body) + len(got.head) + FRAME_HEADER for got in later)
@@ -79,7 +79,7 @@ class Member:
     """The rest of its count."""
     is_draining: bool = False
     settles: bool = False
-    """Whether what it gets is unsettled until it settles it."""
+    """Whether a message is unsettled from its delivery until the member settles it."""
     unsettled: set[int] = field(default_factory=set)
     """Broadcast, with a window: what it got and has not settled."""
     most: int = FOREVER
@@ -133,8 +133,8 @@ class Broadcast:
     def left(
         self, member: Member, got: Sequence[ReceivedMessage], count: int, *, begun: bool = False
     ) -> None:
-        """Record that so many of these messages left, and that the next one stays with the member if a part
-        of it left: also its settlement stays. The others are given again.
+        """Record that the first N (`count`) of these messages left. If a part of the next one left (`begun`),
+        it stays with the member, and its settlement, too. The others are given again.
         """
         again = got[count + begun :]
         member.position -= len(again)
@@ -228,7 +228,7 @@ class RoundRobin:
         self.deliveries[message] = min(MOST_DELIVERIES, self.deliveries.get(message, 0) + 1)
 
     def lost(self) -> dict[int, int]:
-        """Return how often messages were delivered if all that members have is lost."""
+        """Return the numbers of deliveries of the messages if the members lose all that they have."""
         kept, self.deliveries = self.deliveries, self.deliveries.copy()
         for message in self.owners:
             self.failed(message)

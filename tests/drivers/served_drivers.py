@@ -107,7 +107,7 @@ class Drivers:
             await writer.drain()
 
     async def save_positions(self) -> None:
-        """Save how far the round-robin topics are, as housekeeping does."""
+        """Save the positions of the round-robin topics, as housekeeping does."""
         for writer in self.catalogue.writers.values():
             await save_positions(writer)
 
@@ -273,7 +273,9 @@ class Client:
         return [got.body for got in self.got]
 
     async def take(self) -> list[ReceivedMessage]:
-        """Return what the channel gives at once, which must be messages, and says nothing yet about it."""
+        """Return the messages that the channel has ready, without settling them. It must have no news of
+        gaps.
+        """
         taken = await self.channel.take()
         assert isinstance(taken, Messages)
         return messages_of(taken, self.topic)

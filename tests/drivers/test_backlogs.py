@@ -29,7 +29,7 @@ def press(memory: TailMemory) -> None:
 
 
 async def taken(subscription: Subscription) -> list[object]:
-    """Return what a subscriber pulls, until there is nothing more: gaps, and ranges of ids."""
+    """Return the gaps and the ranges of ids that a subscriber pulls, until there is nothing more."""
     found: list[object] = []
     channel = subscription.channel
     while channel.ready():

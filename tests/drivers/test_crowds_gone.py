@@ -40,7 +40,7 @@ async def test_a_topic_keeps_little_memory_of_its_subscribers(tmp_path: Path, de
             driver = await catalogue.declare(b"t", delivery, Transient())
 
             def come_and_go(count: int) -> int:
-                """Return the octets in use after so many subscribers."""
+                """Return the octets in use after N subscribers."""
                 channels = [driver.open(Listener(), FromCurrent()) for _ in range(count)]
                 for channel in channels:
                     channel.close()

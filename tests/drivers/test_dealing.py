@@ -157,7 +157,7 @@ async def stored(
 
 
 async def next_of(channel: RoundRobinChannel) -> Taken | None:
-    """Return what a channel gives as soon as it has something."""
+    """Return the messages of a channel as soon as it has some."""
     with trio.fail_after(60):
         while not channel.ready():
             await wait_all_tasks_blocked(0.01)

@@ -77,7 +77,7 @@ class NodeScenario:
 
 
 async def taken(channel: DirectChannel) -> list[bytes]:
-    """Take what there is, as a terminal does; it is not written yet."""
+    """Take the ready messages, as a terminal does; they are not written yet."""
     found = await channel.take()
     if found is None:
         return []

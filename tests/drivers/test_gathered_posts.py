@@ -10,7 +10,7 @@ import trio
 from omq.drivers.gathering import QUIET_SECONDS, Gathering
 
 LONG = 1e6
-"""A commit of so many seconds: no test waits until the next one may begin for this reason."""
+"""The seconds of a commit: no test waits until the next one may begin for this reason."""
 
 
 @dataclass

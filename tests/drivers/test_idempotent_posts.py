@@ -36,7 +36,7 @@ async def drivers(tmp_path: Path) -> AsyncIterator[Drivers]:
 
 
 async def failure_of(confirmation: Confirmation) -> str | None:
-    """Return what the poster is told of a failure, None when the post is confirmed."""
+    """Return the sentence of a failure for the poster; None when the post is confirmed."""
     failure = await settled(confirmation)
     return None if failure is None else failure.text
 
@@ -136,7 +136,7 @@ async def test_sequences_never_point_past_surviving_messages(tmp_path: Path, lev
 
 
 def failing(times: int, after: threading.Event | None = None) -> Callable[..., object]:
-    """Return an `append` that finds no room so many times, when `after` is set."""
+    """Return an `append` that finds no room N (`times`) times, when `after` is set."""
     append = Environment.append
     left = times
 

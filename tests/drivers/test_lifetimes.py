@@ -45,7 +45,7 @@ UNTIL_UNUSED = Durable(with_last_consumer=True)
 
 
 def refusal(driver: Driver, *, exclusive: bool) -> Refused:
-    """Return why no channel can be opened."""
+    """Return the reason why no channel can be opened."""
     with pytest.raises(Refused) as refused:
         driver.open(Listener(), FromCurrent(), exclusive=exclusive)
     return refused.value

@@ -33,7 +33,7 @@ async def published(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> tuple[
 
 
 async def check(driver: Driver, times: list[int], first: int = 1) -> None:
-    """Compare what is found with the times of the messages from `first` on."""
+    """Compare the found messages with the times of the messages from `first` on."""
     for wanted in sorted({at + more for at in times for more in (-SECOND, -1, 0, 1, 5 * SECOND)}):
         expected = first + sum(1 for at in times if at < wanted)
         assert await first_since(driver, wanted) == expected, wanted - BEGAN

@@ -248,7 +248,7 @@ def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Portions(trio.abc.Instrument):
-    """Counts how often messages are sorted in each step of a task."""
+    """Counts the sorts of messages in each step of a task."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts = [0]

@@ -135,7 +135,9 @@ class Subscription:
 
 
 def push(messages: dict[Driver, list[bytes]]) -> list[Driver]:
-    """Push what one read has for each of these topics; return those for which that was not possible."""
+    """Push the messages of one read to each of these topics; return the topics for which that was not
+    possible.
+    """
     pushes = Pushes()
     rest = [driver for driver, bodies in messages.items() if not driver.try_push(Bodies(bodies), pushes)]
     pushes.send()

@@ -179,7 +179,7 @@ class Machine:
             assert not self.driver.has_taker()
 
     def possible(self) -> Iterator[Step]:
-        """Yield what can be done now; more often what moves messages on."""
+        """Yield the possible steps, and those that move messages more often."""
         if self.pending is None:
             yield from [Step("publish", self.publish)] * 3
         if len(self.members) < 4:
@@ -362,7 +362,7 @@ class Machine:
             member.client.channel.written(0)
 
     async def rest_written(self, member: Member) -> None:
-        """Send what the terminal held of the message that was begun."""
+        """Send the rest of a message of which the terminal has sent a part."""
         self._whole(member)
 
     def _whole(self, member: Member) -> None:

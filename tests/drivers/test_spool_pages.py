@@ -52,7 +52,7 @@ class PagesModel:
         self.parts = 0
 
     def take(self, count: int) -> list[int] | None:
-        """Take N pages and return them; None if there are not so many."""
+        """Take N pages and return them; None if there are fewer."""
         if sum(self.pages) + count > LIMIT:
             return None
         size = len(self.pages)

@@ -95,7 +95,7 @@ POSITIONS = range(15)
 
 
 async def held(spool: Spool) -> tuple[Spooled, list[SpoolExtent]]:
-    """Return what the spool has of a topic: these extents."""
+    """Return a topic in the spool, and its extents."""
     spooled = Spooled(spool, TOPIC)
     extents = [(await written(spool, block(ids.start, [10] * len(ids))))[0] for ids in RANGES]
     spooled.add(extents[:1], None)

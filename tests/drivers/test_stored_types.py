@@ -21,7 +21,7 @@ async def test_a_topic_without_a_record_keeps_its_types(tmp_path: Path, kind: Ki
         await post(topic, b"a", b"b")
         client = Client(topic)
         await post(topic, b"c")
-        await client.read()  # only what was delivered tells that messages were dealt
+        await client.read()  # only deliveries show that messages were dealt
         client.close()
         id = topic.topic.id
     shutil.rmtree(path / "catalogue")

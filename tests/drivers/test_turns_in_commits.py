@@ -76,7 +76,7 @@ async def test_another_topic_waits_for_few_commits(tmp_path: Path, sync: Sync) -
         await settled(await other.post(Bodies([b"alone"])))
         commits = busy.environment.usage().transaction - before
         assert commits <= 2
-        # And while the others go on: what was stored until then is what so many commits may take.
+        # And while the others go on: the messages stored until then fit into these commits.
         assert busy.next_id - 1 <= commits * (GROUP_PRODUCERS + PRODUCERS)
         for post in posts:
             await settled(post)

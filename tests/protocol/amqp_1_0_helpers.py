@@ -62,7 +62,7 @@ class Peer:
                         more = b""
 
     def heard(self) -> list[Performative]:
-        """Return what the server said since the last call; headers are left out, heartbeats too."""
+        """Return the performatives of the server since the last call, without headers and heartbeats."""
         octets = self.connection.take()
         while octets[:4] == b"AMQP":
             octets = octets[8:]

@@ -31,7 +31,7 @@ def sent(name: str, side: str) -> bytes:
 
 
 def described(name: str, side: str) -> list[tuple[str, bytes]]:
-    """Return what the decoded recording says one side sent: the words, and the octets they stand for."""
+    """Return the texts that one side sent according to the decoded recording, each with its octets."""
     lines = (DIRECTORY / f"{name}.txt").read_text().splitlines()
     found = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):

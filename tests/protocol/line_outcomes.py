@@ -63,8 +63,8 @@ def fed(*reads: bytes, max_line: int = MIB) -> list[Outcome]:
 
 
 def each_parsed(lines: Iterable[bytes]) -> list[Command | bytes]:
-    """Return what the parser of commands makes of each line alone: commands, and the sentences of
-    refusals.
+    """Return the result of the parser of commands for each line alone: a command, or the sentence of a
+    refusal.
     """
     found: list[Command | bytes] = []
     for line in lines:

@@ -72,7 +72,7 @@ def deliveries(consumer: ConsumerFraming, tag: int, block: Block, ids: range, be
 
 
 def read(octets: bytes) -> list[tuple[int, object, bytes, bytes]]:
-    """Return what pamqp makes of contents: channel, method, octets of the properties, and body."""
+    """Return the contents as pamqp reads them: channel, method, octets of the properties, and body."""
     found: list[tuple[int, object, bytes, bytes]] = []
     while octets:
         size, channel, method = pamqp.frame.unmarshal(octets)

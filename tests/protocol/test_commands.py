@@ -135,8 +135,8 @@ def parsed(line: bytes) -> Command | str | None:
 
 
 def recorded_of(row: Row) -> Command | str | None:
-    """Return what `parsed` must answer. A server skips blank lines, where sexplib must return a sexp
-    or fail.
+    """Return the expected result of `parsed`. A server skips blank lines, where sexplib must return a sexp or
+    fail.
     """
     if row["ok"]:
         return command_of(row["decoded"])

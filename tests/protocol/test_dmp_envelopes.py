@@ -372,7 +372,7 @@ def mutated(draw: st.DrawFn, originals: list[bytes]) -> bytes:
 
 
 def one_by_one(octets: bytes) -> tuple[list[Envelope], str | None, int]:
-    """Return what `read_in_pieces` returns, from a reader of its own for each envelope: no run, no state."""
+    """Return the result of `read_in_pieces`, from a reader of its own for each envelope: no run, no state."""
     found: list[Envelope] = []
     while len(octets) >= 4:
         size = int.from_bytes(octets[:4], "big")

@@ -38,7 +38,7 @@ ANSWERS: dict[str, Outcome] = {
 
 
 def outcome(name: str, lease: bytes) -> Outcome:
-    """Return what the recorded server made of a lease. A good one is `S-` or `F-`, a number, `-` and the
+    """Return the answer of the recorded server to a lease. A good one is `S-` or `F-`, a number, `-` and the
     name.
     """
     if name in ANSWERS:
@@ -49,7 +49,7 @@ def outcome(name: str, lease: bytes) -> Outcome:
 
 
 def run_server(name: str, pieces: list[bytes]) -> list[ServerEvent]:
-    """Return what our server does with a recorded client's octets; consecutive envelope octets as one
+    """Return the events of our server for a recorded client's octets; consecutive envelope octets are one
     event.
     """
     dialogue = ServerDialogue()
@@ -65,7 +65,7 @@ def run_server(name: str, pieces: list[bytes]) -> list[ServerEvent]:
 
 
 def run_client(name: str, pieces: list[bytes]) -> list[ClientEvent]:
-    """Return what our client makes of a recorded server's octets; consecutive envelope octets as one
+    """Return the events of our client for a recorded server's octets; consecutive envelope octets are one
     event.
     """
     purpose = Purpose.FEED if name in recorded.FEEDS else Purpose.SINK

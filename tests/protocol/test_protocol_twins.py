@@ -301,7 +301,7 @@ sexps = st.lists(st.sampled_from(SEXP_PIECES), max_size=24).map(b"".join)
 
 
 def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | None, max_depth: int) -> Any:
-    """Return what a sexp is, or what is wrong with it, when a step has at most N `octets`."""
+    """Return the value of a sexp, or its error, when a step has at most N `octets`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
         for module in (atoms, sexp):

@@ -130,7 +130,9 @@ class Peer:
         self._reader.add(octets)
 
     async def next(self) -> tuple[Performative, bytes]:
-        """Return what the server says next, and the payload; heartbeats are left out. Raises EOFError."""
+        """Return the next performative of the server, and its payload, without heartbeats. Raises
+        EOFError.
+        """
         with trio.fail_after(PATIENCE):
             while not self._said:
                 for raw in self._reader.frames():

@@ -248,7 +248,7 @@ class Host:
         return conversation
 
     async def topics(self) -> dict[bytes, TopicInfo]:
-        """Return what the server says of its topics to a connection of its own."""
+        """Return the server's topics, asked for on a connection of its own."""
         conversation = await self.connect()
         topics = await conversation.topics()
         conversation.close()
@@ -396,8 +396,8 @@ async def reads_although_stalled(
 
 
 async def answers_pile_up(host: InProcess) -> ConnectionStatistics:
-    """Wait until as many answers as the server keeps wait for a client that does not read, so that the server
-    reads nothing more of it. Returns the statistics of its connection.
+    """Wait until the server keeps the greatest number of answers for a client that does not read, so that the
+    server reads nothing more of it. Returns the statistics of its connection.
     """
     with trio.fail_after(PATIENCE):
         before: ConnectionStatistics | None = None

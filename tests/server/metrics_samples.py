@@ -30,7 +30,7 @@ def samples(text: str) -> Samples:
 
 
 async def metrics(host: Host) -> Samples:
-    """Return what the server says of itself."""
+    """Return the metrics of the server."""
     answered = await ask(host, request("/metrics"))
     assert answered.status == 200
     assert answered.fields["content-type"].startswith("text/plain; version=")

@@ -29,7 +29,7 @@ OUR_OUTCOMES = {
     "TestAmqpNotification.test_released_notification",
     "TestAmqpNotification.test_notification_not_acked",
 }
-"""Tests of what omq does otherwise."""
+"""Tests of behaviour in which omq differs."""
 
 METRICS = "MetricsTestCase.test_functional"
 """A functional test that needs a service of metrics, and no broker."""

@@ -160,7 +160,7 @@ async def test_times_of_the_producer_are_passed_on(store: Path, clock: MockClock
 
 
 async def some(client: Peer, frames: int) -> bytes:
-    """Return what N (`frames`) frames have of a message, which goes on."""
+    """Return the octets of a message in the next N (`frames`) frames, which are not its last ones."""
     octets = b""
     for _ in range(frames):
         said, payload = await client.next()

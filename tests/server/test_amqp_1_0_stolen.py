@@ -48,7 +48,7 @@ async def test_a_consumer_that_attaches_again_gets_the_unsettled_messages(store:
             assert condition(await after.until(Detach)) == "amqp:link:stolen"
 
 
-async def test_a_producer_that_attaches_again_begins_anew(store: Path) -> None:
+async def test_a_producer_that_attaches_again_begins_again(store: Path) -> None:
     async with (
         serving(store) as host,
         container(host, "work") as before,

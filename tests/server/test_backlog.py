@@ -103,7 +103,7 @@ async def test_the_backlog_is_exact_after_a_restart_and_over_gaps(store: Path, c
 async def test_positions_are_saved_while_a_level_is_tidied(
     store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Merging what another topic has much of can take seconds."""
+    """Merging the blocks of another topic that has many can take seconds."""
     merging = threading.Event()
     finish = threading.Event()
     merge_small = Environment.merge_small

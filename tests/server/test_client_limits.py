@@ -122,7 +122,7 @@ async def test_a_silent_newcomer_makes_room(store: Path) -> None:
 
 
 async def received(conversation: Conversation, end: bytes) -> bytes:
-    """Return what comes, up to octets that end with these; however long that takes."""
+    """Return the received octets, up to the first that end with `end`, without a limit of time."""
     octets = b""
     while not octets.endswith(end):
         data = await conversation.stream.receive_some(65536)

@@ -123,7 +123,8 @@ async def test_round_robin_feeds_share_messages(store: Path, persistence: bytes)
 
 
 def octets_on_their_way(connection: Conversation) -> tuple[int, int]:
-    """Return how many unread octets this end's socket has, and how many the server's end has at most besides.
+    """Return the number of unread octets in this end's socket, and the greatest number of further ones in the
+    server's end.
 
     The kernel shows the queues of both (proc_pid_net(5), `tx_queue:rx_queue`). Octets may be in both queues:
     the server's end has them until they are acknowledged.

@@ -31,7 +31,9 @@ def with_heads(count: int) -> list[Envelope]:
 
 
 def given_out(envelope: Envelope) -> Envelope:
-    """Return what a feed of topic t makes of it: a message without a head has the topic for its key."""
+    """Return the envelope as a feed of topic t sends it: a message without a head has the topic for its
+    key.
+    """
     return Envelope(envelope.body, Head(routing_key=b"t") if envelope.head == Head() else envelope.head)
 
 

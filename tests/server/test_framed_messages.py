@@ -36,7 +36,7 @@ class FramedMessage:
         self._at = 0  # octets that have left
 
     def _wire(self, start: int, octets: Octets) -> bytes:
-        """Return what stands on the wire up to the octets of the body from `start` on, from where it is."""
+        """Return the frames up to the end of these octets of the body, from the position on the wire on."""
         wire, at = b"", 0
         parts = [self._opening]
         for frame in range(0, self._size, FRAME):

@@ -48,7 +48,9 @@ class Steps(trio.abc.Instrument):
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    """Yield what the steps of the test translate. It must be registered as an instrument."""
+    """Yield the number of heads that each step of the test translates. It must be registered as an
+    instrument.
+    """
     steps = Steps()
     spend = Portion.spend
 
@@ -245,7 +247,9 @@ async def test_consumers_of_amqp_1_0_of_messages_of_amqp_0_9(
 
 
 async def drained(client: Peer) -> tuple[int, Flow]:
-    """Return how many messages come before the server states the credit of the link, and what it states."""
+    """Return the number of messages that come before the server states the credit of the link, and its
+    statement.
+    """
     count = 0
     while True:
         said, _ = await client.next()

@@ -39,7 +39,7 @@ async def cut_off(store: Path) -> Path:
 
 
 def refused(store: Path, *, port: int = 0, descriptors: int | None = None) -> str:
-    """Return what a server says that does not start after the power failure."""
+    """Return the error of a server that does not start after the power failure."""
     command = [sys.executable, "-m", "omq.cli.server", "--listen", f"127.0.0.1:{port}", "--store", str(store)]
 
     def limit() -> None:

@@ -18,7 +18,7 @@ ACK = b"(Ack (2026-01-01 00:00:00Z))"
 
 
 async def pinged(client: Conversation, count: int) -> None:
-    """Wait until so many pings have come in all."""
+    """Wait until N (`count`) pings have come in all."""
     while len(client.pings) < count:
         assert await client.receive(), "the connection ended"
 

@@ -56,7 +56,7 @@ class WaitingAttempts:
         self._heard.unpark_all()
 
     async def reach(self, refused: int) -> None:
-        """Wait until so many were refused."""
+        """Wait until N (`refused`) attempts were refused."""
         while self.refused < refused:
             await self._heard.park()
 

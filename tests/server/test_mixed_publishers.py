@@ -32,7 +32,7 @@ class Publisher:
         self._chance = chance
 
     def script(self) -> Iterator[bytes]:
-        """Return what to send, in pieces."""
+        """Yield the octets to send, in pieces."""
         chance = self._chance
         names = list(TOPICS)
         for _ in range(STEPS):

@@ -174,7 +174,7 @@ async def answers(connection: Conversation, line: bytes) -> list[types.Frame]:
 
 
 def forbidden(command: types.Command, right: Right) -> list[types.Frame]:
-    """Return what answers a command that its client has no right to give."""
+    """Return the answer to a command that its client has no right to give."""
     line, _ = example(type(command))
     subject = b" ".join(line.strip(b"()").split()[:2])
     what = b"it"
@@ -285,7 +285,7 @@ async def test_a_dmp_connection_does_nothing_without_a_lease(
 
 
 async def spend(connection: Conversation, counted: Counted) -> bytes:
-    """Take as many of something as there may be; how the refusal of one more ends."""
+    """Take the greatest allowed number of something; return the end of the refusal of one more."""
     number = 0
     while True:
         number += 1

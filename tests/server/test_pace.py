@@ -79,7 +79,7 @@ class BusyConnections:
         return sum(transport.sent for transport in self.transports)
 
     async def rounds(self, is_over: Callable[[], bool]) -> list[int]:
-        """Return what was sent before each round, until it is over."""
+        """Return the octets sent before each round, until it is over."""
         seen = [self.sent]
         with trio.fail_after(PATIENCE):
             while not is_over():

@@ -178,7 +178,7 @@ async def checkpoint(host: InProcess, level: Level, clock: MockClock, seconds: f
 
 
 def cut_power(store: Path, name: str) -> Path:
-    """Return what is on the disk at this moment, as a start after a power failure finds it."""
+    """Return a copy of the store as it is on the disk now, as a start after a power failure finds it."""
     copy = store.with_name(name)
     shutil.copytree(store, copy)
     return copy

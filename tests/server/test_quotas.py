@@ -67,7 +67,7 @@ KINDS = [
 
 
 def subject(command: bytes) -> bytes:
-    """Return how the Error that answers a command begins."""
+    """Return the beginning of the Error that answers a command."""
     return b" ".join(command.strip(b"()").split()[:2])
 
 

@@ -120,12 +120,12 @@ class Reader:
         return await self.of.bodies(count)
 
     async def next(self) -> object:
-        """Return what comes next, to a subscription."""
+        """Return the next frame of a subscription."""
         assert isinstance(self.of, Conversation)
         return await self.of.frame()
 
     async def is_cut_off(self) -> bool:
-        """Read to the end; whether that is in the middle of something."""
+        """Read to the end; return whether it is in the middle of something."""
         with trio.fail_after(PATIENCE):
             try:
                 while await self.of.receive():

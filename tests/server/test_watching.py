@@ -52,7 +52,7 @@ def topics(round: list[w.Statistics]) -> dict[bytes, w.TopicWatch]:
 
 
 async def changes(connection: Conversation, name: bytes) -> w.TopicWatch:
-    """Return what the next round that has this topic says of it."""
+    """Return the state of this topic in the next round that has it."""
     while True:
         found = topics(await round_of(connection))
         if name in found:
@@ -60,7 +60,7 @@ async def changes(connection: Conversation, name: bytes) -> w.TopicWatch:
 
 
 async def gone(connection: Conversation) -> list[w.Gone]:
-    """Return what the next round with topics that are gone says of them."""
+    """Return the topics that are gone in the next round that has some."""
     while True:
         if found := [part for part in await round_of(connection) if isinstance(part, w.Gone)]:
             return found

@@ -66,7 +66,7 @@ def _unmeasured_servers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> "Log":
-    """Return what Spark's processes write to their standard error."""
+    """Return the log file of Spark's processes: their standard error."""
     from spark_helpers import Log
 
     return Log(tmp_path_factory.mktemp("spark") / "log")

@@ -17,16 +17,16 @@ class Log:
         self._read = 0
 
     def mark(self) -> None:
-        """Forget what was written until now."""
+        """Set the mark behind the text that was written until now."""
         self._read = self.path.stat().st_size
 
     def text(self) -> str:
-        """Return what was written since the mark."""
+        """Return the text written since the mark."""
         return self.path.read_bytes()[self._read :].decode("utf-8", "replace")
 
 
 def plan_of(frame: DataFrame, mode: str = "simple") -> str:
-    """Return how Spark will run a query, as `explain` prints it."""
+    """Return Spark's plan of a query, as `explain` prints it."""
     with redirect_stdout(StringIO()) as printed:
         frame.explain(mode)
     return printed.getvalue()

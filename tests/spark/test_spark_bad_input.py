@@ -30,7 +30,7 @@ def place(served: Serving, way: str) -> dict[str, str]:
 
 
 def refusal(spark: SparkSession, **options: object) -> str:
-    """Return what Spark says of a read that must fail."""
+    """Return Spark's message about a read that must fail."""
     with pytest.raises(PySparkException) as caught:
         reading(spark, **options).count()
     return str(caught.value)

@@ -70,7 +70,7 @@ def place(served: Serving, way: str) -> dict[str, str]:
 
 
 def at(message: int) -> datetime.datetime:
-    """Return when a message came, as PySpark gives it: in the zone of this machine."""
+    """Return the time of a message as PySpark gives it: in the zone of this machine."""
     return datetime.datetime.fromtimestamp((NOON + message * SECOND) / 1_000_000)
 
 

@@ -35,7 +35,7 @@ def examples() -> list[tuple[str, str, str | None]]:
 
 
 def mask(printed: str) -> str:
-    """Mask what is not the same each time: times, rates, and octets in the store."""
+    """Mask the figures that are not the same each time: times, rates, and octets in the store."""
     printed = re.sub(r"in [\d.]+ s: [\d,]+ messages/s", "in N s: N messages/s", printed)
     return re.sub(r" +[\d.N]+ (k?B)$", r" N \1", printed, flags=re.MULTILINE)
 

@@ -202,7 +202,7 @@ def failure(work: Any) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return what was raised last, of all that Spark shows."""
+    """Return the message of the last exception in Spark's output."""
     lines = [line for line in text.splitlines() if line.startswith("omq.bulk.errors.")]
     return lines[-1].partition(": ")[2]
 

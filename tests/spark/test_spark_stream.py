@@ -56,7 +56,7 @@ class Query:
         return rows(spark.read.parquet(str(self.output)), "topic", "offset")
 
     def bounds(self, batch: int) -> dict[str, list[int]]:
-        """Return what Spark has kept of a micro-batch's end."""
+        """Return the end of a micro-batch as Spark has stored it."""
         return bounds(json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]))
 
     def forget(self, batch: int) -> None:

@@ -230,7 +230,7 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             self.stored[topic] = [block for block in blocks if block.first > last]
 
     def info(self, topic: int, first: int) -> BlockRecord:
-        """Return how the block with this message lay after all merging; it may be deleted already."""
+        """Return the position of the block with this message after all merging; it may be deleted already."""
         for begin, end in self.boundaries.get(topic, []):
             if begin <= first < end:
                 within = [block for block in self.stored[topic] if begin <= block.first < end]

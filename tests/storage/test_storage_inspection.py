@@ -278,7 +278,7 @@ def test_topics_of_rebuilt_levels_alone_skip_ids(path: Path) -> None:
 
 
 def closed_in_disorder(path: Path) -> dict[Level, list[tuple[int, bytes]]]:
-    """Return what a store has at its last checkpoints, and leave more behind it."""
+    """Return the messages of a store at its last checkpoints, and leave later ones in it."""
     store = Store.open(path, map_size=1 << 28, boot_id="first")
     kept = {}
     for level in Level:

@@ -72,7 +72,7 @@ def test_the_demo_reports_that_all_agree(
 
 
 def spark_is_missing() -> str | None:
-    """Return why the part with Spark cannot run; None if it can."""
+    """Return the reason why the part with Spark cannot run; None if it can."""
     for name in ("pyspark", "pyarrow", "matplotlib"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
@@ -230,7 +230,7 @@ def test_counts_that_agree_by_chance_do_not_hide_a_difference() -> None:
 
 
 def tally_of(*runs: tuple[int, Sequence[bytes]]) -> Any:
-    """Return what a topic with the rows a, b, c makes of runs of messages."""
+    """Return the comparison of a topic with the rows a, b, c after runs of messages."""
     tally = RowComparison([b"a", b"b", b"c"])
     for first, bodies in runs:
         tally.take(MessageRun(7, list(range(first, first + len(bodies))), list(bodies)))

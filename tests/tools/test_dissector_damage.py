@@ -57,7 +57,7 @@ def damaged(
 def shown_and_said(
     recording: tuple[list[SentOctets], Conversation], found: list[Unit], originals: list[int]
 ) -> int:
-    """Return how many units are shown, each of which was said, in this order."""
+    """Check that each shown unit was sent, in this order, and return their number."""
     count = 0
     for number, original in enumerate(originals):
         for side in Endpoint:

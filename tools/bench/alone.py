@@ -9,7 +9,7 @@ from workers import BenchFailure
 
 
 class NoServer(System):
-    """The publisher is connected to the subscriber directly; what it sends has the size of omq's frames."""
+    """The publisher is connected to the subscriber directly; its messages have the size of omq's frames."""
 
     name = "none"
     stray_octets = 1 << 62

@@ -101,7 +101,7 @@ class Client:
         )  # fmt: skip
 
     def transfers(self, handle: int, first: int, count: int, payload: bytes, *, settled: bool) -> None:
-        """Send the same message so often."""
+        """Send the same message N (`count`) times."""
         self._outgoing += count
         self.send(b"".join(transfer(handle, first + n, payload, settled=settled) for n in range(count)))
 
@@ -153,7 +153,7 @@ _DYNAMIC = described(0x28, _NULL, _NULL, _NULL, _NULL, _TRUE)
 
 
 def _value(octets: bytes, at: int) -> tuple[Any, int]:
-    """Read what the cases look at: numbers, strings, lists and described values."""
+    """Read a value of a type that the cases use: numbers, strings, lists and described values."""
     kind = octets[at]
     if kind == 0:
         code, at = _value(octets, at + 1)

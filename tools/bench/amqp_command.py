@@ -29,7 +29,7 @@ cases of --amqp (100 octets where no size is named; ingest: nobody reads):
 
 @dataclass(frozen=True)
 class Case:
-    """A load, and how many messages a second omq must reach."""
+    """A load, and the number of messages a second that omq must reach."""
 
     load: Load
     must: int

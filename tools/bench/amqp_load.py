@@ -131,7 +131,7 @@ def _declare(setup: Connection, load: Load) -> _Queues:
 def _publish(
     port: int, load: Load, queues: _Queues, board: SharedCounters, seconds: float, begin: Begin
 ) -> tuple[float, float, int]:
-    """Publish for some seconds; the first and the last moment, and how many messages."""
+    """Publish for some seconds; return the first and the last moment, and the number of messages."""
     connection = Connection(port)
     one = publish(queues.exchange, queues.key, b"x" * load.size, load.properties)
     per = CONFIRM_CHUNK if load.confirm else max(1, CHUNK_OCTETS // len(one))
@@ -155,7 +155,7 @@ def _publish(
     if confirms is not None:
         confirms.wait(sent)
     last = time.monotonic()
-    # In order, or a broker may drop what it has not read.
+    # In order, or a broker may drop octets that it has not read.
     connection.rest = b""
     connection.close()
     return start, last, sent
@@ -233,7 +233,9 @@ class _Acks:
 def _consume(
     port: int, load: Load, queue: bytes, place: int, board: SharedCounters, begin: Begin
 ) -> tuple[int, float]:
-    """Receive until all messages have arrived; how many came here, and the moment of the last one."""
+    """Receive until all messages have arrived; return the number that came here, and the moment of the last
+    one.
+    """
     connection = Connection(port)
     is_stream = load.kind == "stream"
     connection.consume(queue, prefetch=load.prefetch, no_ack=not load.prefetch, is_stream=is_stream)

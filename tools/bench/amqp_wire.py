@@ -127,7 +127,7 @@ class Connection:
             )
         return octets[_FRAME.size + _IDS.size : -1]
 
-    # -- what the cases need -------------------------------------------------------------------------------
+    # -- for the cases -------------------------------------------------------------------------------------
 
     def declare_queue(self, name: bytes, *, durable: bool, kind: str) -> None:
         arguments = table({} if kind == "classic" else {"x-queue-type": kind})

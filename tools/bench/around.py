@@ -75,7 +75,7 @@ def around(system: System, settings: Settings, size: int, count: int, subscribed
         )
         anonymous = system.memory()[1]
     sent, got = spans["publisher"], spans["receiver"]
-    # A subscriber of one topic may have everything before the server has read what goes to the others.
+    # A subscriber of one topic may have everything before the server has read the messages of the others.
     seconds = (max(sent.end, got.end) - sent.start) / 1e9
     load = cores(sent.cpu_seconds + got.cpu_seconds, seconds)
     counted = f"{got.messages} deliveries of {sent.messages} published"

@@ -25,7 +25,7 @@ class Broker(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return why this broker cannot be measured here, or None."""
+        """Return the reason why this broker cannot be measured here, or None."""
 
     @abstractmethod
     def version(self) -> str: ...

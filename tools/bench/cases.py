@@ -81,7 +81,9 @@ def ingest(system: System, settings: Settings, size: int, kind: Kind) -> Sample:
 def fill(
     system: System, chunk: Chunk, messages: int, held: int = 0, watch: Callable[[], None] | None = None
 ) -> int:
-    """Store more messages (whole chunks) in a Weak topic, confirmed. Return how many it has then."""
+    """Store more messages (whole chunks) in a Weak topic, confirmed. Return the new number of stored
+    messages.
+    """
     task = partial(publish_stored, system, Kind.WEAK, chunk, 0.0, messages, messages, held)
     span: Span = run_together({"publisher": task}, 10 * SOCKET_SECONDS, watch)["publisher"]
     return held + span.messages
@@ -203,8 +205,7 @@ def allow_descriptors(connections: int) -> None:
 
 
 def connections(system: System, count: int, settings: Settings) -> Sample:
-    """Measure what each of many connections costs the server that have introduced themselves and do nothing
-    more.
+    """Measure the server's cost of each of many idle connections. They only introduce themselves.
 
     The first ones, for which the server also imports and allocates what all connections share, do not count.
     """

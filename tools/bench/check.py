@@ -36,7 +36,9 @@ def check_systems(
 
 
 def check_contents(system: System, settings: Settings) -> list[str]:
-    """Send a few messages through every kind of topic and compare each body. Return what was compared."""
+    """Send a few messages through every kind of topic and compare each body. Return a description of the
+    comparison.
+    """
     return [
         check_delivery(system, settings, Kind.LIVE, 2),
         check_delivery(system, settings, Kind.ROUND_ROBIN, 4),

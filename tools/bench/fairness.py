@@ -77,7 +77,7 @@ class Case:
 
 
 def round_trips(system: System, seconds: float) -> list[Parts]:
-    """Measure for so long."""
+    """Measure round trips for N (`seconds`) seconds."""
     trips: list[Parts] = []
     with (
         system.subscribe(Kind.LIVE, [TOPIC]) as client,

@@ -16,7 +16,7 @@ from systems import Kind, System
 from workers import BenchFailure
 
 SIZE = 100
-"""Octets of a message wherever its size is not what grows."""
+"""The octets of a message in each sweep that grows something else."""
 
 
 class Sweep(Enum):

@@ -47,8 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def growth_points(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace
 ) -> dict[Sweep, tuple[int, ...]]:
-    """Return what the options say about --growth, checked; each sweep that is wanted with its points,
-    ascending.
+    """Return the wanted sweeps of --growth, each with its points in ascending order, after a check of the
+    options.
     """
     points: dict[Sweep, tuple[int, ...]] = {}
     wanted = [word for word in arguments.only.split(",") if word]

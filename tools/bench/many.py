@@ -1,4 +1,4 @@
-"""Thousands of topics, a hundred publishers, bursts: what one connection and one topic do not show."""
+"""Loads with thousands of topics, a hundred publishers, or bursts."""
 
 import select
 import shutil
@@ -47,7 +47,7 @@ class Case:
 
 
 def shares(system: System, kind: Kind, connections: int, topics: int, size: int) -> list[Chunk]:
-    """Return a buffer for each of so many connections: whole rounds of its own `topics` topics."""
+    """Return a buffer for each of N (`connections`) connections: whole rounds of its own `topics` topics."""
     names = topic_names(connections * topics)
     octets = CHUNK_OCTETS // connections
     return [
@@ -67,7 +67,7 @@ def publish_crowd(
     window_octets: int,
     begin: Begin,
 ) -> Span:
-    """Publish on as many connections as there are chunks, in turn; the end is that all of it was taken.
+    """Publish each chunk on a connection of its own, in turn, until the server has taken everything.
 
     Without subscribers the topics are stored, and hold everything in the end.
     """
@@ -256,7 +256,7 @@ def publish_burst(
 
 
 def send_some(connected: socket.socket, data: memoryview) -> int:
-    """Send what the socket takes now, at most one buffer."""
+    """Send the octets that the socket accepts now, at most one buffer."""
     try:
         return connected.send(data[:CHUNK_OCTETS])
     except BlockingIOError:
@@ -266,8 +266,8 @@ def send_some(connected: socket.socket, data: memoryview) -> int:
 def burst(
     system: System, settings: Settings, size: int, count: int, subscribers: int = 1, pause: float = 0.0
 ) -> Sample:
-    """Return how many percent of a burst did not come to a subscriber that always reads: the worst of
-    several.
+    """Return the percentage of a burst that a constantly reading subscriber did not receive: the worst of
+    several subscribers.
     """
     topics = topic_names(count)
     with server(system, Kind.LIVE, settings, topics):

@@ -82,7 +82,7 @@ class Sample:
 def server(
     system: System, kind: Kind, settings: Settings, topics: Sequence[bytes] = (TOPIC,)
 ) -> Iterator[Path]:
-    """Yield a running server with an empty directory, which is gone afterwards whatever happens."""
+    """Yield a running server with an empty directory, which is always removed afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="omq-bench-", dir=settings.directory))
     try:
         system.start(directory, kind)
@@ -126,7 +126,7 @@ def publish_for(
 
 
 def parts_for(seconds: float, messages: int, board: SharedCounters) -> Iterator[int]:
-    """Yield before each part of N `messages` how many will be sent with it, until the time is over.
+    """Yield before each part of N `messages` the number of messages sent with it, until the time is over.
 
     Receivers are told the sum before the last part is sent, so that they know it before the end can reach
     them.

@@ -69,7 +69,8 @@ class Neighbour:
     unit: str
     """Of its work."""
     work: Callable[["Neighbourhood", int], Iterator[int]]
-    """Works for ever in the process with this number, and yields how much it has done since the last time."""
+    """Works for ever in the process with this number, and yields the amount of its work since the last time.
+    """
     processes: int = 1
     prepare: Callable[["Neighbourhood"], None] = lambda _: None
     settings: str = ""
@@ -79,14 +80,14 @@ class Neighbour:
     needs_tls: bool = False
 
     def missing(self) -> str | None:
-        """Return why it cannot be measured here, or None."""
+        """Return the reason why it cannot be measured here, or None."""
         if self.needs_tls and shutil.which("openssl") is None:
             return "openssl is not installed, which makes the certificate"
         return None
 
 
 class Neighbourhood:
-    """The server that the neighbours use, and how much they store."""
+    """The server that the neighbours use, and the number of messages that they store."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ def stall_in_large(where: Neighbourhood, place: int) -> Iterator[int]:
 
 
 def send_lines(line: bytes) -> Callable[[Neighbourhood, int], Iterator[int]]:
-    """Return a client that sends this line again and again, and reads what the server says about it."""
+    """Return a client that sends this line again and again, and reads the server's answers."""
 
     def work(where: Neighbourhood, place: int) -> Iterator[int]:
         with where.system.connect() as connected:

@@ -34,7 +34,7 @@ def short(value: float) -> str:
 
 
 def place_label(sweep: Sweep, at: float) -> str:
-    """Return a place on the horizontal axis; sizes from 1 KiB on as what they are, powers of two."""
+    """Return a label of the horizontal axis; sizes from 1 KiB on are powers of two, and are written so."""
     if sweep is Sweep.SIZE and at >= 1024 and at % 1024 == 0:
         return f"{at / 1024:g} KiB"
     return short(at)

@@ -99,7 +99,7 @@ class RedisPublisher(Publisher):
 
 
 class RedisSystem(System):
-    """redis-server with its defaults, apart from what each measurement says."""
+    """redis-server with its defaults, apart from the settings that a measurement names."""
 
     name = "redis"
     stray_octets = 1 << 62

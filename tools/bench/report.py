@@ -56,7 +56,7 @@ def machine() -> dict[str, str]:
 
 
 def filesystem(directory: Path) -> str:
-    """Return the type of the file system that the stores are on: what an fsync costs depends on it."""
+    """Return the type of the file system that the stores are on: the cost of an fsync depends on it."""
     best, kind = -1, "unknown"
     resolved = directory.resolve()
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -68,7 +68,7 @@ def filesystem(directory: Path) -> str:
 
 
 def ratio(rows: Sequence[Row], row: Row) -> tuple[float, str] | None:
-    """Return the factor by which it is better than the better peer: above 1 for omq's favour whatever the
+    """Return the factor by which it is better than the better peer: above 1 in omq's favour, for every
     unit.
     """
     if not row.system.startswith("omq") or not row.usable:

@@ -17,7 +17,7 @@ START, START_KILLED, MEMORY, REPLAY = "stored-start", "stored-start-killed", "st
 
 
 def start_again(system: System, directory: Path, held: int) -> Sample:
-    """Measure the seconds from the start of the server's process until it says how many messages it has."""
+    """Measure the seconds from the start of the server's process until it states its number of messages."""
     begun = time.perf_counter()
     system.start(directory, Kind.WEAK)
     found = system.held(TOPIC)

@@ -99,10 +99,10 @@ class Publisher:
         self.socket.sendall(data)
 
     def confirm(self, sent: int, held: int | None) -> None:
-        """Return when all messages sent here are as safe as the topic promises.
+        """Return after all messages sent here are as safe as the topic promises.
 
         Stored topics must then hold exactly `held` messages, those of earlier publishers included; None
-        where others publish at the same time, and somebody else counts. Where
+        where others publish at the same time, and another process counts. Where
         nothing is stored, the server must at least have read everything: a connection that is closed while a
         ping lies unread in it is reset, and what the server has not read by then is lost through our fault.
         """
@@ -128,7 +128,7 @@ class System(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return why this system cannot be measured here, or None."""
+        """Return the reason why this system cannot be measured here, or None."""
 
     @abstractmethod
     def version(self) -> str: ...
@@ -138,7 +138,7 @@ class System(ABC):
         """Return the guarantee for this kind of topic, in a few words for the table."""
 
     def lacks(self, case: str) -> str | None:
-        """Return why this system has nothing to compare with in a case, or None."""
+        """Return the reason why this system has nothing to compare with in a case, or None."""
         return None
 
     @abstractmethod
@@ -314,7 +314,7 @@ class System(ABC):
 
     @abstractmethod
     def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
-        """Return the bodies of the whole messages in `data`, and how many octets of it they took."""
+        """Return the bodies of the whole messages in `data`, and the number of their octets."""
 
     def count(self, data: bytes) -> int:
         """Return the number of live messages in `data`, also where the server says that others are lost."""

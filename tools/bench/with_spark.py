@@ -279,9 +279,7 @@ _TEXT = base64.b64encode(random.Random(7).randbytes(1 << 20))
 
 
 def make_text(number: int, size: int) -> bytes:
-    """Return a number and letters without a pattern: what could be compressed well would make Parquet look
-    good.
-    """
+    """Return a number and letters without a pattern: compressible text would make Parquet look good."""
     at = number * 7919 % (len(_TEXT) - size)
     return b"%012d" % number + _TEXT[at : at + size - 12]
 

@@ -15,8 +15,8 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True)
 class Flights:
-    """The rows of the file, in its order, each with the topic it is published to, and what counting the file
-    gave.
+    """The rows of the file, in its order, each with the topic it is published to, and the counts of the
+    file.
     """
 
     rows: list[tuple[bytes, bytes]]

@@ -18,7 +18,9 @@ from omq.client import (
 
 MOST_PARTS = 16
 PART_ROWS = 16
-"""The rows of a topic are confirmed in so many parts at most, none of them smaller than this."""
+"""The publisher waits for confirmations of a topic's rows in at most MOST_PARTS parts of at least PART_ROWS
+rows.
+"""
 
 
 class Publisher:
@@ -63,7 +65,7 @@ class Publisher:
             for topic, rows in self._by_topic.items():
                 nursery.start_soon(self._publish_topic, client, topic, rows, bar, crash)
         if crash is not None and not crash.happened:
-            raise DemoFailed("the server was to be killed while rows are published, and nobody did")
+            raise DemoFailed("the server was not killed while rows were published")
 
     async def _publish_topic(
         self, client: Client, topic: bytes, rows: Sequence[bytes], bar: "tqdm[None]", crash: "Crash | None"
@@ -76,7 +78,7 @@ class Publisher:
             while self.sent[topic] < len(rows):
                 start = self.sent[topic]
                 async with client.sink(topic) as sink:
-                    # Counted first: what is under way when the server is killed may have arrived.
+                    # Counted first: messages under way when the server is killed may have arrived.
                     bodies = rows[start : start + part]
                     self.sent[topic] += len(bodies)
                     await sink.publish_many(bodies)

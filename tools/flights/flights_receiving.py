@@ -1,4 +1,4 @@
-"""Counts and checks what subscribers of all topics receive."""
+"""Counts and checks the messages that subscribers of all topics receive."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -107,7 +107,7 @@ class Reception:
         self.tallies[gap.topic].lose(gap)
 
     async def complete(self, bar: "tqdm[None]") -> None:
-        """Wait until as many messages came as the file has rows."""
+        """Wait until the number of received messages is the number of rows in the file."""
         while (count := self.count) < self._due:
             show(bar, count)
             with trio.move_on_after(PATIENCE_SECONDS) as limit:

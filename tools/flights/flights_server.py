@@ -74,7 +74,7 @@ class Server:
 
 @asynccontextmanager
 async def server_in(directory: Path) -> AsyncIterator[Server]:
-    """Yield a started server that is gone after the block, whatever happens in it."""
+    """Yield a started server that has ended after the block, even after an exception."""
     server = Server(directory)
     try:
         await server.start()

@@ -60,7 +60,7 @@ def delays_from_csv(text: str, most: int) -> dict[str, Delays]:
 
 
 def delays_from_store(spark: SparkSession, store: Path) -> tuple[dict[str, Delays], Daily]:
-    """Return all flights of a store by carrier, and how many there were on each day."""
+    """Return the flights of a store by carrier, and the number of flights on each day."""
     messages = (
         spark.read.format("omq")
         .option("path", str(store))

@@ -196,7 +196,7 @@ def check_messages(data: bytes) -> None:
 
 
 def check_heads(data: bytes) -> None:
-    """Check that a message comes out whatever octets are stored as its head, the same compiled and plain."""
+    """Check that any octets that are stored as a head give a message, the same compiled and plain."""
     size = data[0] if data else 0
     head, body = data[1 : 1 + size], data[1 + size :]
     block = Bodies([body]).encode(1, 9, 0, (head,) if head else ())

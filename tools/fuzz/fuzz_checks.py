@@ -19,7 +19,7 @@ TWINS = (False, True) if BUILT else (False,)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parser, and what must hold of it for any octets at all."""
+    """A parser, and the properties that it must have for any octets."""
 
     name: str
     about: str

@@ -44,7 +44,7 @@ def run_tests(examples: int, options: list[str]) -> int:
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    # As an option it holds, whatever profile the tests choose for themselves.
+    # As an option: it overrides the profile that the tests load.
     return int(pytest.main(["--hypothesis-profile=sanitized", *options]))
 
 

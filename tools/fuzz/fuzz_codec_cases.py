@@ -60,7 +60,7 @@ def try_case(kind: Callable[[Random, Any], None], random: Random, native: Any) -
 
 
 def same(found: Any, expected: Callable[[], Any]) -> None:
-    """Check that the result is what the twin gives; None leaves it to the twin."""
+    """Check that the result is the twin's; None leaves it to the twin."""
     if found is not None:
         made = expected()
         assert found == made, (found, made)
@@ -196,7 +196,7 @@ def write_envelopes(random: Random, native: Any) -> None:
 
 
 def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes) -> list[Any]:
-    """Return what a reader makes of all lines, in one list: publishes that are read in turns are one run
+    """Return all events that a reader yields for these lines. Publishes that are read in turns are one run
     again.
     """
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""The command line, and what is printed."""
+"""The command line, and its output."""
 
 import argparse
 import importlib.util

@@ -23,7 +23,7 @@ def known(target: Target) -> list[bytes]:
 
 
 def write(directory: Path, inputs: list[bytes]) -> None:
-    """Write one file for each input, named after what is in it."""
+    """Write one file for each input, named after the hash of its contents."""
     directory.mkdir(parents=True, exist_ok=True)
     for data in inputs:
         (directory / sha256(data).hexdigest()[:40]).write_bytes(data)

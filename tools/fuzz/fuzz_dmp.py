@@ -60,8 +60,8 @@ def check_dialogue(data: bytes) -> None:
 
 
 def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], bytes, bool]:
-    """Return what a server sends, the leases it was shown, the octets it takes for envelopes, whether it
-    closes.
+    """Return the octets that a server sends, the leases it was shown, the octets it takes for envelopes, and
+    whether it closes.
     """
     dialogue = ServerDialogue()
     sent, leases, messages, closed = b"", [], b"", False
@@ -87,7 +87,7 @@ def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], b
 
 
 def _hear(pieces: list[bytes], purpose: Purpose) -> tuple[list[object], bytes, str | None]:
-    """Return what a client hears, the octets it takes for envelopes, and the error that ends it."""
+    """Return the events of a client, the octets it takes for envelopes, and the error that ends it."""
     dialogue = ClientDialogue(b"lease", purpose)
     heard: list[object] = []
     messages, problem = b"", None
@@ -172,7 +172,9 @@ def _read_envelopes(
 
 
 def check_tables(data: bytes) -> None:
-    """Check that skipping and reading agree; what was read is written so that it is read as the same."""
+    """Check that skipping and reading agree, and that a value that was read and written is read as the same
+    value.
+    """
     end = len(data)
     try:
         head = stored_head.decode(data)

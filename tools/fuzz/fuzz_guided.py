@@ -10,7 +10,7 @@ import sys
 
 import atheris
 
-# The plain codec is what is seen; the targets hold the compiled one against it.
+# Atheris sees the plain codec only; the targets compare the compiled one with it.
 with atheris.instrument_imports(
     include=["omq", "omq_storage", "sexpdata", "tomllib"], enable_loader_override=False
 ):

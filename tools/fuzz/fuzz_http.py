@@ -1,4 +1,4 @@
-"""Targets: requests of HTTP, and what a client sends through a WebSocket."""
+"""Targets: requests of HTTP, and octets of a client through a WebSocket."""
 
 from fuzz_checks import Target, check_pieces, check_sentence, in_pieces
 

@@ -1,4 +1,4 @@
-"""Targets: what an omq client sends, and what an omq server sends back."""
+"""Targets: the lines of an omq client, and those of an omq server."""
 
 from fuzz_checks import Target, check_pieces, check_sentence
 
@@ -60,13 +60,15 @@ def check_handshake(data: bytes) -> None:
 
 
 def check_lines(data: bytes) -> None:
-    """Check that the twins agree, and lines cut anywhere are what they are together."""
+    """Check that the twins agree, and that lines that are cut anywhere give the same events as whole
+    lines.
+    """
     check_pieces(data, _read_lines)
 
 
 def _read_lines(pieces: list[bytes], _: int) -> tuple[list[object], int]:
-    """Return what the lines say, with messages between other commands by topic; and how many octets are held
-    at the end.
+    """Return the events of the lines, with messages between other commands by topic, and the number of octets
+    that are held at the end.
     """
     reader = LineReader(MAX_LINE)
     said: list[object] = []

@@ -132,7 +132,7 @@ def run_tests(extension: Path, examples: int, seed: int) -> int:
 
 
 def run_cases(extension: Path, cases: int, seed: int, first: int = 0) -> int:
-    """Run N cases of `fuzz_codec_cases`; print how many of each kind. Return 1 for a finding, else 0."""
+    """Run N cases of `fuzz_codec_cases`; print the number of each kind. Return 1 for a finding, else 0."""
     started = time.monotonic()
     status = extension.with_name("status")
     done = _run("cases", str(extension), str(cases), str(first), str(seed), str(status))

@@ -131,7 +131,7 @@ def _equivalents(path: Path) -> list[Equivalent]:
 
 
 def _try_area(name: str, area: Area, options: argparse.Namespace, equivalents: list[Equivalent]) -> int:
-    """Try a sample of the mutants, print the report, and return how many survived."""
+    """Try a sample of the mutants, print the report, and return the number of survivors."""
     modules = [module for module in options.module or area.modules(options.root) if area.has(module)]
     mutants = list(sample(options.root, modules, options.sample or None, options.seed))
     tried = [mutant for mutant in mutants if not any(one.fits(mutant) for one in equivalents)]
@@ -162,7 +162,7 @@ def _try_area(name: str, area: Area, options: argparse.Namespace, equivalents: l
 def _outcomes(
     area: Area, mutants: list[Mutant], options: argparse.Namespace
 ) -> Iterator[tuple[Mutant, Trial]]:
-    """Yield each mutant with what the tests said, in the order in which they end."""
+    """Yield each mutant with the result of its tests, in the order in which they end."""
     if not mutants:
         return
     with (
@@ -197,7 +197,7 @@ def _outcomes(
             for done in as_completed([threads.submit(try_one, mutant) for mutant in mutants]):
                 yield done.result()
         finally:
-            # Also when it is interrupted: nothing more begins, and what runs is ended.
+            # Also when it is interrupted: no more trials begin, and the running ones are ended.
             threads.shutdown(wait=False, cancel_futures=True)
             for copy in copies:
                 copy.end()

@@ -1,6 +1,6 @@
 """A plugin of pytest: note which lines each test runs and how long it takes, or run chosen tests in order.
 
-pytest loads it in a process of its own (`-p mutate_spy`), so the environment says what is to be done.
+pytest loads it in a process of its own (`-p mutate_spy`), so the environment selects its plugins.
 """
 
 import json
@@ -87,13 +87,13 @@ class NodeSelector:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave them, whatever other plugins have done."""
+        """Leave only the chosen tests, after all other plugins."""
         chosen = [item for item in items if item.nodeid in self._places]
         items[:] = sorted(chosen, key=lambda item: self._places[item.nodeid])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Do what the environment says."""
+    """Register the plugins that the environment selects."""
     if file := os.environ.get(SURVEY):
         config.pluginmanager.register(CoverageRecorder(Path(file), config.rootpath))
     if file := os.environ.get(CHOSEN):

@@ -21,7 +21,7 @@ class Survey:
     starting: frozenset[str]
     """The tests that start other processes."""
     lines: Mapping[str, Mapping[int, frozenset[str]]]
-    """The tests by module and line, without what other processes run."""
+    """The tests by module and line, without the lines that other processes run."""
     failed: Sequence[str] = ()
     """The tests that fail. They tell nothing about a mutant."""
 

@@ -35,7 +35,7 @@ HANGS_SECONDS = 90
 """A single test that takes longer hangs; without mutants none takes a tenth of that."""
 
 WRONG_USAGE, NO_TESTS = 4, 5
-"""The statuses of pytest that tell nothing about a mutant, unless it is what a conftest could not import."""
+"""The statuses of pytest that tell nothing about a mutant, unless a conftest could not import the mutant."""
 
 
 class Outcome(Enum):
@@ -76,7 +76,7 @@ class Copy:
         shutil.copytree(root, folder, ignore=LEFT_OUT, symlinks=True)
 
     def survey(self, tests: Sequence[str], plain: bool, kept: Path | None) -> Survey:
-        """Run these tests without a mutant, and note what they do; or read it where it is kept.
+        """Run these tests without a mutant, and note their results; or read the results that are kept.
 
         Raises CannotRun.
         """
@@ -115,7 +115,7 @@ class Copy:
             **spy,
         }
         began = time.monotonic()
-        # A file and not a pipe: what a test started and left behind would keep a pipe open.
+        # A file and not a pipe: a process that a test left behind would keep a pipe open.
         with tempfile.TemporaryFile("w+") as said:
             self._running = process = subprocess.Popen(
                 command,
@@ -175,7 +175,7 @@ class Copy:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the tests and what they started and left running."""
+    """End the tests and the processes that they left running."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

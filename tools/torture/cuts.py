@@ -99,7 +99,7 @@ async def _record(
 
 
 def _failures(disk: Disk, log: Path, count: int, chance: random.Random) -> Iterator[Failure]:
-    """Replay the recording up to random moments, and yield what a power failure then may lose.
+    """Replay the recording up to random moments, and yield the messages that a power failure then may lose.
 
     Of Weak and Async that is what was told after the last checkpoint but one was complete: what was told
     earlier is in the last one, however long the machine took for it.

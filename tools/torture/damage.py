@@ -105,7 +105,7 @@ def _harms(store: Path, flips: int, chance: random.Random) -> Iterator[FileDamag
         yield FileDamage(name, "removed", Path.unlink, is_small=False)
         for length in (0, 1, size - 1, *(chance.randrange(size) for _ in range(flips // 100))):
             yield FileDamage(name, f"cut to {length} octets", partial(_cut, length=length), is_small=False)
-    # Mostly where something leads to something; the rest of a file is checksums over what is kept.
+    # Mostly in the data files, which have pointers; most other octets have a checksum.
     names = [name for name in files if name.endswith("data.mdb")] * 4 + list(files)
     for _ in range(flips):
         name = chance.choice(names)
@@ -183,7 +183,7 @@ def _not_true(topics: Told, whole: IntactMessages) -> Iterator[str]:
         # Confirmed work may be delivered again if the record of the confirmation is lost.
         known = {**whole.seen[name], **dict(whole.topics[name].messages)}
         for id, body in topic.messages:
-            # Consumers of AMQP learn no ids: of what they had, only the bodies are known.
+            # Consumers of AMQP learn no ids: only the bodies of their messages are known.
             if id not in known and body in whole.published.get(name, ()):
                 continue
             if known.get(id) != body and not body.startswith(MARK):

@@ -225,7 +225,7 @@ def _after_failure(file: File, shape: Shape, chance: random.Random) -> bytes:
 
 
 def _chosen(versions: dict[int, list[Write]], shape: Shape, chance: random.Random) -> dict[int, int]:
-    """Return for each page how many of its writes are on the disk."""
+    """Return for each page the number of its writes that are on the disk."""
     pages = sorted(versions)
     newest = {page: len(versions[page]) for page in pages}
     if not pages:

@@ -93,7 +93,7 @@ class Examiner:
     def _ask(self, question: str, store: Path, boot_id: str) -> Finding | Repaired:
         if self._process is None:
             self._process = subprocess.Popen(
-                # Not as a script: what it answers must be of the same classes as here.
+                # Not as a script: its answers must have the same classes as here.
                 [
                     sys.executable,
                     "-c",

@@ -81,12 +81,12 @@ class Stored:
     mark: bytes
     """Its body."""
     is_routed: bool = True
-    """Whether what is published to the exchange of a queue of AMQP arrives there."""
+    """Whether a message that is published to the exchange of a queue of AMQP arrives there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The time of the failure, and what it may lose."""
+    """The time of the failure, and the messages that it may lose."""
 
     when: int
     due: Mapping[Safety, int]
@@ -121,7 +121,7 @@ class History:
     def __init__(self) -> None:
         self.topics = {kind.name: ClientObservations() for kind in KINDS}
         self.produced = dict.fromkeys(PRODUCED, 0)
-        """Return for topics with a producer how many of its messages are certainly stored."""
+        """Return for each topic with a producer the number of its messages that are certainly stored."""
         self.bound: int | None = None
         """When the queue of AMQP was bound to its exchange."""
         self.rejected: dict[bytes, int] = {}

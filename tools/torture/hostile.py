@@ -1,4 +1,4 @@
-"""Hostile clients: what each kind does with a connection, again and again."""
+"""Hostile clients: the actions of each kind on a connection, again and again."""
 
 import itertools
 import random
@@ -56,7 +56,9 @@ class Client:
         self._sockets: list[trio.socket.SocketType] = []
 
     async def open(self, octets: bytes = b"", receive: int | None = None) -> trio.socket.SocketType:
-        """Connect, and send something; `receive` bounds what the kernel takes in before it is read."""
+        """Connect, and send something; `receive` bounds the octets that the kernel takes in before they are
+        read.
+        """
         made = trio.socket.socket()
         self._sockets.append(made)
         if receive is not None:

@@ -41,7 +41,7 @@ async def _one_store(
         server = Server(store, settings, "this-boot", {})
         try:
             if killed < lives and chance.random() < 0.2:
-                # Kill it while it starts. The next start examines what it leaves.
+                # Kill it while it starts. The next start examines its store.
                 await trio.sleep(chance.random() * 0.6)
                 server.kill()
                 killed += 1

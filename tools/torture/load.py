@@ -46,7 +46,7 @@ logging.getLogger("omq.client").setLevel(logging.ERROR)
 
 def bare(body: bytes) -> bytes:
     """Return the part of a body with publisher and number; the rest is padding, which must be whole in a
-    large message: otherwise return what nobody has published.
+    large message: otherwise return a text that was never published.
     """
     name = body.partition(b" ")[0]
     if name.startswith(LARGE) and body != large(name, len(body)):

@@ -1,4 +1,4 @@
-"""The command line: which failures to cause, how often, and the report."""
+"""The command line: the failures to cause, their number, and the report."""
 
 import argparse
 import random

@@ -44,9 +44,9 @@ def is_openamq(client_properties: Table) -> bool:
 
 
 def widened_table(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Translate the table at `data[at]` from OpenAMQ's form; return it with its length, and where it ended.
+    """Translate the table at `data[at]` from OpenAMQ's form; return it with its length, and its end.
 
-    Raises `FieldError` for octets that are no table, and for a table with so many values that others must not
+    Raises `FieldError` for octets that are no table, and for a table with too many values: others must not
     wait for it.
     """
     steps = _translating_table(data, at, end, TIME, ORDINARY_TIME)

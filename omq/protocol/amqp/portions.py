@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 _PORTION = 6 << 10
 _EACH = 256
-"""The octets that take as long as what any head costs besides its octets."""
+"""The cost of any head beside that of its octets, as a number of octets."""
 
 _FRAMED = 32
-"""The octets that take as long as what it costs to frame a head as it is stored."""
+"""The cost of framing a head as it is stored, as a number of octets."""
 
 _FRAMED_OCTETS = 64
 """The number of octets of such a head that cost as much as one octet of a head that is translated."""

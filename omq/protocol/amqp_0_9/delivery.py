@@ -174,8 +174,8 @@ def deliveries(
     deliveries: int = 0,
 ) -> tuple[bytes, int]:
     """Return the frames of these messages of a block, with delivery tags from `delivery_tag` on, up to the
-    first message with another head than the one before when `portion` is spent; and how many messages these
-    are.
+    first message with another head than the one before when `portion` is spent; and the number of these
+    messages.
 
     `deliveries` is how often each of them was delivered before.
     """

@@ -45,7 +45,7 @@ class Problem(Exception):
 
     @property
     def reply_text(self) -> bytes:
-        """The text for a Close method: the name of the code and what happened, as RabbitMQ writes them."""
+        """The text for a Close method: the name of the code and a description, as RabbitMQ writes them."""
         octets = f"{self.code.name} - {self.text}".encode()
         return octets if len(octets) <= LONGEST else octets[: LONGEST - 3] + b"..."
 

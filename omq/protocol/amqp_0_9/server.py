@@ -125,7 +125,7 @@ _OF_CHANNELS = frozenset((
 
 
 class ServerConnection:
-    """Parses what one client sends after the eight octets that identify the protocol.
+    """Parses the octets of one client after the eight octets that identify the protocol.
 
     It holds at most one incomplete frame and `MOST_HELD` octets of incomplete messages.
     """
@@ -201,7 +201,8 @@ class ServerConnection:
     # -- reading -------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> Iterator[Event | None]:
-        """Parse octets of the client, lazily: what the terminal does at an event holds for the next ones.
+        """Parse octets of the client, lazily: a change that the terminal makes at an event applies to the
+        next events.
 
         None is a pause: others may have their turn. Exhaust the iterator before the next call.
         """

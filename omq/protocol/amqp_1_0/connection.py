@@ -45,7 +45,7 @@ CHANNEL_MAX = 32767
 """The greatest channel: a client has one session for each of its links, or one for all of them."""
 
 LEAST_HEARTBEAT_SECONDS = 0.1
-"""The least number of seconds between two heartbeats of the server, whatever the client wants."""
+"""The least number of seconds between two heartbeats of the server, even if the client wants more of them."""
 
 FRAMES_IN_TURN = 256
 """The number of frames after which the other connections have their turn, even if the frames mean nothing."""
@@ -105,7 +105,7 @@ class AmqpConnection:
         self._flushable: dict[Session, None] = {}
         """Sessions with transfers that waited, and may leave."""
         self._told_windows: set[Session] = set()
-        """Sessions whose clients are told another window by what `take` returns next."""
+        """Sessions whose new windows are stated in the octets that `take` returns next."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
         self.waiting = 0
         """The octets of transfers that wait for the windows of all sessions."""
@@ -186,7 +186,7 @@ class AmqpConnection:
         self.stage = Stage.RUNNING
 
     def close(self, problem: ConditionRaised | None = None) -> Iterator[Event]:
-        """Close the connection; yield what that means for its links."""
+        """Close the connection; yield the events for its links."""
         if self.stage in (Stage.OPEN, Stage.OPENING):
             self.open()  # a close comes after an open (section 2.4.6)
         if self.stage is Stage.RUNNING:
@@ -202,7 +202,7 @@ class AmqpConnection:
     # -- in ------------------------------------------------------------------------------------------------
 
     def feed(self, octets: bytes) -> Iterator[Event]:
-        """Take octets of the client; yield what they mean. The caller executes each event before the next.
+        """Take octets of the client; yield their events. The caller executes each event before the next.
 
         The octets that the caller leaves, when it stops at an event, are taken by the next call.
         """
@@ -383,7 +383,7 @@ class AmqpConnection:
             yield from session.lost()
 
     def lost(self) -> Iterator[Event]:
-        """End the connection, which broke; yield what that means for its links."""
+        """End the connection, which broke; yield the events for its links."""
         self.stage = Stage.CLOSED
         yield from self._finish()
 

@@ -83,7 +83,7 @@ class WindowOpened(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The connection is over, after what is still to be sent: by the client, or because of a problem."""
+    """The client or a problem ends the connection, after the waiting octets are sent."""
 
     error: Error | None
     problem: ConditionRaised | None = None

@@ -99,7 +99,7 @@ class LinkSession(Protocol):
         """Let a link state its credit behind its transfers that wait."""
 
     def begin_send(self) -> None:
-        """Begin a send of a link: what waits for the window stays until `end_send`."""
+        """Begin a send of a link: transfers that wait for the window stay until `end_send`."""
 
     def end_send(self) -> "tuple[SendingLink, ...]":
         """End the send. Return the links that may send now, and could not before it."""
@@ -117,7 +117,7 @@ class Link(ABC):
     def __init__(self, session: LinkSession, handle: int, attach: Attach) -> None:
         self.session = session
         self.handle = handle
-        """The handle in what the server sends."""
+        """The handle in the server's frames."""
         self.attach = replace(attach, unsettled=NULL, properties=NULL)
         """The client's attach, without the fields that the server does not use; after the answer, without
         termini.
@@ -206,9 +206,11 @@ class SendingLink(Link):
         super().__init__(session, handle, attach)
         self.delivery_count = 0
         self._credit = 0
-        """Below 0 if the client lowered it below what was sent meanwhile, of which some may be taken back."""
+        """Below 0 if the client lowered it below the number of messages sent meanwhile. Some of these may be
+        taken back.
+        """
         self.drain = False
-        """Whether the client wants what there is now, and its credit back."""
+        """Whether the client wants the messages that are ready now, and its credit back (drain)."""
         self.settles = attach.snd_settle_mode == 1
         """Whether messages are settled when they are sent (snd-settle-mode `settled`)."""
 

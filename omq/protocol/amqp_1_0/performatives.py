@@ -1,4 +1,4 @@
-"""The performatives of AMQP 1.0: what the peers of a connection say to each other, from and to octets.
+"""The performatives of AMQP 1.0, the commands of its peers: from octets and to octets.
 
 Each is a composite type (`omq.protocol.amqp_1_0.composites`). Fields that the server only passes on, or looks
 at later, stay octets.
@@ -233,7 +233,7 @@ class SaslOutcome:
     additional_data: Octets | None = None
 
 
-# -- what stands in fields ----------------------------------------------------------------------------------
+# -- the values of fields -----------------------------------------------------------------------------------
 
 
 @composite(0x1D, "error")

@@ -49,7 +49,7 @@ class TransferRun(msgspec.Struct, frozen=True):
 
 
 def take_transfers(data: bytes, at: int, max_frame: int) -> tuple[TransferRun | None, int]:
-    """Take whole messages from `at` on, which differ in their link from what follows.
+    """Take consecutive whole messages of one link, from `at` on.
 
     Returns them, or None if there is none in the common form, and the position after them.
     """

@@ -1,4 +1,4 @@
-"""The sections of a message of AMQP 1.0, found without reading what they hold.
+"""The sections of a message of AMQP 1.0, found without reading their contents.
 
 A message is sections in this order: header, delivery-annotations, message-annotations, properties,
 application-properties, the body, footer. Each is a described value. The body is one section `amqp-value`, or

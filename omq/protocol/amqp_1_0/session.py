@@ -63,7 +63,7 @@ class Peer(Protocol):
         """Return the octets of the longest frame that the client takes."""
 
     def told_window(self, session: "Session") -> None:
-        """Call `window_left` of this session when what was put so far has left."""
+        """Call `window_left` of this session when the sender takes the octets that were put so far."""
 
     def attached(self, link: SendingLink | ReceivingLink) -> SendingLink | ReceivingLink | None:
         """Add a link that was attached. Return the one of the same name and direction, which it steals."""
@@ -216,8 +216,8 @@ class Session:
             self._peer.flushable(self)
 
     def flush(self, room: int) -> tuple[SendingLink, ...]:
-        """Send about `room` octets of what waits, as far as the window allows. Return the links that may send
-        now because nothing waits any more.
+        """Send about `room` octets of the waiting transfers, as far as the window allows. Return the links
+        that may send now because nothing waits any more.
         """
         if self._is_sending:
             return ()
@@ -299,13 +299,13 @@ class Session:
         self._peer.put(frames.write(self.channel, performatives.write_outcome(first, last, state)))
 
     def end(self, problem: SessionProblem | None = None) -> Iterator[Event]:
-        """End the session; yield what that means for its links."""
+        """End the session; yield the events for its links."""
         if not self.is_over:
             self.send(End(NULL if problem is None else problem.error()))
         yield from self._finish(None)
 
     def lost(self) -> Iterator[Event]:
-        """End the session with its connection; yield what that means for the links."""
+        """End the session with its connection; yield the events for its links."""
         yield from self._finish(None)
 
     # -- in ------------------------------------------------------------------------------------------------

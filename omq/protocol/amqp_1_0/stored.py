@@ -124,7 +124,7 @@ def stored_as(form: int, before: bytes, content: bytes, after: bytes = b"") -> S
 
 
 def _content(message: bytes, bodies: list[Place]) -> tuple[int, bytes]:
-    """Return the form of a body, and what of it is stored."""
+    """Return the form of a body, and the part of it that is stored."""
     if len(bodies) == 1:
         place = bodies[0]
         constructor = message[place.value]

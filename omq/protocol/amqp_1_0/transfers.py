@@ -55,7 +55,7 @@ class Framing:
     ) -> tuple[bytes, int]:
         """Return the frames of these messages of a block with delivery-ids from `delivery` on, up to the
         first message that takes several frames, or with another head than the one before when `portion` is
-        spent; and how many messages these are.
+        spent; and the number of these messages.
         """
         if codec.COMPILED:
 

@@ -15,7 +15,9 @@ from omq.protocol.dmp.responses import Response, ResponseError
 
 
 class Purpose(Enum):
-    """The purpose of a lease, which determines what the server sends after the dialogue."""
+    """The purpose of a lease: it determines whether the server or the client sends messages after the
+    dialogue.
+    """
 
     SINK = "sink"
     """The client sends envelopes; the server sends only responses."""

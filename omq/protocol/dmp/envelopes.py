@@ -86,7 +86,7 @@ class EnvelopeBatch:
 
 @dataclass(frozen=True, slots=True)
 class LongEnvelope:
-    """An envelope whose body is not held: what comes before the body, and the beginning of the body."""
+    """An envelope whose body is not held: the fields before the body, and the beginning of the body."""
 
     head: bytes
     options: int

@@ -57,7 +57,7 @@ class Response:
 
     @property
     def ok(self) -> bool:
-        """Whether the server did what it was asked for."""
+        """Whether the server fulfilled the request."""
         return self.code == ResponseCode.OK
 
 

@@ -37,7 +37,7 @@ class AllowedOrigins:
         return cls(frozenset(map(_name, hosts)), frozenset(origin.lower() for origin in origins))
 
     def check(self, request: HttpRequest, local: str, *, is_encrypted: bool) -> Refusal | None:
-        """Return why a request is refused that came to the address `local`; None if it is not."""
+        """Return the refusal of a request that came to the address `local`; None if it is not refused."""
         found = _AUTHORITY.fullmatch(request.authority)
         if found is None:
             return Refusal(400, "the request needs a field Host with a name or an address")
@@ -52,7 +52,8 @@ class AllowedOrigins:
         return Refusal(403, "Origin is not this server's own and not in http_origins")
 
     def check_read(self, request: HttpRequest) -> Refusal | None:
-        """Return why a request is refused for what only the server's own pages may load; None if it is not.
+        """Return the refusal of a request for a file that only the server's own pages may load; None if it is
+        not refused.
 
         Browsers do not add Origin to all requests of pages of other sites, for example not to those for an
         image or a script. They add Sec-Fetch-Site to these, inside TLS and for loopback addresses.

@@ -19,8 +19,8 @@ UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
 
 
 def sentence(constructor: str, argument: bytes | None, what: str) -> bytes:
-    """Return `Subscribe prices: what`, with the argument printed as an atom; `Subscribe: what`
-    without one.
+    """Return `Subscribe prices: what`, with the argument as an atom; without an argument `Subscribe:
+    what`.
     """
     if argument is None:
         return f"{constructor}: {what}".encode()

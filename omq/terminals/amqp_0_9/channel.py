@@ -1,4 +1,4 @@
-"""One channel of a connection: its consumers, its unacknowledged messages, and what it publishes."""
+"""One channel of a connection: its consumers, its unacknowledged messages, and its publishes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class AmqpChannel:
         await settled([*self._unsettled, *confirmed_later])
 
     def confirmed(self) -> bytes:
-        """Return the acknowledgements of what was published and is settled."""
+        """Return the acknowledgements of the published messages that are settled."""
         return self.mode.collect() if isinstance(self.mode, Confirms) else b""
 
     @property
@@ -133,7 +133,7 @@ class AmqpChannel:
             consumer.pause(not active)
 
     def close(self, *, at_once: bool) -> None:
-        """End it: what is not acknowledged returns to the queues, `at_once` if the connection ends."""
+        """End the channel: unacknowledged messages return to the queues, `at_once` if the connection ends."""
         self.is_over = True
         for consumer in (*self.consumers.values(), *self.cancelled):
             consumer.close(at_once=at_once)

@@ -31,7 +31,7 @@ REQUEUED = Modified(delivery_failed=True)
 LOOKING = (
     methods.BasicGet, methods.QueueDeclare, methods.QueueDelete, methods.QueuePurge, methods.TxCommit,
 )  # fmt: skip
-"""The methods whose answers depend on what is in a queue."""
+"""The methods whose answers depend on the contents of a queue."""
 
 
 class Commands:

@@ -115,7 +115,7 @@ class Consumer:
         return self.channel is not None and self.channel.statistics().unsettled > 0
 
     def close(self, *, at_once: bool = False) -> None:
-        """End it: what is not acknowledged returns to the queue, after the message that is begun. With
+        """End the consumer: unacknowledged messages return to the queue, after a message that has begun. With
         `at_once` that message does not go on, because the connection ends.
         """
         self._leave()
@@ -148,11 +148,11 @@ class Consumer:
             self._woken(self)
 
     def send_soon(self) -> None:
-        """Let the sending task send what there is."""
+        """Let the sending task send the ready messages."""
         self._sender.ready(self)
 
     def send_at_once(self) -> None:
-        """Send what there is in this task, if it is little. The sending task sends the rest.
+        """Send the ready messages in this task, if they are few. The sending task sends the rest.
 
         The sender may send at once, so no message is begun: a source that has begun one is ready.
         """

@@ -67,7 +67,7 @@ class Consuming:
         self._woken = woken
         self._tells_cancels = tells_cancels
         self._deferred: list[tuple[AmqpChannel, Method]] | None = None
-        """While a queue is deleted, what its consumers are told after the answer."""
+        """The notices to the consumers of a queue that is being deleted. They follow the answer."""
 
     def set_prefetch(self, channel: AmqpChannel, count: int, *, is_global: bool) -> None:
         """Limit the unacknowledged messages of each consumer, or of all of the channel together."""

@@ -54,8 +54,8 @@ class Contents:
     async def send(
         self, source: MessageSource, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
     ) -> bool:
-        """Send what the channel of the seam has at once, unless it is not wanted any more then, or the next
-        piece of the message that is begun. Return False if the source must wait: it is ready again when the
+        """Send the messages that the channel of the seam has ready, if they are still wanted, or the next
+        piece of a message that has begun. Return False if the source must wait: it is ready again when the
         message of another one is sent.
 
         Raises as `Forwarder.forward`.

@@ -49,7 +49,7 @@ class Group:
         return before
 
     def offered(self) -> None:
-        """Hold the messages no longer: they are offered, and what was offered must not change."""
+        """Release the messages: they are offered, and must not change any more."""
         self.batches, self.heads = [], []
 
     @property

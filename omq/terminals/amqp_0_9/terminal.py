@@ -300,7 +300,7 @@ class AmqpTerminal:
         self._context.at_once.add(self)
 
     def send_at_once(self) -> None:
-        """Send what is ready in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
+        """Send the ready frames in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
         if not self._sender.may_send_at_once():
             self.send_soon()
             return
@@ -317,7 +317,7 @@ class AmqpTerminal:
                 consumer.send_soon()
 
     def send_soon(self) -> None:
-        """Let the sending task send what is ready."""
+        """Let the sending task send the ready frames."""
         woken, self._woken = self._woken, {}
         for consumer in woken:
             consumer.send_soon()
@@ -358,7 +358,7 @@ class AmqpTerminal:
         self._end()
 
     async def feed(self, received: bytes) -> bool:
-        """Execute what was received. Return False if nothing more must be read."""
+        """Execute the methods in these octets. Return False if nothing more must be read."""
         for number, event in enumerate(self._protocol.feed(received), 1):
             if event is not None:
                 await self._execute(event)

@@ -1,4 +1,4 @@
-"""A transaction of one channel (class Tx): what is published and acknowledged takes effect at its commit."""
+"""A transaction of one channel (class Tx): publishes and acknowledgements take effect at its commit."""
 
 from omq.drivers.budget import Budget
 from omq.drivers.seam import Outcome

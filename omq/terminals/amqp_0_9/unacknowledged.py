@@ -112,7 +112,7 @@ class Unacknowledged:
                 yield first, last
 
     def restore(self, settled: Settled) -> None:
-        """Put back what was taken."""
+        """Add these messages again after they were taken out."""
         self.add(settled.tag, settled.ids, settled.channel)
 
     def clear(self) -> None:

@@ -178,8 +178,8 @@ class DirectIncoming(Producing):
             self._reject(done, condition_of(lost.reason), str(lost))
 
     def _begun(self, delivery: int | None) -> Done:
-        """Count a message that came, and return what takes its outcome. The client wants to know it if the
-        message has a delivery-id here.
+        """Count a message that came, and return the object that receives its outcome. The client wants to
+        know it if the message has a delivery-id here.
         """
         if self.link.credit <= self._credit // 2:
             self.renew()

@@ -112,8 +112,8 @@ class Transfers:
     def _run(
         self, selection: Selection, ids: range, delivery: int, portion: Portion, *, settled: bool
     ) -> tuple[bytes, int]:
-        """Frame messages of one frame each, as far as the window and the portion allow; return how many these
-        are, too.
+        """Frame messages of one frame each, as far as the window and the portion allow; return the frames and
+        the number of messages.
         """
         window = self._session.window
         if selection.deliveries or self._annotates or not self._session.may_transfer:
@@ -127,7 +127,7 @@ class Transfers:
     def _one(
         self, selection: Selection, message: int, delivery: int, portion: Portion, *, settled: bool
     ) -> bytes | None:
-        """Frame one message; return what may leave now, or None if the message may not begin."""
+        """Frame one message; return the frames that may leave now, or None if the message may not begin."""
         body = selection.block.frame(message)[FRAME_HEADER:]
         time = selection.block.message_time(message)
         around = self.around(selection.block.head(message), selection.deliveries, portion, message, time)
@@ -200,7 +200,7 @@ class Transfers:
         portion.spend(head)
         return annotations.with_id(around, message, time)
 
-    # -- what a message in pieces needs, too ---------------------------------------------------------------
+    # -- for messages in pieces, too -----------------------------------------------------------------------
 
     def start(self, ids: range, *, settled: bool) -> int:
         """Count messages that begin; return the delivery-id of the first one."""
@@ -228,7 +228,7 @@ class Transfers:
         return self._session.may_begin(-(-size // self.framing.room))
 
     def may_go_on(self) -> bool:
-        """Return whether the next piece of a message may follow; what exceeds the window waits."""
+        """Return whether the next piece of a message may follow. Frames beyond the window wait."""
         return self.may_begin(READ_OCTETS)
 
     def take_back(self) -> None:
@@ -263,7 +263,7 @@ class Transfers:
         return now
 
     def undo(self, frames: SentFrames) -> None:
-        """Undo what `admit` did for these frames, which have not left."""
+        """Undo `admit` for these frames, which have not left."""
         self._session.transferred(-frames.now)
         self._session.forget(self.link, frames.waiting)
 
@@ -353,7 +353,7 @@ class MessageInPieces:
                 if self._owed:
                     break
         if left == len(self._frames) and not self._owed:
-            # Everything that could leave has left: what waits for the window is the session's now.
+            # All frames that could leave have left: those that wait for the window are the session's now.
             self._at += sum(count for _, count in self._waiting)
             self.is_begun = self.is_begun or bool(self._waiting)
         else:

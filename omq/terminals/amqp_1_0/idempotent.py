@@ -13,8 +13,8 @@ HEADS_IN_TURN = 16
 
 
 async def read_origins(heads: Sequence[bytes]) -> tuple[list[Origin | None], dict[int, str]]:
-    """Return the origin of the message with each of these heads, and what is wrong with the annotations of
-    the messages at some indexes.
+    """Return the origin of the message with each of these heads, and the faults of the annotations by the
+    index of the message.
     """
     origins: list[Origin | None] = []
     problems: dict[int, str] = {}

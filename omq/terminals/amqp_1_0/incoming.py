@@ -54,7 +54,7 @@ def _together(runs: Sequence[_Run]) -> int:
 
 
 class Incoming(Producing):
-    """One link, and what came on it."""
+    """One link, and the messages that came on it."""
 
     def __init__(
         self,
@@ -126,15 +126,15 @@ class Incoming(Producing):
         self._runs.append(_Run(run.batch, heads, [PostedDeliveries(first, run.batch.count)]))
 
     def _end_bodies(self) -> None:
-        """End the run of whole messages: what follows is no message by itself."""
+        """End the run of whole messages: the next frame is a part of a message."""
         if self._bodies:
             heads = self._heads if any(self._heads) else ()
             self._runs.append(_Run(Bodies(self._bodies), heads, self._deliveries))
             self._bodies, self._heads, self._deliveries = [], [], []
 
     async def flush(self) -> None:
-        """Post what was taken. Wait while there is no room for it, or hold it if the client consumes from
-        queues. Raises LinkProblem.
+        """Post the messages that were taken. Wait while there is no room for them, or hold them if the client
+        consumes from queues. Raises LinkProblem.
         """
         self._end_bodies()
         while self._runs:
@@ -220,7 +220,7 @@ class Incoming(Producing):
         self.unconfirmed = 0
 
     def renew(self) -> None:
-        """Grant the client the credit that the configuration leaves beside what is not settled."""
+        """Grant the client the credit of the configuration minus its unsettled messages."""
         unposted = len(self._bodies) + sum(run.batch.count for run in self._runs)
         room = self._credit - self.unconfirmed - unposted
         if self.link.credit <= self._credit // 2 and room > self.link.credit:

@@ -1,4 +1,4 @@
-"""The links of one connection: which topic or node each is attached to, and what comes and goes on it."""
+"""The links of one connection: the topic or node of each, and the messages that come and go on it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -71,7 +71,7 @@ class Links:
         held: HeldPublishes,
     ) -> None:
         """Create the links of a connection. `wake` is called when there is something to `tell`, or there are
-        messages of nodes to send. `missed` logs gaps. `consumers` are to be its own, and `held` is for
+        messages of nodes to send. `missed` logs gaps. `consumers` become its own, and `held` is for
         messages without room.
         """
         self._session = session
@@ -166,7 +166,7 @@ class Links:
             if outgoing.channel is not None:
                 yield outgoing.channel
 
-    # -- what the client says ------------------------------------------------------------------------------
+    # -- events of the client ------------------------------------------------------------------------------
 
     async def take(self, part: Part) -> None:
         """Take a message of a producer, or a part of one; `flush` posts it."""
@@ -201,7 +201,7 @@ class Links:
             incoming.renew()
 
     async def flush(self) -> None:
-        """Post what was taken, and wait while there is no room for it."""
+        """Post the messages of all links, and wait while there is no room for them."""
         unflushed, self._unflushed = self._unflushed, {}
         for incoming in unflushed:
             try:

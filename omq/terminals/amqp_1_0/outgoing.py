@@ -113,7 +113,7 @@ class Outgoing(Generic[C]):
             self.channel.settle(ids, outcome_of(told.state))
 
     def close(self) -> None:
-        """End it: what is not settled returns to the topic, after the piece that is being sent."""
+        """End the link: unsettled messages return to the topic, after the piece that is being sent."""
         self._place()
         self._is_closed = True
         if not self._is_sending:
@@ -174,7 +174,7 @@ class Outgoing(Generic[C]):
         return False
 
     async def _send(self, channel: C, rest: Unfinished | None) -> Unavailable | Unfinished | None:
-        """Send what the channel has at once, or the next piece of the message that is begun."""
+        """Send the messages that the channel has ready, or the next piece of a message that has begun."""
         forwarder = self._sender.forwarder
         if rest is not None:
             return await forwarder.go_on(self.topic.topic, channel, rest)
@@ -183,7 +183,7 @@ class Outgoing(Generic[C]):
         )
 
     def _sent(self, channel: C) -> None:
-        """Do what waited for the end of a send, which is over with or without success."""
+        """Finish the work that waited for the end of a send, whether the send succeeded or not."""
         for ids in self._form.take_sent():
             channel.settle(ids, ACCEPTED)
         if self._is_closed:

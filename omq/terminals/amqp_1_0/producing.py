@@ -108,7 +108,7 @@ class Producing(ABC):
 
     @abstractmethod
     async def flush(self) -> None:
-        """Post what was taken, and wait while there is no room for it. Raises LinkProblem."""
+        """Post the messages that were taken, and wait while there is no room for them. Raises LinkProblem."""
 
     @abstractmethod
     def tell(self) -> None:

@@ -232,11 +232,11 @@ class Amqp1Terminal:
             self._waiting_octets += len(octets)
 
     def _wake(self) -> None:
-        """Send what is ready, with the other connections that have something to send."""
+        """Register the connection with the others that have something to send."""
         self._context.at_once.add(self)
 
     def send_at_once(self) -> None:
-        """Send what is ready in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
+        """Send the ready frames in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
         if not self._sender.may_send_at_once():
             self.send_soon()
             return
@@ -246,7 +246,7 @@ class Amqp1Terminal:
             self._sender.send_at_once(answers, messages)
 
     def send_soon(self) -> None:
-        """Let the sending task send what is ready."""
+        """Let the sending task send the ready frames."""
         if self._admitted is not None:
             self._admitted.links.send_soon()
         self._sender.signal.set()
@@ -297,7 +297,7 @@ class Amqp1Terminal:
         self._end()
 
     async def feed(self, received: bytes) -> bool:
-        """Execute what was received. Return False if nothing more must be read."""
+        """Execute the performatives in these octets. Return False if nothing more must be read."""
         at_once = self._context.at_once
         must_feed = True
         while must_feed:

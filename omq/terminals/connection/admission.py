@@ -141,7 +141,7 @@ class ReadAdmission:
         return arrived
 
     def done(self) -> None:
-        """Give back the memory of what was received: it is processed, and no longer held."""
+        """Release the memory of received octets, which are processed and no longer held."""
         if self._reading:
             self._memory.reading.give(self._reading)
             self._reading = 0

@@ -77,7 +77,7 @@ def _context(config: Config) -> ssl.SSLContext:
 
 
 def _expiries(config: Config) -> tuple[Expiry, ...]:
-    """Return when the certificates of the configuration expire. Raise ConfigError."""
+    """Return the time at which the certificates of the configuration expire. Raise ConfigError."""
     files = {"tls_cert": config.tls_cert, "tls_client_ca": config.tls_client_ca}
     try:
         found = [expiry(key, file) for key, file in files.items() if file is not None]

@@ -7,5 +7,5 @@ GOODBYE_SECONDS = 2.0
 
 
 def set_closing_deadline(scope: trio.CancelScope) -> None:
-    """Let what runs in the scope of a connection end within GOODBYE_SECONDS, or earlier if it has to."""
+    """Limit the scope of a connection to GOODBYE_SECONDS from now, or to its earlier deadline."""
     scope.deadline = min(scope.deadline, trio.current_time() + GOODBYE_SECONDS)

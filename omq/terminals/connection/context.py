@@ -28,7 +28,7 @@ class Context(Struct, frozen=True):
     pace: Pace
     """Bounds the octets that all connections send in one round of the scheduler."""
     at_once: ImmediateSends
-    """The connections that have something to send because of what another one reads."""
+    """The connections that have something to send because another connection read it."""
     connects: LogThrottle
     """The log of clients that have connected."""
     untold: LogThrottle

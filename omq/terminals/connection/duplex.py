@@ -24,8 +24,8 @@ class Endpoint(SendingTerminal, Protocol):
         """Execute received octets. Return False if nothing more must be read."""
 
     def stop_reading(self, *, gave_way: bool) -> None:
-        """Let `has_ended` become true when what waits is sent: nothing more is read. `gave_way` says whether
-        the reason is that others need the memory that an incomplete message holds.
+        """Let `has_ended` become true when the waiting octets are sent: nothing more is read. `gave_way` says
+        whether the reason is that others need the memory that an incomplete message holds.
         """
 
 
@@ -84,8 +84,8 @@ class Duplex:
             self.scope.cancel()  # the client closed the connection, as it may at any time
 
     def admit(self, session: Session) -> None:
-        """Note that the client is known, and keep to its rate limits for what is sent. `limit_reading` is for
-        the other direction.
+        """Note that the client is known, and apply its rate limits to sending. `limit_reading` is for the
+        other direction.
         """
         self._known()
         self.sender.limit(session.rates.answered, session.rates.sent)
@@ -95,9 +95,7 @@ class Duplex:
         self._context.tell_connected(self._transport.peer(), session.name, what)
 
     async def limit_reading(self, session: Session) -> None:
-        """Keep to the client's rate limit for what is read. What was read before counts, and is waited
-        for.
-        """
+        """Apply the client's rate limit to reading. What was read before counts, and is waited for."""
         await self.admission.limit(session.rates.received, self._transport.received)
 
     def statistics(

@@ -128,8 +128,8 @@ class Forwarder:
     async def forward(
         self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
     ) -> Unavailable | None:
-        """Send what the channel of this topic has at once, unless it is not wanted any more when it was
-        taken; or return the news that messages are gone.
+        """Send the messages that the channel of this topic has ready, if they are still wanted after they
+        were taken; or return the news that messages are gone.
 
         Raises omq_storage.errors.StoreError between two messages, or behind one that was given up, and
         trio.BrokenResourceError.
@@ -229,7 +229,9 @@ class Forwarder:
     async def _unless_stalled(
         self, topic: bytes, channel: Channel, left: Left | Unavailable | None
     ) -> Left | Unavailable | None:
-        """Go on at once with what cannot wait: a client that is stalled takes nothing of others, either."""
+        """Continue a send at once if it cannot pause, or if the client is stalled: then its other sources
+        could not send, either.
+        """
         while isinstance(left, Left) and (self.is_stalled or not may_pause(left)):
             left = await self._go_on(topic, channel, left)
         return left
@@ -322,8 +324,8 @@ class Forwarder:
     async def _send_messages(
         self, channel: Channel, form: Form, messages: Messages, is_wanted: Callable[[], bool]
     ) -> Left | None:
-        """Send what was taken, as long as it is wanted; return what must follow before anything else, if not
-        all of it was sent.
+        """Send the messages that were taken, as long as they are wanted. If a message has left only in part,
+        return its rest, which must be sent before anything else.
         """
         selections: Sequence[Selection] = messages.selections
         earlier = 0  # messages that have left before these

@@ -22,10 +22,10 @@ class ImmediateSender(Protocol):
     """A connection that can send in any task."""
 
     def send_at_once(self) -> None:
-        """Send what is ready, without waiting; leave the rest to the sending task."""
+        """Send the ready octets, without waiting; leave the rest to the sending task."""
 
     def send_soon(self) -> None:
-        """Leave what is ready to the sending task."""
+        """Let the sending task send the ready octets."""
 
 
 class ImmediateSends:

@@ -125,7 +125,7 @@ def before_long(selections: tuple[Selection, ...]) -> tuple[Selection, ...]:
 
 
 def _short(block: Block, ids: range) -> int:
-    """Return how many of these messages are before the first long one among them."""
+    """Return the number of these messages before the first long one among them."""
     at = ids[0]
     while at <= ids[-1]:
         whole = block.messages_within(at, LONG_OCTETS)

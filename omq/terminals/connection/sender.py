@@ -1,4 +1,5 @@
-"""The sending side of one connection: whose turn it is, how fast, and when to look again.
+"""The sending side of one connection: the turns of its sources, its rate limits, and the time of the next
+look.
 
 What must go at once, such as answers and pings, goes first. Otherwise the sources of messages have one turn
 each, in the order in which they became ready. A rate limit holds both back until it is open again. A task
@@ -56,7 +57,7 @@ class MessageSource(Protocol):
         """Its messages, where they may be sent together with those of other sources."""
 
     async def take_turn(self) -> bool:
-        """Send what there is at once, and return whether there is more. Raises trio.BrokenResourceError."""
+        """Send the ready messages, and return whether there are more. Raises trio.BrokenResourceError."""
 
 
 class BlockShare(Struct, frozen=True):
@@ -76,16 +77,16 @@ class SendingTerminal(Protocol):
         """Take the octets that must go before all messages; of answers nothing unless they may go."""
 
     def urgent_sent(self) -> None:
-        """Note that what was taken has left, or that the connection broke."""
+        """Note that the octets that `urgent` returned have left, or that the connection broke."""
 
     def may_forward(self) -> bool:
         """Return whether sources may have their turns."""
 
     def has_ended(self) -> bool:
-        """Return whether nothing will come any more. The sender asks when there is nothing to send."""
+        """Return whether nothing will come any more. The sender calls this when no octets are ready."""
 
     def due(self) -> float:
-        """Return when there will be something urgent without the signal, in the time of Trio's clock."""
+        """Return the time of Trio's clock at which something will be urgent without the signal."""
 
     def channels(self) -> Iterable[Channel]:
         """Return the open channels of the connection."""
@@ -388,8 +389,8 @@ class Sender:
                 self._messages.spend(octets)
 
     def _share_turn(self, first: MessageSource) -> bool:
-        """Send what this source has, and those whose turns follow, as far as the socket takes it now.
-        Return whether anything was sent: if not, the source must have its turn alone.
+        """Send the messages of this source, and of those whose turns follow, as far as the socket accepts
+        them now. Return whether anything was sent: if not, the source must have its turn alone.
         """
         if first.flow is None:
             return False

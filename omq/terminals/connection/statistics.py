@@ -29,9 +29,11 @@ class HeldOctets(Struct, frozen=True):
     """The memory that one connection holds, by purpose."""
 
     reading: int = 0
-    """Read from its socket and not acted on yet, beyond what every connection may read at any time."""
+    """Octets read from its socket and not processed yet, beyond the octets that every connection may read at
+    any time.
+    """
     unfinished: int = 0
-    """Lines or envelopes that are not complete, beyond what every connection may hold."""
+    """Octets of incomplete lines or envelopes, beyond the octets that every connection may hold."""
     answers: int = 0
     """Answers that wait to be sent."""
     fetched: int = 0
@@ -80,9 +82,9 @@ class ConnectionStatistics(Struct, frozen=True):
     seconds: float
     """The number of seconds since it was accepted; with TLS, since the TLS handshake began."""
     octets_in: int
-    """Octets received so far, without what TLS adds."""
+    """Octets received so far, without the overhead of TLS."""
     octets_out: int
-    """Octets handed to its socket so far, without what TLS adds."""
+    """Octets passed to its socket so far, without the overhead of TLS."""
     messages_in: int
     """Messages that it published so far, those included that were refused."""
     messages_out: int

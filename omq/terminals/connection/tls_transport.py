@@ -20,7 +20,7 @@ SEND_OCTETS = 4 * PIECE_OCTETS
 """The number of octets that are encrypted before other tasks have their turn: some 0.2 ms of work."""
 
 AROUND_OCTETS = 1 << 10
-"""Read so much more than the wanted plaintext, for the overhead of TLS records."""
+"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 class TlsTransport(FramedTransport):
@@ -77,9 +77,9 @@ class TlsTransport(FramedTransport):
             raise trio.BrokenResourceError(f"TLS: {error}") from error
 
     def try_send(self, parts: Sequence[Octets]) -> int:
-        """Send what the socket takes, as a plain connection does. `sent` counts the octets of a record when
-        all of it has left, because the other side cannot read a part of one; the rest of a record is
-        `pending`.
+        """Send the octets that the socket accepts, as a plain connection does. `sent` counts the octets of a
+        record when all of it has left, because the other side cannot read a part of one; the rest of a record
+        is `pending`.
         """
         self._push()
         taken = 0
@@ -105,7 +105,7 @@ class TlsTransport(FramedTransport):
         return len(piece)
 
     def _push(self) -> None:
-        """Hand the socket what it takes now of `pending`."""
+        """Send the octets of `pending` that the socket accepts now."""
         if not self.pending:
             return
         try:

@@ -49,7 +49,7 @@ class Transport:
         self.since = trio.current_time()
         """When it was accepted, in Trio's time."""
         self.received = 0
-        """The number of octets read from the socket, without what TLS adds."""
+        """The number of octets read from the socket, without the overhead of TLS."""
         self.sent = 0
         """The number of octets handed to the socket. It is exact also if a send breaks or is cancelled."""
         self.pending: Octets = b""
@@ -60,7 +60,7 @@ class Transport:
         """The reason why the connection ends, for the log; None while it is open."""
 
     def ends(self, why: str) -> None:
-        """Note why the connection ends; the first reason counts."""
+        """Note the reason why the connection ends; the first reason counts."""
         if self.ending is None:
             self.ending = why
 
@@ -176,7 +176,9 @@ class Transport:
         return not patience.cancelled_caught
 
     async def wait_taken(self) -> None:
-        """Wait until the other side has taken some of what was sent. Raises trio.BrokenResourceError."""
+        """Wait until the other side has taken some of the octets that were sent. Raises
+        trio.BrokenResourceError.
+        """
         await self._writable()
 
     async def _writable(self) -> None:

@@ -195,7 +195,7 @@ class FeedService:
         return () if self._feed.is_over else (self._feed.channel,)
 
     async def take_turn(self) -> bool:
-        """Send what the channel gives at once; return whether it has more."""
+        """Send the messages that the channel has ready; return whether it has more."""
         feed = self._feed
         if feed.has_ended or not feed.channel.ready():
             return False

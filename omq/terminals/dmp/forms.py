@@ -95,7 +95,7 @@ class FeedForm:
 
     def _envelopes(self, selection: Selection, portion: Portion) -> tuple[bytes, int]:
         """Return the envelopes of these messages, up to the first one with another head than the one before
-        when the portion is spent; and how many messages these are.
+        when the portion is spent; and the number of these messages.
         """
         if not selection.block.has_heads:
             return dmp_writer.of_block(selection.block, selection.ids, self._head), len(selection.ids)

@@ -229,7 +229,9 @@ class SinkService:
             received = await self._take_envelopes(received)
 
     async def _take_envelopes(self, received: bytes) -> bytes:
-        """Post the messages of whole envelopes, and one long envelope. Return what was received after it."""
+        """Post the messages of whole envelopes, and one long envelope. Return the octets received after
+        it.
+        """
         long: LongEnvelope | None = None
         try:
             batch = await in_turns(self._envelopes.reading(received))
@@ -257,7 +259,7 @@ class SinkService:
         return self._session.fragment_octets if self._is_stored else LARGE_OCTETS
 
     async def _take_long(self) -> LongEnvelope | None:
-        """Return the unfinished envelope if it is long, and what comes before its body is there."""
+        """Return the unfinished envelope if it is long, and the fields before its body are there."""
         if self._envelopes.expected < self._long_octets:
             return None
         try:
@@ -270,7 +272,7 @@ class SinkService:
         return replace(long, head=await in_turns(openamq.widening_head(long.head)))
 
     async def _post_long(self, long: LongEnvelope) -> bytes:
-        """Take the body of a long envelope as it arrives, and post its message. Return what was received
+        """Take the body of a long envelope as it arrives, and post its message. Return the octets received
         after it.
         """
         if not self._is_stored:
@@ -289,7 +291,7 @@ class SinkService:
             upload.close()
 
     async def _upload(self, upload: Upload, long: LongEnvelope) -> bytes:
-        """Store the body, and post the message. Return what was received after it. Raises Refused."""
+        """Store the body, and post the message. Return the octets received after it. Raises Refused."""
         behind = await self._read_body(long, upload.add)
         if behind is None:
             return b""
@@ -299,7 +301,7 @@ class SinkService:
         return behind
 
     async def _assemble(self, long: LongEnvelope) -> bytes:
-        """Hold the body in memory, and post the message. Return what was received after it."""
+        """Hold the body in memory, and post the message. Return the octets received after it."""
         await self._admission.hold(NUMBER.size + len(long.head) + AFTER_HEAD + long.size)
         body = Assembly(long.size)
 
@@ -316,7 +318,7 @@ class SinkService:
         return behind
 
     async def _read_body(self, long: LongEnvelope, add: Callable[[bytes], Awaitable[None]]) -> bytes | None:
-        """Add the octets of a body as they arrive. Return what was received after it; None if the message
+        """Add the octets of a body as they arrive. Return the octets received after it; None if the message
         must not be posted.
         """
         left = long.size

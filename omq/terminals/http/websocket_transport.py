@@ -16,7 +16,7 @@ SEND_OCTETS = 4 * FRAME_OCTETS
 """The number of octets that are put into messages before other tasks have their turn."""
 
 AROUND_OCTETS = 1 << 10
-"""Read so much more than the wanted octets of the stream, for the headers of frames."""
+"""The number of octets to read beyond the wanted octets of the stream, for the headers of frames."""
 
 
 class WebSocketTransport(FramedTransport):
@@ -113,7 +113,9 @@ class WebSocketTransport(FramedTransport):
         return taken
 
     def _push(self) -> None:
-        """Hand the socket what it takes now of `pending`, and an answer to Ping between two frames."""
+        """Send the octets of `pending` that the socket accepts now, and an answer to Ping between two
+        frames.
+        """
         self._push_rest()
         if self._pong is not None and not self._rest:
             self._rest, self._pong = self._pong, None

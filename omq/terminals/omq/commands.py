@@ -29,7 +29,7 @@ from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch, Bodies, joined
 
 TOPICS_IN_TURN = 256
-"""After posts to how many topics the other connections have their turn."""
+"""The number of topics posted to before the other connections have their turn."""
 
 
 class Commands:
@@ -159,8 +159,8 @@ class Commands:
     # -- other commands ------------------------------------------------------------------------------------
 
     async def declare_ahead(self, events: Iterator[Event]) -> int:
-        """Make the new topics of the Declares with which these events begin, in one commit. Return how many
-        Declares these are: each must be executed, and its answer reports a failure.
+        """Make the new topics of the Declares with which these events begin, in one commit. Return the number
+        of these Declares: each must be executed, and its answer reports a failure.
         """
         names: list[bytes] = []
         types_of_all: tuple[Delivery, Persistence] | None = None
@@ -230,7 +230,7 @@ class Commands:
             case types.Get(feed, replay):
                 self._replies.add(types.Leased(await session.lease_feed(feed, replay, self._principal)))
             case types.Fetch(topic):
-                # It reads what was published before it, and no later command waits for it.
+                # It reads the messages that were published before it, and no later command waits for it.
                 self._replies.after(partial(self._fetches.add, command, session.archive(topic)))
             case types.Manage(request):
                 self._replies.add(types.Managed(await self._management.perform(request)))

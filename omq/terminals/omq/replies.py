@@ -39,7 +39,7 @@ ANSWER_OCTETS = 200
 
 
 class _Answer(Struct, frozen=True):
-    """A frame, and what to call when it is sent."""
+    """A frame, and the function to call when it is sent."""
 
     octets: bytes
     then: Callable[[], None] | None

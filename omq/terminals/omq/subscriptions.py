@@ -187,7 +187,7 @@ class Subscriptions:
     # -- for the sender ------------------------------------------------------------------------------------
 
     async def forward(self, subscription: OmqSubscription) -> bool:
-        """Send what the channel of one subscription has at once; return whether it has more.
+        """Send the messages that the channel of one subscription has ready; return whether it has more.
 
         Raises Unreadable and trio.BrokenResourceError.
         """

@@ -21,7 +21,7 @@ class Watching:
         """None while the client watches nothing: to look here is no call."""
 
     def watch(self, administration: Administration, period: int) -> None:
-        """Begin to watch, in place of what was watched before; the period 0 ends it. Raises Refused."""
+        """Begin to watch, in place of an earlier watch; the period 0 ends it. Raises Refused."""
         watcher = administration.watch(period, self._sender.signal.set, self.watcher)
         self.close()
         self.watcher = watcher
