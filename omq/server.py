@@ -48,7 +48,9 @@ from omq_storage.levels import Level
 from omq_storage.store import Store
 
 SHUTDOWN_SECONDS = 3.0
-"""The time limit for connections to end when the server stops; with the stores it stays within 5 seconds."""
+"""The number of seconds for connections to end when the server stops. With the stores, a stop usually takes
+less than five.
+"""
 
 log = logging.getLogger("omq.server")
 
