@@ -7,7 +7,8 @@ import pytest
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.reasons import Failure, Reason
 from omq.protocol.amqp_0_9.frames import ack_frame, method_frame
-from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack, Method
+from omq.protocol.amqp_0_9.layouts import Method
+from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.posts import ChannelPost, Group
 

@@ -7,6 +7,7 @@ from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import ChannelFault, ConnectionFault, Event, PublishRun
 from omq.protocol.amqp_0_9.frames import FrameType, body_frames, frame, header_frame, method_frame
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.methods import (
     BasicGet,
     BasicPublish,
@@ -14,7 +15,6 @@ from omq.protocol.amqp_0_9.methods import (
     ConnectionOpen,
     ConnectionStartOk,
     ConnectionTuneOk,
-    Method,
 )
 from omq.protocol.amqp_0_9.server import FRAME_MAX, ServerConnection
 
@@ -120,10 +120,6 @@ def one(events: list[Event]) -> PublishRun:
     return event
 
 
-def all_methods() -> Sequence[type[methods.Method]]:
+def all_methods() -> Sequence[type[Method]]:
     """Return every class of a method."""
-    return [
-        made
-        for made in vars(methods).values()
-        if isinstance(made, type) and "CLASS" in vars(made) and made is not methods.Method
-    ]
+    return [made for made in vars(methods).values() if isinstance(made, type) and "CLASS" in vars(made)]

@@ -14,15 +14,14 @@ from omq.protocol.amqp.fields import VALUES_A_STEP, Array, Table, Void
 from omq.protocol.amqp.openamq import widened_table
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9 import methods
+from omq.protocol.amqp_0_9.layouts import Method, TableReader
 from omq.protocol.amqp_0_9.methods import (
     BasicDeliver,
     BasicQos,
     DirectPut,
     DirectPutOk,
     ExchangeDeclare,
-    Method,
     QueueDeclare,
-    TableReader,
     decode,
     encode,
 )

@@ -7,13 +7,13 @@ from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9.delivery import returned
 from omq.protocol.amqp_0_9.events import ClosedByPeer, Event, MethodCalled, Opened, StartOk, Tuned
 from omq.protocol.amqp_0_9.frames import FRAME, HEARTBEAT, FrameType, method_frame
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.methods import (
     BasicReturn,
     ChannelOpenOk,
     ConnectionStart,
     DirectGet,
     DirectPut,
-    Method,
     decode,
 )
 from omq.protocol.amqp_0_9.server import ServerConnection

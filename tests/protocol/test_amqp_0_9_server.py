@@ -15,6 +15,7 @@ from omq.protocol.amqp_0_9.events import (
     Tuned,
 )
 from omq.protocol.amqp_0_9.frames import FRAME, HEARTBEAT, FrameType, frame, method_frame
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.methods import (
     AccessRequest,
     BasicAck,
@@ -36,7 +37,6 @@ from omq.protocol.amqp_0_9.methods import (
     ConnectionTuneOk,
     ConnectionUpdateSecret,
     DirectPut,
-    Method,
     QueueDeclare,
     decode,
 )

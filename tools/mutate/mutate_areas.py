@@ -245,6 +245,7 @@ PROTOCOL = Area(
         **{f"amqp_0_9/{name}.py": AMQP_0_9 for name in ("channels", "events", "problems", "runs", "server")},
         "amqp_0_9/delivery.py": (*_protocol("amqp_0_9_delivery"), *AMQP_0_9),
         "amqp_0_9/frames.py": AMQP_0_9,
+        "amqp_0_9/layouts.py": (*_protocol("amqp_0_9_methods"), *AMQP_0_9),
         "amqp_0_9/methods.py": (*_protocol("amqp_0_9_methods"), *AMQP_0_9),
         **{
             f"amqp_1_0/{name}.py": AMQP_1_0

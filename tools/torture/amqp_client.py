@@ -11,7 +11,7 @@ import trio
 from omq.protocol.amqp.fields import LongString, Table, Value
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.frames import CONTENT, FRAME, FrameType, body_frames, header_frame, method_frame
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 
 CHANNEL = 1
 NO_PROPERTIES = b"\0\0"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from omq.protocol.amqp.fields import Table
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem
 from omq_storage.batches import Batch
 

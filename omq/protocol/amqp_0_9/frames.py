@@ -5,7 +5,7 @@ from enum import IntEnum
 from struct import Struct
 
 from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 
 
 class FrameType(IntEnum):

@@ -27,6 +27,7 @@ from omq.protocol.amqp_0_9.events import (
     Tuned,
 )
 from omq.protocol.amqp_0_9.frames import END, FRAME, LEAST_FRAME_MAX, OVERHEAD, FrameType, method_frame
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.methods import (
     AccessRequest,
     BasicAck,
@@ -60,7 +61,6 @@ from omq.protocol.amqp_0_9.methods import (
     ExchangeDeclare,
     ExchangeDelete,
     ExchangeUnbind,
-    Method,
     QueueBind,
     QueueDeclare,
     QueueDelete,

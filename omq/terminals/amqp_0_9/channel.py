@@ -10,7 +10,7 @@ from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.seam import Outcome
 from omq.drivers.shared_window import SharedWindow
 from omq.protocol.amqp_0_9.frames import method_frame
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents

@@ -7,7 +7,7 @@ from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, REJECTED, Modified, Outcome
 from omq.exchanges.types import Destination, DestinationKind
 from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
 from omq.terminals.amqp_0_9.arguments import StreamDeclared, options_of
 from omq.terminals.amqp_0_9.channel import AmqpChannel, Plain

@@ -11,7 +11,7 @@ from omq.drivers.shared_window import SharedWindow
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Number, Table, Value
 from omq.protocol.amqp_0_9 import delivery, methods
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.consumers import Consumer

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from omq.drivers.reasons import Failure, Reason
-from omq.protocol.amqp_0_9.methods import Method
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 
 

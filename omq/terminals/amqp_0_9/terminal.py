@@ -40,6 +40,7 @@ from omq.protocol.amqp_0_9.events import (
     Tuned,
 )
 from omq.protocol.amqp_0_9.frames import HEARTBEAT, method_frame
+from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
@@ -507,7 +508,7 @@ class AmqpTerminal:
 
     # -- methods -------------------------------------------------------------------------------------------
 
-    async def _call(self, number: int, method: methods.Method) -> None:
+    async def _call(self, number: int, method: Method) -> None:
         if not isinstance(self._state, Serving):
             return
         if not number:
