@@ -97,7 +97,7 @@ class TopicsByName:
         slices = Slices()
         for driver in list(self.drivers.values()):
             record = self.records.get(driver.topic.id)
-            if driver.is_persistent and record is not None:
+            if record is not None:
                 driver.retain(*self.retention(record))
             await slices.step()
 

@@ -19,6 +19,7 @@ from omq.drivers.seam import (
     Modified,
     Outcome,
 )
+from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Bodies
 
 
@@ -107,6 +108,29 @@ async def test_consumers_take_turns_within_their_credit(scene: NodeScenario) -> 
     assert scene.told == [(b"a", ACCEPTED)]
     two.grant(1, CreditKind.COUNT)
     assert await taken(two) == [b"d"]
+
+
+async def test_statistics_count_messages_and_the_octets_of_their_bodies(scene: NodeScenario) -> None:
+    unused = scene.node.statistics()
+    assert unused == NodeStatistics(
+        name=b"n", producers=0, consumers=0, credit=0, waiting=0, messages_in=0, octets_in=0, messages_out=0,
+        octets_out=0, undelivered=0, stalls=0,
+    )  # fmt: skip
+    scene.node.attach(Producer())
+    one = scene.consumer(1)
+    scene.send(b"abc")
+    scene.send(b"de")
+    await taken(one)
+    one.written(1)
+    scene.node.count_stall()
+    assert scene.node.statistics() == NodeStatistics(
+        name=b"n", producers=1, consumers=1, credit=0, waiting=1, messages_in=2, octets_in=5, messages_out=1,
+        octets_out=0, undelivered=0, stalls=1,
+    )  # fmt: skip
+    one.finish()
+    assert scene.node.statistics().undelivered == 0  # the message that waits may find another consumer
+    one.close()
+    assert scene.node.statistics().undelivered == 1
 
 
 async def test_messages_that_wait_for_credit_keep_their_order(scene: NodeScenario) -> None:

@@ -203,6 +203,38 @@ async def test_other_tasks_have_turns_between_the_topics_of_a_commit(tmp_path: P
     assert len(settled_in) < 10  # and not a turn for each topic
 
 
+class OpenRoutes(trio.abc.Instrument):
+    """Notes after each step of a task how many topics may be routed."""
+
+    def __init__(self, drivers: Sequence[Driver]) -> None:
+        self.counts: list[int] = []
+        self._drivers = drivers
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        count = sum(driver.route.is_open for driver in self._drivers)
+        if self.counts[-1:] != [count]:
+            self.counts.append(count)
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+async def test_other_tasks_have_turns_while_the_topics_of_a_commit_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.drivers.writer.TOPICS_SETTLED_IN_TURN", 8)
+    names = [b"topic %d" % number for number in range(28)]
+    async with topics(tmp_path, Sync.WEAK, names) as drivers:
+        for confirmation in [await driver.post(Bodies([b"x"])) for driver in drivers]:
+            await settled(confirmation)
+        routes = OpenRoutes(drivers)
+        trio.lowlevel.add_instrument(routes)
+        for confirmation in [await driver.post(Bodies([b"x"])) for driver in drivers]:
+            await settled(confirmation)
+        assert drivers[0].writer is not None
+        await drivers[0].writer.drain()
+        trio.lowlevel.remove_instrument(routes)
+    assert routes.counts[-5:] == [0, 7, 15, 23, 28]
+
+
 @pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 async def test_other_tasks_have_turns_between_the_routed_posts_of_a_commit(tmp_path: Path) -> None:
     steps = Steps()

@@ -165,7 +165,7 @@ DRIVERS = Area(
         "topic_changes.py": (*_drivers("queue_options", "cancelled_changes"), *server("topics", "watching")),
         "topic_quota.py": (*_drivers("cancelled_changes"), *server("quotas")),
         "topics_by_name.py": server("topics", "untold", "reloading"),
-        "unconfirmed.py": _drivers("unconfirmed_work"),
+        "unconfirmed.py": _drivers("unconfirmed_work", "shares"),
         "unsettled.py": _drivers("settled_sets", "unconfirmed_work", "contract_of_outcomes"),
         "wait_graph.py": (*_drivers("waiting_publishers"), *server("publishing_workers")),
         "writer.py": (
