@@ -22,11 +22,11 @@ from omq.cli import command_line, heads, management, watching
 from omq.cli.advice import advice
 from omq.cli.output import (
     LogLines,
-    for_terminal,
     json_topics,
+    print_octets,
+    print_text,
     say,
     table,
-    write_all,
 )
 from omq.cli.subscribing import sub
 from omq.client import (
@@ -294,13 +294,12 @@ async def _topics(client: Client, options: argparse.Namespace) -> None:
         return
     infos = sorted(await client.topics(), key=lambda info: info.topic)
     text = json_topics(infos) if options.format == "json" else table(infos)
-    octets = for_terminal(options.format, text.encode()) if os.isatty(1) else text.encode()
-    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+    await print_text(options.format, text)
 
 
 async def _ping(client: Client, options: argparse.Namespace) -> None:
     seconds = await client.ping()
-    await trio.to_thread.run_sync(write_all, b"%.3f ms\n" % (seconds * 1000), abandon_on_cancel=True)
+    await print_octets(b"%.3f ms\n" % (seconds * 1000))
 
 
 ACTIONS: Mapping[str, command_line.Action] = {

@@ -1,17 +1,15 @@
 """omq queues, omq exchanges and omq bindings: the commands that list and change the objects of AMQP 0-9-1."""
 
 import argparse
-import base64
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-import trio
 from msgspec.structs import asdict
 
 from omq import management
-from omq.cli.output import CommandFailed, columns, for_terminal, shown, write_all
+from omq.cli.output import CommandFailed, columns, json_text, print_octets, print_text, shown
 from omq.client import Client
 from omq.management import Answer, Request
 from omq.model import PERSISTENCES, Delivery
@@ -134,8 +132,7 @@ async def _print(
         cells = [tuple(head.upper() for head in heads)]
         cells += [tuple(_cell(row[head]) for head in heads) for row in rows]
         text = columns(cells, numbers)
-    octets = for_terminal(options.format, text.encode()) if os.isatty(1) else text.encode()
-    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+    await print_text(options.format, text)
 
 
 def _cell(value: object) -> str:
@@ -157,10 +154,7 @@ def _jsonable(value: object) -> object:
         case dict():
             return {_name(name): _jsonable(each) for name, each in value.items()}
         case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode()}
+            return json_text(value)
         case _:
             return value
 
@@ -178,8 +172,7 @@ async def _do(client: Client, request: Request) -> int:
 
 async def _count(client: Client, request: Request) -> None:
     """Do it, and print the number of messages."""
-    octets = b"%d\n" % await _do(client, request)
-    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+    await print_octets(b"%d\n" % await _do(client, request))
 
 
 async def _declare_queue(client: Client, options: argparse.Namespace) -> None:
@@ -216,7 +209,7 @@ async def _move(client: Client, options: argparse.Namespace) -> None:
         moved += done
         if not done:
             break
-    await trio.to_thread.run_sync(write_all, b"%d\n" % moved, abandon_on_cancel=True)
+    await print_octets(b"%d\n" % moved)
 
 
 async def _declare_exchange(client: Client, options: argparse.Namespace) -> None:

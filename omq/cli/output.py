@@ -74,6 +74,14 @@ def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
         return {key + "_base64": base64.b64encode(octets).decode()}
 
 
+def json_text(octets: bytes) -> object:
+    """Return octets as a JSON value: a text, or `{"base64": …}` if they are not UTF-8."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(octets).decode()}
+
+
 def table(infos: list[TopicInfo]) -> str:
     """Format topics as a table with a heading."""
     head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "OCTETS", "FIRST", "LAST", "SUBSCRIBERS")
@@ -188,6 +196,17 @@ def write_all(octets: bytes) -> None:
             raise
         except OSError as error:
             raise CommandFailed(f"standard output: {error.strerror}") from error
+
+
+async def print_octets(octets: bytes) -> None:
+    """Do as `write_all`, in a thread."""
+    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+
+
+async def print_text(form: str, text: str, before: bytes = b"") -> None:
+    """Print octets as they are, and text in this form, safe for a terminal if standard output is one."""
+    octets = text.encode()
+    await print_octets(before + (for_terminal(form, octets) if os.isatty(1) else octets))
 
 
 async def watch_output(scope: trio.CancelScope) -> None:

@@ -1,7 +1,6 @@
 """The commands that watch and control a server: top, connections, topics --lag, disconnect, purge, retain."""
 
 import argparse
-import base64
 import dataclasses
 import json
 import math
@@ -14,7 +13,7 @@ import trio
 
 from omq import watching
 from omq.cli.cells import cut, shortened
-from omq.cli.output import CommandFailed, column_widths, columns, for_terminal, shown, watch_output, write_all
+from omq.cli.output import CommandFailed, column_widths, columns, json_text, print_text, shown, watch_output
 from omq.client import Client, Numbers, Round
 from omq.counted import counted
 from omq.model import Delivery, Persistence, delivery_name, persistence_name
@@ -140,7 +139,7 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
             for topic in found
         ]
         text = columns(rows, range(1, 7))
-    await _print(options.format, text)
+    await print_text(options.format, text)
 
 
 # -- top ----------------------------------------------------------------------------------------------------
@@ -161,10 +160,10 @@ async def top(client: Client, options: argparse.Namespace) -> None:
             if options.once and number == 1:
                 continue  # rates need two rounds
             if options.format == "json":
-                await _print("json", _json_round(round, rates))
+                await print_text("json", _json_round(round, rates))
             else:
                 text = _screen(round, rates, lines, options, is_live=is_live)
-                await _print("lines", text, before=CLEAR if is_live else b"")
+                await print_text("lines", text, before=CLEAR if is_live else b"")
             if options.once:
                 break
         nursery.cancel_scope.cancel()
@@ -267,7 +266,7 @@ async def connections(client: Client, options: argparse.Namespace) -> None:
         return
     found = await client.connections()
     if options.format == "json":
-        await _print("json", "".join(_json(each) for each in found))
+        await print_text("json", "".join(_json(each) for each in found))
         return
     head = ("ID", "CLIENT", "PEER", "PROTOCOL", "AGE", "IN", "OUT", "SUBSCRIPTIONS", "BEHIND", "HELD",
             "STALLED", "WHY SLOW")  # fmt: skip
@@ -288,13 +287,13 @@ async def connections(client: Client, options: argparse.Namespace) -> None:
         )
         for each in found
     ]
-    await _print("table", columns(rows, {0, 4, 5, 6, 7, 8, 9, 10}))
+    await print_text("table", columns(rows, {0, 4, 5, 6, 7, 8, 9, 10}))
 
 
 async def _subscribers(client: Client, options: argparse.Namespace) -> None:
     found = await client.subscribers(options.topic)
     if options.format == "json":
-        await _print("json", "".join(_json(each) for each in found))
+        await print_text("json", "".join(_json(each) for each in found))
         return
     head = ("CONNECTION", "CLIENT", "PEER", "PROTOCOL", "POSITION", "BEHIND", "CREDIT", "UNCONFIRMED")
     rows = [head] + [
@@ -310,7 +309,7 @@ async def _subscribers(client: Client, options: argparse.Namespace) -> None:
         )
         for each in found
     ]
-    await _print("table", columns(rows, {0, 4, 5, 6, 7}))
+    await print_text("table", columns(rows, {0, 4, 5, 6, 7}))
 
 
 async def disconnect(client: Client, options: argparse.Namespace) -> None:
@@ -324,7 +323,7 @@ async def disconnect(client: Client, options: argparse.Namespace) -> None:
 
 async def purge(client: Client, options: argparse.Namespace) -> None:
     """Run `omq purge`."""
-    await _print("lines", f"{await client.purge(options.topic)}\n")
+    await print_text("lines", f"{await client.purge(options.topic)}\n")
 
 
 def unclear(options: argparse.Namespace) -> str | None:
@@ -347,11 +346,6 @@ async def retain(client: Client, options: argparse.Namespace) -> None:
 # -- output -------------------------------------------------------------------------------------------------
 
 
-async def _print(form: str, text: str, before: bytes = b"") -> None:
-    octets = before + (for_terminal(form, text.encode()) if os.isatty(1) else text.encode())
-    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
-
-
 def _json(record: msgspec.Struct) -> str:
     return json.dumps(_jsonable_fields(record), ensure_ascii=False) + "\n"
 
@@ -364,10 +358,7 @@ def _jsonable_fields(record: msgspec.Struct) -> Mapping[str, object]:
 def _jsonable(value: object) -> object:
     match value:
         case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode()}
+            return json_text(value)
         case Delivery():
             return delivery_name(value)
         case tuple():
