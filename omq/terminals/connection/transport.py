@@ -3,7 +3,7 @@
 import os
 import select
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -74,19 +74,11 @@ class Transport:
 
     def host(self) -> str:
         """Return the address of the other side without its port: two connections of one client share it."""
-        try:
-            name = self.stream.socket.getpeername()
-        except OSError:
-            return "(gone)"
-        return str(name[0]) if isinstance(name, tuple) else str(name)
+        return _host(self.stream.socket.getpeername)
 
     def local(self) -> str:
         """Return the address at which the connection was accepted, without its port."""
-        try:
-            name = self.stream.socket.getsockname()
-        except OSError:
-            return "(gone)"
-        return str(name[0]) if isinstance(name, tuple) else str(name)
+        return _host(self.stream.socket.getsockname)
 
     def keep_alive(self) -> None:
         """Let the kernel check from time to time whether the other side is there while nothing is sent."""
@@ -212,6 +204,15 @@ class Transport:
     def close(self) -> None:
         """Close at once."""
         self.stream.socket.close()
+
+
+def _host(address: Callable[[], object]) -> str:
+    """Return an address of a socket without its port."""
+    try:
+        name = address()
+    except OSError:
+        return "(gone)"
+    return str(name[0]) if isinstance(name, tuple) else str(name)
 
 
 def behind(parts: Sequence[Octets], octets: int) -> Sequence[Octets]:
