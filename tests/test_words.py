@@ -57,6 +57,9 @@ OBJECT = re.compile(
 )
 """A docstring that begins with a verb, and has a clause for its object."""
 
+MODULE = re.compile(r"^    .*(?:\.py|/) +((?:what|how|which|when|where|who|whose|why)\b.*)$", re.MULTILINE)
+"""A line of the list of modules in docs/ARCHITECTURE.md with a clause in the place of a noun."""
+
 VERB = re.compile(r"[A-Z][a-z]+\b(?<![^s]s)")
 """A capitalised word that is not in the third person, as "Returns" would be."""
 
@@ -152,6 +155,14 @@ def test_no_docstring_has_a_clause_for_its_object() -> None:
         if file != Path(__file__)
     ]
     assert found == []
+
+
+def test_the_list_of_modules_has_nouns() -> None:
+    assert MODULE.findall((ROOT / "docs" / "ARCHITECTURE.md").read_text()) == []
+    assert MODULE.findall("    a.py   what it does\n    omq/a/  how\n    b.py  whatever") == [
+        "what it does",
+        "how",
+    ]
 
 
 @pytest.mark.parametrize(
