@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from programs import PATH, output_of
 from server_command import COMMAND, READY, RunningServer, run_server, running_server
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -25,19 +27,7 @@ def needs(program: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(found is None, reason=f"{program} is not installed")
 
 
-def run(*command: str | Path, **environment: str) -> str:
-    """Run a command that must succeed, and return its output."""
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"} | environment,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+run = partial(output_of, PATH=PATH)
 
 
 # -- what their own programs say ---------------------------------------------------------------------------

@@ -1,18 +1,18 @@
 """The distribution: its name, what it consists of, and that it works where nothing else is installed."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 from email import message_from_bytes
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from programs import output_of
 from server_command import running_server
 from test_readme import check_python_client, check_shell_commands
 from tracked import ROOT, tracked
@@ -28,19 +28,7 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
     assert metadata.version(DISTRIBUTION) == declared["project"]["version"]
 
 
-def run(*command: str | Path, **environment: str) -> str:
-    """Run a command that must succeed, and return its output."""
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | environment,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
+run = partial(output_of, seconds=200)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 from capture_file import packets, write
+from programs import output_of_script
 from relay import relaying
 from server_command import RunningServer, running_server
 from shark import AS_ROOT, needs_tshark
@@ -28,20 +29,6 @@ def blocks(heading: str) -> list[tuple[str, str]]:
     section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return found
-
-
-def run_shell(script: str, environment: dict[str, str]) -> str:
-    """Return the output of a script, including standard error."""
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | environment,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout.decode()
-    return done.stdout.decode()
 
 
 def test_every_package_that_the_scripts_install_is_listed() -> None:
@@ -85,7 +72,7 @@ def test_the_conversation_with_netcat(server: RunningServer) -> None:
     for (_, script), (_, shown) in zip(said[::2], said[1::2], strict=True):
         # All that differs is the port, which the first block sets for both.
         ported = f"PORT={server.port}\n" + script.removeprefix("PORT=7730\n")
-        assert run_shell(ported, {}) == shown
+        assert output_of_script(ported) == shown
 
 
 def test_the_commands_in_a_shell(server: RunningServer) -> None:
@@ -96,7 +83,7 @@ def check_shell_commands(server: RunningServer, commands: Path) -> None:
     """Run them with the installed commands of that folder, on a server without messages."""
     (script, shown) = (text for _, text in blocks("In a shell"))
     path = f"{commands}:{os.environ['PATH']}"
-    printed = run_shell(script, {"PATH": path, "OMQ_SERVER": f"omq://{server.address}"})
+    printed = output_of_script(script, PATH=path, OMQ_SERVER=f"omq://{server.address}")
     assert mask(printed) == mask(shown)
 
 
@@ -173,7 +160,7 @@ def test_the_commands_for_wireshark(server: RunningServer, tmp_path: Path) -> No
         port = 7730
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     look = look.replace("omq.lua", f"omq.lua -o omq.port:{port}")
-    printed = run_shell(f"cd {tmp_path}\n{look}", {}).replace(AS_ROOT, "")
+    printed = output_of_script(f"cd {tmp_path}\n{look}").replace(AS_ROOT, "")
     assert "omq" in printed.splitlines()[3].split()
     assert shown in printed
     bodies = printed.rpartition("Body: second\n")[2]

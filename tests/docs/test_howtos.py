@@ -1,16 +1,14 @@
 """docs/howto: the commands of the pages are run on a server, and the words of the log exist."""
 
 import ast
-import os
 import re
 import shutil
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import PATH, output_of_script
 from server_command import RunningServer, running_server
 
 ROOT = Path(__file__).parents[2]
@@ -26,20 +24,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 def run(script: str, folder: Path, server: RunningServer, **environment: str) -> str:
     """Return the output of a script, with the server's port in place of the default one."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     address = f"omq://127.0.0.1:{server.port}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("7730", str(server.port))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PATH": path, "OMQ_SERVER": address} | environment,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    script = script.replace("7730", str(server.port))
+    return output_of_script(script, folder, PATH=PATH, OMQ_SERVER=address, **environment)
 
 
 @pytest.fixture(scope="module")

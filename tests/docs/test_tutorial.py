@@ -4,13 +4,11 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import ExitStack
-from os import environ
 from pathlib import Path
 
 import pytest
+from programs import PATH, output_of_script
 from server_command import RunningServer, running_server
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "TUTORIAL.md"
@@ -42,22 +40,8 @@ class Reader:
 
     def run(self, script: str) -> str:
         """Run a script in the second terminal. Returns its output."""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", self._here(script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self._folder,
-            env=environ
-            | {
-                "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
-                "OMQ_SERVER": f"omq://127.0.0.1:{self._port}",
-            },
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        address = f"omq://127.0.0.1:{self._port}"
+        return output_of_script(self._here(script), self._folder, PATH=PATH, OMQ_SERVER=address)
 
     def save(self, name: str, text: str) -> None:
         (self._folder / name).write_text(self._here(text))

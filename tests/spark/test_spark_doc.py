@@ -2,9 +2,7 @@
 
 import contextlib
 import io
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from certificates import Authority
 from made_stores import Topic, make_store
+from programs import PATH, output_of_script
 from pyspark.sql import SparkSession
 from serving_stores import secured, serving
 
@@ -46,20 +45,6 @@ def changed(text: str, addresses: Mapping[str, str]) -> str:
     return text
 
 
-def run_shell(script: str, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=ROOT,
-        env=os.environ | environment,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout.decode()
-    return done.stdout.decode()
-
-
 def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
     names: dict[str, object] = {}
     authority = Authority(tmp_path / "authority")
@@ -73,7 +58,7 @@ def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
     ):
         addresses = {"127.0.0.1:7730": server.address, "127.0.0.1:7731": other.address}
         environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": PATH,
             "OMQ_SERVER": f"omq://{server.address}",
             "PYSPARK_PYTHON": sys.executable,
         }
@@ -84,7 +69,7 @@ def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
                     exec(compile(here, "SPARK.md", "exec"), names)
                 printed = output.getvalue()
             else:
-                printed = run_shell(here, environment)
+                printed = output_of_script(here, ROOT, 180, **environment)
             expected = changed(shown or "", addresses)
             assert mask(printed).strip() == mask(expected).strip(), program
 
