@@ -44,6 +44,12 @@ class Range:
     def __len__(self) -> int:
         return max(0, self.end - self.start)
 
+    @property
+    def octets(self) -> float:
+        """The approximate size in the store, in octets."""
+        kept = self.topic.next - self.topic.first
+        return self.topic.bytes * len(self) / kept if kept else 0.0
+
 
 def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
     """Find the chosen topics, by name. Raises UnknownTopic, and ServerRefused for unreadable topics."""
@@ -175,7 +181,7 @@ def cut(
     total = sum(map(len, whole))
     parts: list[Range] = []
     for part in whole:
-        wanted = max(1, round(_octets(part) / PART_OCTETS))
+        wanted = max(1, round(part.octets / PART_OCTETS))
         if min_partitions is not None:
             wanted = max(wanted, -(-min_partitions * len(part) // total))
         if max_records is not None:
@@ -190,7 +196,7 @@ def pack(
     """Group consecutive small parts of different topics into tasks: at least `min_partitions` if there are as
     many parts, and several parts in one task have at most `max_records` messages.
     """
-    sizes = [(part, _octets(part) + RANGE_OCTETS) for part in parts]
+    sizes = [(part, part.octets + RANGE_OCTETS) for part in parts]
     least = min_partitions or 1
     limit = min(TASK_OCTETS, sum(size for _, size in sizes) / least)
     spare = len(sizes) - least
@@ -206,12 +212,6 @@ def pack(
             tasks.append([part])
             octets, records = size, len(part)
     return [tuple(task) for task in tasks]
-
-
-def _octets(part: Range) -> float:
-    """Return the approximate size of a range in the store, in octets."""
-    kept = part.topic.next - part.topic.first
-    return part.topic.bytes * len(part) / kept if kept else 0.0
 
 
 def _pieces(access: Access, part: Range, wanted: int, most: int) -> list[Range]:

@@ -73,15 +73,9 @@ def describe(plan: Plan) -> str:
     lines += ["", f"{'topic':<{width}}  {'first':>12}  {'last':>12}  {'messages':>12}  {'about':>9}"]
     for part in plan.parts:
         first, last = (part.start, part.end - 1) if len(part) else ("-", "-")
-        size = octets(_octets(part))
+        size = octets(part.octets)
         lines.append(f"{part.topic.name:<{width}}  {first:>12}  {last:>12}  {len(part):>12,}  {size:>9}")
     return "\n".join(lines)
-
-
-def _octets(part: Range) -> float:
-    """Return the approximate size of a range in the store, in octets."""
-    kept = part.topic.next - part.topic.first
-    return part.topic.bytes * len(part) / kept if kept else 0.0
 
 
 def _destination(request: ReplayRequest) -> str:
