@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from omq_load import OmqSystem
+from processes import cpu_seconds, memory
 from systems import SOCKET_SECONDS, Kind, command_version
 from workers import BenchFailure
 
@@ -44,14 +45,11 @@ class Running:
 
     def cpu_seconds(self) -> float:
         """Return the processor time so far, all threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def memory(self) -> tuple[int, int]:
         """Return the resident memory, all and anonymous, in octets."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        return int(found["VmRSS"].split()[0]) * 1024, int(found["RssAnon"].split()[0]) * 1024
+        return memory(self.pid)
 
 
 class OmqBroker(Broker):

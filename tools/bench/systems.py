@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from processes import cpu_seconds, memory
 from workers import BenchFailure, SharedCounters
 
 SOCKET_SECONDS = 30.0
@@ -215,17 +216,11 @@ class System(ABC):
 
     def memory(self) -> tuple[int, int]:
         """Return the server's resident memory, all and anonymous, in octets."""
-        found = {"VmRSS": 0, "RssAnon": 0}
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            word, _, value = line.partition(":")
-            if word in found:
-                found[word] = int(value.split()[0]) * 1024
-        return found["VmRSS"], found["RssAnon"]
+        return memory(self.pid)
 
     def cpu_seconds(self) -> float:
         """Return the processor time of the server so far, all threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def connect_socket(self) -> socket.socket:
         connected = socket.create_connection(("127.0.0.1", self.port), SOCKET_SECONDS)
