@@ -19,7 +19,7 @@ FIRST_DESCRIPTOR = 3
 
 
 class Manager:
-    """The service manager that started the server, or nobody."""
+    """The service manager that started the server; without one, its methods do nothing."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET")

@@ -78,7 +78,7 @@ class Principal:
         self._report = report
 
     async def report(self, end: DmpEnd, topic: bytes, what: str | Unavailable) -> bool:
-        """Report an event of a sink or feed; return False if nobody can be told."""
+        """Report an event of a sink or feed; return False if no connection can receive the report."""
         if self._report is None:
             return False
         await self._report(end, topic, what)

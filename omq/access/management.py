@@ -139,7 +139,7 @@ class Management:
     # -- exchanges -----------------------------------------------------------------------------------------
 
     async def _declare(self, wanted: management.DeclareExchange) -> management.Done:
-        if not wanted.name.startswith(RESERVED):  # which exist, or are refused to everybody
+        if not wanted.name.startswith(RESERVED):  # which exist, or are refused to every client
             self._session.check(Right.DECLARE, wanted.name)
             check_forwarding(self._session.check, wanted.alternate, None)
         arguments = Table()

@@ -192,7 +192,7 @@ class Topology:
         internal: bool,
     ) -> None:
         """See `ExchangeRegistry.declare`. Raises Refused."""
-        if not name.startswith(RESERVED):  # which exist, or are refused to everybody
+        if not name.startswith(RESERVED):  # which exist, or are refused to every client
             self._check(Right.DECLARE, name)
             check_forwarding(self._check, alternate_exchange(name, arguments), None)
         await self._exchanges.declare(

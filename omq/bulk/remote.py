@@ -108,7 +108,7 @@ class RemoteServer:
         """
         now = time.monotonic()
         if self._connection is not None and now - self._used > IDLE_SECONDS:
-            # Nobody answered the server's pings meanwhile.
+            # The server's pings were not answered meanwhile.
             self.close()
         self._used = now
         if self._connection is None:

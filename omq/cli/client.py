@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = parser.parse_args(arguments)
     for file in _id_files(options):
         if is_readable_by_others(file):
-            say(f"{file}: other users may read the secret in it; `chmod 600 {shlex.quote(file)}` mends that")
+            say(f"{file}: other users may read the secret in it; `chmod 600 {shlex.quote(file)}` corrects it")
     lines = LogLines()
     logging.getLogger("omq").addHandler(lines)
     if options.command == "replay":

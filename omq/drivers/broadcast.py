@@ -127,7 +127,7 @@ class BroadcastDriver(SpoolingDriver):
 
     def _keep(self, block: Block) -> None:
         if len(self._channels) == self._absent:
-            # Nobody can come to want it from memory: a later subscriber starts after it, or in the store.
+            # No subscriber can need it from memory: a later one starts after it, or in the store.
             self.tail.clear()
             return
         self.remember(block)

@@ -473,7 +473,7 @@ class Catalogue:
         self._private.delete(driver)
 
     def _unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
-        """Delete a topic that nobody uses, if that is still so when it is the topic's turn."""
+        """Delete a topic that no client uses, if that is still true when its turn comes."""
         match driver.lifetime:
             case Private():
                 self.delete_private(driver)
@@ -535,4 +535,4 @@ class Catalogue:
 
 
 def _ignore(driver: Driver) -> None:
-    """Do nothing: nobody listens for deleted topics."""
+    """Do nothing: the default listener for deleted topics."""

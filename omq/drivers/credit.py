@@ -52,5 +52,5 @@ class ChannelCredit:
         return drained, unused
 
     def forget_drain(self) -> None:
-        """Forget the drain of a channel that is closed: nobody hears of its end."""
+        """Forget the drain of a channel that is closed, without a call at its end."""
         self._drained = None

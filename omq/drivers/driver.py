@@ -67,8 +67,8 @@ class Resources(Struct, frozen=True):
     nothing.
     """
     unused: Callable[["Driver", Callable[[], bool]], None]
-    """Called when a topic must be deleted because nobody uses it, with a function that says whether this is
-    still so.
+    """Called when a topic must be deleted because no client uses it, with a function that returns whether
+    this is still true.
     """
     dead_letters: DeadLetterDelivery
     spills: Writer

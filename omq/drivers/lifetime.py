@@ -87,7 +87,7 @@ class Ephemeral(Struct, frozen=True):
     with_last_consumer: bool = False
     """As with `Durable`."""
     owner: Ownership | None = None
-    """The owner of the topic; None for a topic of everybody."""
+    """The owner of the topic; None for a topic that all connections may use."""
 
 
 Lifetime = Durable | Private | Ephemeral

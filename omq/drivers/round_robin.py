@@ -220,7 +220,7 @@ class RoundRobinDriver(CompetingDriver):
         self._undealt = self.next_id - known
 
     def _leave_behind(self, block: Block | Fragmented) -> None:
-        """Drop the data that nobody needs when all of a block is assigned."""
+        """Drop the data of a block that is not needed after all of it is assigned."""
         if self._cursor == block.next:
             self._dealing = None
             self.tail.forget_below(self._cursor)

@@ -43,7 +43,7 @@ class Selection(msgspec.Struct, frozen=True):
     deliveries: int = 0
     """The number of times that they were delivered before. It is the same for all of them."""
     is_settled: bool = False
-    """Whether nobody wants to know their outcome: they may be sent as settled."""
+    """Whether their publisher does not need their outcome: they may be sent as settled."""
 
     def frames(self) -> Octets:
         """Return their joined frames; a view of the block if they are consecutive."""

@@ -101,7 +101,7 @@ class NodeStatistics(Struct, frozen=True):
     waiting: int
     """Messages that wait for a consumer with credit."""
     messages_in: int
-    """Messages so far, also those that came to nobody."""
+    """Messages so far, also those that no consumer received."""
     octets_in: int
     """Octets of their bodies."""
     messages_out: int

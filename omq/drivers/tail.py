@@ -77,7 +77,7 @@ class TailMemory:
             self._make_room(tail)
 
     def hold(self, tail: MemoryUser, octets: int) -> None:
-        """Count octets that nobody loses anything for now."""
+        """Count these octets of a tail, and make no room for them now."""
         self.used += octets
         self._tails[tail] = None
 

@@ -143,4 +143,4 @@ async def _measured(
 
 
 def _nothing() -> None:
-    """Do nothing: nobody listens for changes."""
+    """Do nothing: the default listener for changes."""

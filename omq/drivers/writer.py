@@ -221,7 +221,7 @@ class Writer:
                 driver.allow_routing(True)
 
     async def _commit_routed(self) -> None:
-        """Commit everything that was routed. If something is in the way, commit it topic by topic."""
+        """Commit all routed messages together; topic by topic if that is not possible."""
         routed = self.routed.take()
         parts = [post.take() for post in routed]
         if await self._append_routed(parts):

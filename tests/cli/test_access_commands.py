@@ -82,7 +82,7 @@ def test_an_id_file_that_others_can_read_causes_a_warning(tmp_path: Path, mode: 
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
         done = Shell(server.address, tmp_path).omq("--id-file", str(file), "ping")
         assert done.returncode == 0
-        warning = f"omq: {file}: other users may read the secret in it; `chmod 600 '{file}'` mends that\n"
+        warning = f"omq: {file}: other users may read the secret in it; `chmod 600 '{file}'` corrects it\n"
         assert done.stderr.decode() == ("" if mode == 0o600 else warning)
 
 

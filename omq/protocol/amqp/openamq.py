@@ -1,4 +1,4 @@
-"""OpenAMQ's dialect: in its field tables a time (type `T`) has four octets, and everybody else's has eight.
+"""OpenAMQ's dialect: in its field tables a time (type `T`) has four octets, and in all others it has eight.
 
 Its client library names itself in Start-Ok. On its connections the tables are translated in both directions,
 on those with AMQP as on those with DMP that it opens with leases. So stored heads have one form, and one
@@ -20,7 +20,7 @@ TIME = 4
 """The octets of a time."""
 
 ORDINARY_TIME = 8
-"""Those of everybody else."""
+"""The octets of a time of all other programs."""
 
 _NAME = b"OpenAMQ"
 _U32 = Struct(">I")

@@ -343,7 +343,7 @@ class AmqpConnection:
             raise ConnectionProblem(
                 Condition.RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {MOST_SESSIONS} sessions"
             )
-        # The same number in both directions: everybody who follows a connection with a tool expects it.
+        # The same number in both directions, as readers of captures expect.
         self._sessions[channel] = Session(self, channel, channel, begin)
 
     def _run(self, run: TransferRun) -> StoredRun | None:

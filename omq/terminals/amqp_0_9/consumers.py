@@ -87,7 +87,7 @@ class Consumer:
     def start(self) -> None:
         """Allow messages: the client is about to be told the tag, so they may follow."""
         self._started = True
-        if self.channel is not None and self.channel.ready():  # without messages it must not stand in a line
+        if self.channel is not None and self.channel.ready():  # without messages it takes no turn
             self.wake()
 
     def pause(self, paused: bool) -> None:

@@ -2,8 +2,8 @@
 
 In one round of its scheduler Trio runs every task that is ready once, and only then looks which sockets have
 input. If two hundred subscribers are ready at once, and the turn of each sends 256 KiB, a round takes as long
-as copying 50 MiB, and everybody's input waits for it. Even if each of them sends a single small message, the
-system calls take 10 ms.
+as copying 50 MiB, and the input of all clients waits for it. Even if each of them sends a single small
+message, the system calls take 10 ms.
 
 So a round has a number of octets, and a turn counts some octets for its system call besides those that it
 sends. When they are used up, the turns of other connections wait, and a few of them begin in each of the
@@ -92,7 +92,7 @@ class Pace:
                 self._going_on = MOST_TURNS
                 self._admit(self._light, turns)
                 self._admit(self._heavy, (turns + 1) // 2)
-                # Those that wait come before any new one: nobody begins while others wait.
+                # Waiting turns come before any new one: no turn begins while others wait.
                 self.left = 0 if self.waiting else ROUND_OCTETS
 
     def _admit(self, turns: deque[Callable[[], None]], most: int) -> None:

@@ -158,7 +158,7 @@ class HttpTerminal:
 
     @property
     def session(self) -> Session | None:
-        """None: each request proves by itself whose it is."""
+        """None: each request has credentials of its own."""
         return None
 
     def disconnect(self, why: str) -> None:
