@@ -2,7 +2,6 @@
 
 import logging
 import time
-import traceback
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
 from omq.drivers.pending_offers import PendingPersistentOffer, PendingTransientOffer
 from omq.drivers.posts import Post
-from omq.drivers.problems import DEFECT, for_clients
+from omq.drivers.problems import logged
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
@@ -39,7 +38,6 @@ from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import Extent, Position
-from omq_storage.errors import StoreError
 from omq_storage.fragments import Fragmented, Uploaded
 from omq_storage.heads import octets_of
 from omq_storage.routes import Route
@@ -326,11 +324,7 @@ class Driver(StoredReads):
 
     def log_failure(self, problem: Exception) -> Failure:
         """Log a problem with a post, and return the failure for its publisher."""
-        if isinstance(problem, StoreError):
-            self._unreserved.add(problem)
-            return for_clients(problem)
-        self._defects.add("".join(traceback.format_exception(problem)))
-        return DEFECT
+        return logged(problem, self._unreserved, self._defects)
 
     @property
     def ids(self) -> Reservations:

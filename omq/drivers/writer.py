@@ -25,7 +25,7 @@ from omq.drivers.gathering import Gathering
 from omq.drivers.histogram import Histogram
 from omq.drivers.post_queue import POSTS_IN_TURN, PostQueue
 from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
-from omq.drivers.problems import DEFECT, for_clients
+from omq.drivers.problems import DEFECT, for_clients, logged
 from omq.drivers.reasons import DELETED, Failure
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.routed import RoutedPost, RoutedQueue, assign_ids, commit_of
@@ -166,11 +166,7 @@ class Writer:
         """Log the reason why a part of a large message was not stored, and return the failure for its
         publisher.
         """
-        if isinstance(problem, StoreError):
-            self._problems.add(problem)
-            return for_clients(problem)
-        self._defects.add("".join(traceback.format_exception(problem)))
-        return DEFECT
+        return logged(problem, self._problems, self._defects)
 
     async def checkpoint(self) -> None:
         """Make everything that was written so far durable. Raises StoreError."""
