@@ -259,6 +259,7 @@ PROTOCOL = Area(
         "amqp_1_0/sections.py": _protocol("amqp_1_0_translation", "amqp_1_0_stored"),
         "amqp_1_0/serials.py": AMQP_1_0,
         "amqp_1_0/stored.py": _protocol("amqp_1_0_stored"),
+        "amqp_1_0/number_types.py": _protocol("amqp_1_0_translation", "amqp_1_0_expansion"),
         "amqp_1_0/translation.py": _protocol("amqp_1_0_translation"),
         **{f"amqp_1_0/{name}.py": _protocol("amqp_1_0_types") for name in ("decoding", "encoding", "types")},
         "amqp_1_0/unsettled.py": _protocol("amqp_1_0_unsettled"),

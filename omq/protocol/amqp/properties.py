@@ -20,6 +20,9 @@ from omq.protocol.steps import Steps, finished
 NO_PROPERTIES = b"\x00\x00"
 """The octets of `Properties()`."""
 
+PERSISTENT = 2
+"""The `delivery_mode` of a persistent message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Properties:

@@ -19,9 +19,10 @@ from omq.protocol.amqp.fields import NumberType as FieldNumber
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.head import MAX_HEAD, Head
 from omq.protocol.amqp.portions import Portion, Translation
-from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.properties import PERSISTENT, Properties
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import decoding, sections, stored
+from omq.protocol.amqp_1_0.number_types import FOR_FIELDS
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import (
     Array,
@@ -40,20 +41,6 @@ from omq.protocol.amqp_1_0.types import (
 
 _LONGEST = 255
 """The most octets of a property, and of the name of a header."""
-
-_PERSISTENT = 2
-
-_TYPES = {
-    NumberType.BYTE: FieldNumber.INT8,
-    NumberType.UBYTE: FieldNumber.UINT8,
-    NumberType.SHORT: FieldNumber.INT16,
-    NumberType.USHORT: FieldNumber.UINT16,
-    NumberType.INT: FieldNumber.INT32,
-    NumberType.UINT: FieldNumber.UINT32,
-    NumberType.LONG: FieldNumber.INT64,
-    NumberType.FLOAT: FieldNumber.FLOAT32,
-    NumberType.DOUBLE: FieldNumber.FLOAT64,
-}
 
 
 def expanded(octets: bytes, routing_key: bytes, portion: Portion) -> bytes:
@@ -109,7 +96,7 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
             content_type=_text(content),
             content_encoding=_text(encoding),
             headers=Table((*headers, *reserving.entries)),
-            delivery_mode=_PERSISTENT if durable is True else None,
+            delivery_mode=PERSISTENT if durable is True else None,
             priority=_integer(priority),
             correlation_id=_text(correlation),
             reply_to=_text(reply_to),
@@ -163,8 +150,8 @@ def _field(value: Value) -> fields.Value:
             return fields.Boolean(value)
         case Number(NumberType.TIMESTAMP, time) if time >= 0:
             return fields.Number(FieldNumber.TIMESTAMP, int(time) // 1000)
-        case Number(kind, number) if kind in _TYPES:
-            return fields.Number(_TYPES[kind], number)
+        case Number(kind, number) if kind in FOR_FIELDS:
+            return fields.Number(FOR_FIELDS[kind], number)
         case Number(_, number):  # a ulong, or a time before the epoch, for which a table has no type
             return fields.LongString(b"%d" % number)
         case str():

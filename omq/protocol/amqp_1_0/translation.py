@@ -26,26 +26,14 @@ from typing import assert_never
 from omq.protocol.amqp import fields, head
 from omq.protocol.amqp.fields import NumberType as FieldNumber
 from omq.protocol.amqp.portions import Portion, Translation
+from omq.protocol.amqp.properties import PERSISTENT
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import encoding, stored
+from omq.protocol.amqp_1_0.number_types import OF_FIELDS
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import PLAIN, BodyFraming, BodyKind
 from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
 
-_PERSISTENT = 2
-_TYPES = {
-    FieldNumber.INT8: NumberType.BYTE,
-    FieldNumber.UINT8: NumberType.UBYTE,
-    FieldNumber.INT16: NumberType.SHORT,
-    FieldNumber.INT16_OF_SPECIFICATION: NumberType.SHORT,
-    FieldNumber.UINT16: NumberType.USHORT,
-    FieldNumber.INT32: NumberType.INT,
-    FieldNumber.UINT32: NumberType.UINT,
-    FieldNumber.INT64: NumberType.LONG,
-    FieldNumber.INT64_OF_SPECIFICATION: NumberType.LONG,
-    FieldNumber.FLOAT32: NumberType.FLOAT,
-    FieldNumber.FLOAT64: NumberType.DOUBLE,
-}
 _MOST_MILLISECONDS = 2**63 - 1
 
 
@@ -66,7 +54,7 @@ def _from_head(octets: bytes) -> BodyFraming:
     own = stored.around_in(decoded)
     ttl = _digits(properties.expiration)
     header: list[Value] = [
-        True if properties.delivery_mode == _PERSISTENT else None,
+        True if properties.delivery_mode == PERSISTENT else None,
         None if properties.priority is None else Number(NumberType.UBYTE, properties.priority),
         None if ttl is None else Number(NumberType.UINT, min(ttl, 2**32 - 1)),
     ]
@@ -169,7 +157,7 @@ def _value(value: fields.Value) -> Value:
         case fields.Number(FieldNumber.TIMESTAMP, seconds):
             return Number(NumberType.TIMESTAMP, min(int(seconds) * 1000, _MOST_MILLISECONDS))
         case fields.Number(kind, number):
-            return Number(_TYPES[kind], number)
+            return Number(OF_FIELDS[kind], number)
         case fields.Boolean(is_true):
             return is_true
         case fields.Decimal(scale, number):
