@@ -40,7 +40,7 @@ class NodeConsumer(Protocol):
         """End the link: its node has ended, and the channel with it."""
 
 
-class DirectMessage(msgspec.Struct, eq=False):
+class DirectMessage(msgspec.Struct):
     """A message that a node holds until its outcome."""
 
     id: int

@@ -59,7 +59,13 @@ DRIVERS = Area(
             *server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
         ),
         "competing.py": (
-            *_drivers("dealing", "contract_of_round_robin", "waiting_publishers"),
+            *_drivers(
+                "dealing",
+                "contract_of_round_robin",
+                "contract_of_outcomes",
+                "contract_of_channels",
+                "waiting_publishers",
+            ),
             *server("sender", "framed_messages", "round_robin", "round_robin_store", "stalled", "backlog"),
         ),
         "confirmation.py": (*_drivers("confirmations"), *server("replies")),
@@ -97,11 +103,17 @@ DRIVERS = Area(
         "queue_options.py": QUEUES,
         "reservations.py": (*_drivers("budgets"), *server("reservations")),
         "round_robin.py": (
-            *_drivers("dealing", "contract_of_round_robin"),
+            *_drivers("dealing", "contract_of_round_robin", "contract_of_outcomes"),
             *server("sender", "framed_messages", "round_robin", "round_robin_store", "stalled", "backlog"),
         ),
         "round_robin_channel.py": (
-            *_drivers("dealing", "contract_of_round_robin"),
+            *_drivers(
+                "dealing",
+                "contract_of_round_robin",
+                "contract_of_drains",
+                "contract_of_credit",
+                "contract_of_outcomes",
+            ),
             *server("round_robin", "round_robin_store", "stalled", "backlog"),
         ),
         "seam.py": (*_drivers("selections"), *server("broadcast", "stalled")),
