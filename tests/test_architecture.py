@@ -32,6 +32,7 @@ LAYERS = {
         "omq.threads",
         "omq.protocol",
         "omq.protocol.omq",
+        "omq.protocol.amqp",
         "omq.model",
         "omq_storage",
     },

@@ -22,13 +22,12 @@ from omq.protocol.amqp.fields import (
     table_octets,
 )
 from omq.protocol.amqp.head import Head
-from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.properties import NUMBERS, Properties
 
 PREFIX = "dmp."
 EXCHANGE = PREFIX + "exchange"
 
 _TABLE = "headers"
-_NUMBERS = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
 _NAMES = {
     PREFIX + field.name.replace("_", "-"): field.name for field in fields(Properties) if field.name != _TABLE
 }
@@ -71,7 +70,7 @@ def head_of(key: bytes, headers: Iterable[Header]) -> Head:
             exchange = header.value or b""
         elif header.key in _NAMES:
             attribute = _NAMES[header.key]
-            properties[attribute] = _property(header, _NUMBERS.get(attribute))
+            properties[attribute] = _property(header, NUMBERS.get(attribute))
         else:
             raise ValueError(f"no header is called {header.key!r}; there are {EXCHANGE}, {', '.join(_NAMES)}")
     if entries:

@@ -5,9 +5,7 @@ import os
 from dataclasses import dataclass, fields
 
 from omq.client import Properties
-
-NUMBERS = {"delivery_mode": 2**8 - 1, "priority": 2**8 - 1, "timestamp": 2**64 - 1}
-"""The properties that are numbers, with their greatest values. The others are octets."""
+from omq.protocol.amqp.properties import NUMBERS
 
 NAMES = tuple(field.name for field in fields(Properties) if field.name != "headers")
 

@@ -66,6 +66,11 @@ _KINDS = {
     "priority": _Kind.OCTET,
     "timestamp": _Kind.LONG,
 }
+_GREATEST = {_Kind.OCTET: 2**8 - 1, _Kind.LONG: 2**64 - 1}
+
+NUMBERS = {name: _GREATEST[kind] for name, kind in _KINDS.items() if kind in _GREATEST}
+"""The properties that are numbers, with their greatest values."""
+
 _FIELDS = tuple(
     (
         0x8000 >> place,
