@@ -37,6 +37,8 @@ class PublisherQueues:
     def __init__(self) -> None:
         self._wanted: OrderedDict[PublisherQueue, None] = OrderedDict()
         self._others: OrderedDict[PublisherQueue, None] = OrderedDict()
+        self.promised = 0
+        """The octets of admitted publishers of these topics that have not posted yet."""
 
     def __bool__(self) -> bool:
         return bool(self._wanted or self._others)
@@ -130,14 +132,14 @@ class PublisherQueue:
     def go_on(self, waiting_publisher: WaitingPublisher) -> None:
         """Record that an admitted publisher posts its messages now."""
         assert waiting_publisher.is_admitted
-        self.admitted -= 1
+        self._settle(waiting_publisher)
 
     def leave(self, waiting_publisher: WaitingPublisher) -> None:
         """Remove a publisher that gives up, even if it has just been admitted, and admit those behind it that
         fit now.
         """
         if waiting_publisher.is_admitted:
-            self.admitted -= 1
+            self._settle(waiting_publisher)
             self._give(waiting_publisher.octets)
             return
         self._publishers.pop(waiting_publisher, None)
@@ -145,6 +147,10 @@ class PublisherQueue:
             self._publisher_queues.leave(self)
         self.look()
         self._publisher_queues.look()
+
+    def _settle(self, waiting_publisher: WaitingPublisher) -> None:
+        self.admitted -= 1
+        self._publisher_queues.promised -= waiting_publisher.octets
 
     def look(self) -> None:
         """Admit the first publishers, as far as there is room."""
@@ -163,6 +169,7 @@ class PublisherQueue:
                 del self._publishers[waiting_publisher]
                 waiting_publisher.is_admitted = True
                 self.admitted += 1
+                self._publisher_queues.promised += waiting_publisher.octets
                 waiting_publisher.admitted()
                 if not self._publishers:
                     self._publisher_queues.leave(self)

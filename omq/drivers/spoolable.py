@@ -73,8 +73,9 @@ class StallWatch:
 class Spoolable(Protocol):
     """A transient broadcast topic."""
 
-    def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
-        """Return the oldest blocks that may be spooled, about N `octets` of them.
+    def to_spool(self, octets: int, excess: int, watch: StallWatch, *, whole: bool) -> Sequence[Block]:
+        """Return the oldest blocks that may be spooled, about N `octets` of them: with `whole`, also those
+        that the fastest subscriber has not received.
 
         Leave subscribers behind that have received nothing for too long, and forget the messages that nobody
         needs: those before the returned blocks; if no block is returned, at most about `excess` octets of

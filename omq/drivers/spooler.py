@@ -1,9 +1,10 @@
 """Moves blocks from the tails of transient broadcast topics to the spool, when the memory is short.
 
 A block moves to the spool if the fastest subscriber of its topic has received it, and a slower one that still
-reads has not. The fastest subscriber sets the pace of the publishers (`omq.drivers.backpressure`), and always
-finds its messages in memory. While the spooler writes, the publishers of topics with slower subscribers wait
-(`must_wait`). While the spool is full they wait for a limited time; after that the oldest messages are lost.
+reads has not. The fastest subscriber sets the pace of the publishers (`omq.drivers.backpressure`), and finds
+its messages in memory. Only when they fill the memory, a little in each of very many topics, do they move to
+the spool, too. While the spooler writes, the publishers of topics with slower subscribers wait (`must_wait`).
+While the spool is full they wait for a limited time; after that the oldest messages are lost.
 
 A subscriber whose connection takes nothing for `spool_seconds` is left behind in all its topics: neither the
 memory nor the spool keeps anything for it until it takes something again, and its topics are as fast as
@@ -68,8 +69,10 @@ class Spooler:
         """Whether the last search found no tail that could be spooled."""
         self._begins: WeakKeyDictionary[Backlog, int] = WeakKeyDictionary()
         """The positions at which the backlogs of connections began at the last check."""
-        self._makes_no_room = False
-        """Whether the last attempt to make room failed: the spool was full, or there was nothing to spool."""
+        self._is_full = False
+        """Whether the spool was full at the last attempt to make room."""
+        self._is_leaving = False
+        """Whether there was nothing to spool then, but connections make room."""
         self._waits_until: float | None = None
         """The time until which publishers wait at most; None while none needs room."""
         self._topics: dict[Spoolable, None] = {}
@@ -86,13 +89,22 @@ class Spooler:
         self._signal.set()
 
     def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
-        used = self._tails.used
-        if used + octets <= self._most_used or (self._makes_no_room and not is_behind):
+        used = self._used
+        fits = used + octets <= self._tails.limit
+        if used + octets <= self._most_used:
             return False
-        if used and used + octets > self._tails.limit and not again:
+        if not is_behind and (self._is_full or (self._is_leaving and fits)):
+            return False
+        # After a search without success one post is admitted, and the next one when it is counted.
+        if used and not fits and not (again and not self._publisher_queues.promised):
             self._wanted = max(self._wanted, octets)
             self.ask()
         return self._waits_until is not None and trio.current_time() < self._waits_until
+
+    @property
+    def _used(self) -> int:
+        """The octets in use, with those of admitted publishers that have not posted yet."""
+        return self._tails.used + self._publisher_queues.promised
 
     # -- the task ------------------------------------------------------------------------------------------
 
@@ -122,29 +134,30 @@ class Spooler:
         used = inf if self._has_none else self._tails.used
         self.asked_from = max(self._most_used, used + self._tails.limit // 16)
         self._wanted = 0
-        self._makes_no_room = False
+        self._is_full = self._is_leaving = False
         self._waits_until = None
         self._publisher_queues.look()
 
     async def _spool_until_there_is_room(self) -> None:
         """Spool until there is room again, or no block can be spooled."""
-        self._makes_no_room = False
+        self._is_full = self._is_leaving = False
         while self._excess() > 0:
             is_full = False
             runs = await self._find()
-            if not runs and self._leaving() < self._tails.limit // 8:
-                return
+            if not runs:
+                is_leaving = self._leaving() >= self._tails.limit // 8
+                if not is_leaving and not self._publisher_queues.promised:
+                    return
+                self._is_leaving = self._is_leaving or is_leaving
             try:
                 if runs:
                     await self._write(runs)
-                else:
-                    self._makes_no_room = True  # but connections do
             except SpoolFull as full:
                 self._full.add(full)
-                is_full = self._makes_no_room = True
+                is_full = self._is_full = True
                 if not any(topic.is_waited_for(self._watch) for topic in runs):
                     self._waits_until = -inf
-            if self._makes_no_room:
+            if is_full or not runs:
                 await trio.sleep(LOOK_SECONDS if runs else BACKLOG_SECONDS)
                 await self._forget(is_full=is_full)
             else:
@@ -153,8 +166,8 @@ class Spooler:
 
     def _excess(self) -> int:
         """Return the number of octets that should leave the memory; 0 or less when there is room."""
-        tails = self._tails
-        return tails.used - max(0, min(3 * tails.limit // 8, tails.limit - self._wanted))
+        limit = self._tails.limit
+        return self._used - max(0, min(3 * limit // 8, limit - self._wanted))
 
     def _leaving(self) -> int:
         """Return the number of octets in backlogs of connections that have sent something since the last
@@ -173,7 +186,7 @@ class Spooler:
 
     async def _find(self) -> dict[Spoolable, Spooling]:
         """Return the blocks that may be spooled: about MOST_WRITTEN octets, of the larger tails if they have
-        any.
+        any. If there is none, and a post waits that does not fit, take what the fastest subscribers need.
         """
         tails, slices = self._tails, Slices()
         spoolable = [each for each in tails.users() if isinstance(each, Tail) and each.topic is not None]
@@ -182,12 +195,15 @@ class Spooler:
         runs: dict[Spoolable, Spooling] = {}
         octets = min(MOST_WRITTEN, tails.limit // 16)
         self._watch.has_found = False
-        for size in (range(least, sys.maxsize), range(least)):
+        larger, smaller = range(least, sys.maxsize), range(least)
+        for size, whole in ((larger, False), (smaller, False), (larger, True), (smaller, True)):
+            if whole and self._used + self._wanted <= tails.limit:
+                break
             for tail in spoolable:
                 await slices.step()
                 topic = None if tail.topic is None else tail.topic()
                 if octets > 0 and tail.octets in size and topic is not None:
-                    blocks = topic.to_spool(octets, self._excess(), self._watch)
+                    blocks = topic.to_spool(octets, self._excess(), self._watch, whole=whole)
                     if blocks:
                         runs[topic] = Spooling(blocks, self._joined(topic))
                         octets -= sum(block.held for block in blocks)

@@ -63,14 +63,14 @@ class SpoolingDriver(CursorDriver):
 
     # -- for the spooler -----------------------------------------------------------------------------------
 
-    def to_spool(self, octets: int, excess: int, watch: StallWatch) -> Sequence[Block]:
+    def to_spool(self, octets: int, excess: int, watch: StallWatch, *, whole: bool) -> Sequence[Block]:
         self.leave_behind(watch)
         needed = self._needed(watch)
         paces = (each.position for each in self._active() if not each.is_stalled())
-        fastest = max(paces, default=self.next_id)
-        if needed < fastest:
+        end = self.next_id if whole else max(paces, default=self.next_id)
+        if needed < end:
             self.tail.forget_below(needed)
-            return self.tail.before(fastest, octets)
+            return self.tail.before(end, octets)
         unneeded = self.tail.before(needed, excess)
         if unneeded:
             self.tail.forget_below(unneeded[-1].next)

@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.drivers.publisher_queue import PublisherQueues
+from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer
 from omq.drivers.spool import Spool
 from omq.drivers.spoolable import LEAST_COUNTED, MOST_COUNTED, StallWatch
-from omq.drivers.spooler import LOOK_SECONDS, Spooler
+from omq.drivers.spooler import BACKLOG_SECONDS, LOOK_SECONDS, Spooler
 from omq.drivers.tail import Tail, TailMemory
 from omq_storage.blocks import FRAME_HEADER, encode
 
@@ -26,6 +26,7 @@ class Parts:
 
     spooler: Spooler
     tails: TailMemory
+    publisher_queues: PublisherQueues
 
     def grow(self, octets: int) -> None:
         """Add a block to a tail whose blocks cannot be spooled."""
@@ -37,11 +38,12 @@ class Parts:
 async def parts(tmp_path: Path, mock_clock: MockClock) -> AsyncIterator[Parts]:
     tails = TailMemory(LIMIT)
     spool = Spool(tmp_path, LIMIT, 0, tails, trio.CapacityLimiter(1))
-    spooler = Spooler(tails, PublisherQueues(), spool, SECONDS)
+    publisher_queues = PublisherQueues()
+    spooler = Spooler(tails, publisher_queues, spool, SECONDS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spooler.run)
         await wait_all_tasks_blocked()
-        yield Parts(spooler, tails)
+        yield Parts(spooler, tails, publisher_queues)
         nursery.cancel_scope.cancel()
 
 
@@ -102,6 +104,28 @@ async def test_publishers_wait_for_a_search_and_only_so_long(parts: Parts, mock_
     assert not must_wait(LIMIT // 4 + 1)
     await wait_all_tasks_blocked()
     assert not must_wait(LIMIT // 4 + 1)
+
+
+async def test_admitted_posts_count_before_they_come(parts: Parts, mock_clock: MockClock) -> None:
+    """Otherwise all waiting publishers would be admitted to the same room."""
+    queue = PublisherQueue(
+        lambda octets, in_turn: RoomAnswer.TAKEN, lambda octets: None, parts.publisher_queues
+    )
+    posts, gives_up = (queue.enqueue(octets, lambda: None) for octets in (LIMIT // 2, LIMIT // 4))
+    parts.grow(LIMIT // 4)
+
+    def must_wait(octets: int) -> bool:
+        return parts.spooler.must_wait(octets, is_behind=True, again=True)
+
+    assert must_wait(1)
+    assert parts.spooler.asked_from == inf
+    queue.go_on(posts)
+    await wait_all_tasks_blocked()
+    assert must_wait(LIMIT // 2 + 1)
+    queue.leave(gives_up)
+    mock_clock.jump(BACKLOG_SECONDS)
+    await wait_all_tasks_blocked()
+    assert not must_wait(LIMIT)  # none is admitted: so this one is, although it does not fit
 
 
 async def test_after_a_search_publishers_wait_for_the_next_one_too(
