@@ -74,6 +74,7 @@ async def test_after_a_killed_process_all_of_it_is_there(
     unpacked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMQ_BOOT_ID", "fixture")
+    monkeypatch.setenv("OMQ_MOUNT_ID", "")
     async with serving(unpacked) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
         topics = {info.topic.decode(): info for info in await client.topics()}
         assert "deleted" not in topics
