@@ -37,7 +37,7 @@ from omq.protocol.amqp_0_9.methods import (
 from omq.protocol.amqp_0_9.runs import RunLimits
 from omq.protocol.amqp_0_9.server import MOST_HELD
 from omq_storage import codec
-from omq_storage.batches import Framed
+from omq_storage.batches import Bodies, Framed
 
 CONVERSATION = b"".join(
     (
@@ -165,6 +165,14 @@ def test_runs_end_before_a_limit_is_exceeded() -> None:
     limits = RunLimits(10, 1 << 16)
     assert runs.take_publishes_plain(publish(1, b"k", bytes(10)), 0, 1, limits)[0] is not None
     assert runs.take_publishes_plain(publish(1, b"k", bytes(11)), 0, 1, limits) == (None, 0)
+
+
+def test_octets_of_bodies_may_be_those_that_end_frames() -> None:
+    for size in range(1, 65):
+        octets = publish(1, b"k", b"\xce" * size) * 4
+        run, end = runs.take_publishes_plain(octets, 0, 1, RunLimits(1 << 16, 1 << 16))
+        assert run is not None
+        assert (run.batch, end) == (Bodies([b"\xce" * size] * 4), len(octets))
 
 
 @pytest.mark.skipif(not codec.COMPILED, reason="no compiled codec here")

@@ -1,5 +1,7 @@
 """Messages of AMQP 1.0 as they are stored, and as they come out again."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +79,14 @@ def test_the_head_is_one_that_every_protocol_reads() -> None:
     )
     assert stored.around(head.encode(head.Head(b"x"))) is None
     assert stored.around(b"") is None
+
+
+def test_a_head_with_further_properties_is_of_another_protocol() -> None:
+    made = head.decode(stored.store(HEADER + TEXT).head)
+    assert stored.is_head(head.encode(made))
+    assert stored.is_head(head.encode(replace(made, exchange=b"e", routing_key=b"k")))
+    further = replace(made, properties=replace(made.properties, content_type=b"text/plain"))
+    assert not stored.is_head(head.encode(further))
 
 
 def test_delivery_annotations_are_for_the_next_peer_only() -> None:

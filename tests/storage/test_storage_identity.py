@@ -23,7 +23,7 @@ from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, rea
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
-from omq_storage.store import Store, lock_store
+from omq_storage.store import Store, lock_store, read_format
 from omq_storage.topics import TopicRecord
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "store" / "store-1.tar.xz"
@@ -410,12 +410,13 @@ def full(*_: object) -> None:
 
 def test_a_store_without_room_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(tmp_path / "store")
-    whole = contents(path)
+    whole, form = contents(path), read_format(path)
     for owner, name in ((StoreCatalogue, "set_lineage"), (Environment, "identify")):
         monkeypatch.setattr(owner, name, full)
         with opened(path) as store:
             assert bodies_of(read_all(store.level(Level.WEAK), 2)) == whole[2]
         monkeypatch.undo()
+        assert read_format(path) == form
         assert problems(path) == []
     assert contents(path) == whole
 
