@@ -35,12 +35,15 @@ OPENER = re.compile(
 
 CLAUSE = re.compile(
     r"""
-    (\"{3}|\#[ ])
+    (\"{3}|(?:\#|//|--|/?\*+)[ ])
     ((?:About|At|By|For|From|In|To)[ ](?:how|what|which|whom|where)|How|What|Where|Which|Who|Whose|Why)\b
     """,
     re.VERBOSE,
 )
 """A docstring or a comment that begins with a clause in the place of a noun, or of "if"."""
+
+MARKS = ("#", "//", "--", "*")
+"""The beginnings of lines of comments in Python, JavaScript and Lua."""
 
 OBJECT = re.compile(
     r"""
@@ -107,7 +110,8 @@ def clauses(source: str) -> Iterator[tuple[int, str]]:
     before = ""
     for number, line in enumerate(map(str.strip, source.splitlines()), 1):
         match = CLAUSE.match(line)
-        if match and not (line.startswith("#") and before.startswith("#") and not before.endswith(".")):
+        goes_on = any(line.startswith(mark) and before.startswith(mark) for mark in MARKS)
+        if match and not (goes_on and not before.endswith(".")):
             yield number, match[2]
         before = line
 
@@ -140,8 +144,8 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
 def test_no_docstring_or_comment_begins_with_a_clause_for_a_noun() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {words}"
-        for file in tracked(".py")
-        if file.relative_to(ROOT).parts[0] in (*PLACES, "tools")
+        for file in tracked(".py", ".pyx", ".pxi", ".js", ".mjs", ".lua")
+        if file != Path(__file__)
         for line, words in clauses(file.read_text())
     ]
     assert found == []
@@ -198,6 +202,11 @@ def test_a_docstring_without_a_verb_is_found(opening: str, found: list[tuple[int
         ("# This ends.\n# Which of them", [(2, "Which")]),
         ("# This goes on, and says\n# what is written.", []),
         ("# This goes on, and says\n# What is written.", []),
+        ("/**\n * What it has.\n */", [(2, "What")]),
+        ("/** How many wait. */", [(1, "How")]),
+        ("// What it has.", [(1, "What")]),
+        ("-- This says\n-- what it has.\n-- What is left.", [(3, "What")]),
+        ("factor * What", []),
         ('"""The number of messages that wait."""', []),
         ('"""Whether it is open."""', []),
     ],

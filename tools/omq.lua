@@ -304,7 +304,7 @@ local function quoted_atom(line, at)
     end
 end
 
--- Where the comment is over that begins with #| at `at`; nil and why not.
+-- Return the position behind the comment that begins with #| at `at`; nil and the reason if it has no end.
 local function after_comment(line, at)
     local depth, from = 1, at + 2
     while depth > 0 do
@@ -520,7 +520,7 @@ local function add_text(call, item, field, at, length)
     return add(call, item, field, at, length, text_of(call.data:sub(at + 1, at + length)))
 end
 
--- What is not on the wire but known.
+-- Add a field with a known value that is not on the wire.
 local function add_known(call, item, field, at, length, value)
     return add(call, item, field, at, length, value):set_generated()
 end
@@ -620,7 +620,7 @@ local function expect_answer(call, at, key, command, topic)
     }
 end
 
--- What the unit at `at` answers; `fits` may refuse the oldest that waits.
+-- Return the unit that the unit at `at` answers; `fits` may refuse the oldest waiting one.
 local function answered(call, at, key, fits)
     local links = call.direction.links
     local position = call.position + at
@@ -732,7 +732,7 @@ local function sexp_kind()
     end
 end
 
--- How each kind of argument is read: its text and its fields, or nil and what it must be.
+-- The reader of each kind of argument: it returns the text and its fields, or nil and the valid form.
 local ARGUMENTS = {
     version = integer_kind(F.version),
     client = atom_kind(F.client),
@@ -963,8 +963,8 @@ local function add_fields(call, item, at, fields)
     end
 end
 
--- How each frame is shown. They get the item of the frame, where its payload is and how long that is, and
--- return the frame's label, and what else `tell` takes; or nil and what is wrong.
+-- The functions that show each frame. They get the item of the frame, the position and the length of its payload,
+-- and return the frame's label, and the other arguments of `tell`; or nil and the error.
 local FRAMES = {}
 
 function FRAMES.Error(call, item, at, length)
@@ -1165,7 +1165,7 @@ end
 
 -- == DMP: envelopes ========================================================================================
 
--- Where the short string at `at` is over, which must be by `stop`; nil if it is not.
+-- Return the end of the short string at `at`; nil if it is behind `stop`.
 local function after_short(data, at, stop)
     if at >= stop then
         return nil
@@ -1185,7 +1185,7 @@ local function utc(seconds)
     return seconds < 2 ^ 31 and " (" .. os.date("!%Y-%m-%d %H:%M:%S UTC", seconds) .. ")" or ""
 end
 
--- How many octets the value of each type has that has always the same, and its text.
+-- The number of octets of the value of each type of a fixed length, and the function that makes its text.
 local FIXED = {
     I = { 4, function(range) return ("%d"):format(range:int()) end },
     i = { 4, function(range) return ("%.0f"):format(range:uint()) end },
@@ -1263,8 +1263,8 @@ function read_entries(data, at, stop, named, depth)
     return entries
 end
 
--- What stands between the size and the options of an envelope: where the parts are, and where it is over. Or
--- nil and what is wrong. All of it must be there by `stop`.
+-- Return the positions of the parts between the size and the options of an envelope, and their end; or nil and
+-- the error. All of it must end by `stop`.
 local function read_head(data, at, stop)
     local key_at = after_short(data, at, stop)
     local flags_at = key_at and after_short(data, key_at, stop)
@@ -1584,7 +1584,7 @@ function stages.ready(call, at)
     return after
 end
 
--- What a sink is answered at its end.
+-- The answer to a sink at its end.
 function stages.responses(call, at)
     if call.data:byte(at + 1) == 0 then
         if call.size - at < 4 then
@@ -1757,8 +1757,8 @@ local function are_frames(data, at)
     return found
 end
 
--- Where an envelope begins whose sizes add up: at `at`, or behind zeros. These may be null messages, or the
--- end of an envelope without a body. Nil where none does.
+-- Return the begin of an envelope with consistent sizes: `at`, or a position behind zeros, which may be null
+-- messages, or the end of an envelope without a body; nil if there is none.
 local function first_envelope(data, at)
     while data:sub(at + 1, at + 4) == "\0\0\0\0" do
         at = at + 4
@@ -1829,7 +1829,7 @@ end
 
 -- == connections ===========================================================================================
 
--- By what tells them apart, and by the numbers of their packets.
+-- By their identity, and by the numbers of their packets.
 local conversations, packets = {}, {}
 
 function omq.init()
@@ -1881,8 +1881,8 @@ local function conversation_of(tvb, pinfo)
     return conversations[key]
 end
 
--- Where in the stream the first octet of this call stands. And, with the first octets of a side, whether the
--- stream begins with them.
+-- Return the position of the first octet of this call in the stream. And, with the first octets of a side,
+-- return whether the stream begins with them.
 local function locate(call)
     local direction = call.direction
     local reassembled = call.tvb:offset() == 0
@@ -1971,7 +1971,7 @@ local function incomplete(call, at, needed)
     local item = unit(call, F.unread, at, call.size - at, nil, "The beginning of something")
     item:add_proto_expert_info(E.unseen, "Cut off: " .. why)
     tell(call, why, "cut off")
-    -- Where this unit is over the next begins, if that is not among the octets that are missing here.
+    -- The next unit begins at the end of this one, if that is not among the octets that are missing here.
     local after = needed and ALIKE[call.here.stage] and at + needed or 0
     if after < call.reported then
         call.here.stage, call.here.lost = "lost", why
@@ -1982,7 +1982,7 @@ local function incomplete(call, at, needed)
     end
 end
 
--- What is neither omq nor DMP has a dissector of Wireshark's own.
+-- Other protocols than omq and DMP have a dissector of Wireshark's own.
 local function foreign_dissector(call)
     if call.here.stage == "client_handshake" and call.size - call.skip >= 8 then
         local octets = call.data:sub(call.skip + 1, call.skip + 8)

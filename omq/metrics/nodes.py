@@ -20,12 +20,15 @@ _COUNTERS = (
     ("omq_direct_node_received_messages", "Messages that producers sent to the node."),
     ("omq_direct_node_sent_messages", "Messages sent to consumers; one that was given back counts again."),
     ("omq_direct_node_undelivered_messages", "Messages that no consumer took."),
-    ("omq_direct_node_stalls", "How often a producer of the node had used up its credit and got none."),
+    (
+        "omq_direct_node_stalls",
+        "The number of times that a producer of the node had used up its credit and got none.",
+    ),
 )
 _GAUGES = (
     ("omq_direct_node_producers", "Links on which clients send to the node."),
     ("omq_direct_node_consumers", "Links on which clients get its messages."),
-    ("omq_direct_node_credit", "How many more messages the consumers take."),
+    ("omq_direct_node_credit", "Further messages that the consumers take."),
     ("omq_direct_node_waiting_messages", "Messages that wait for credit of a consumer."),
 )
 

@@ -117,7 +117,7 @@ class ServerMetrics:
         return ConnectionSums(opened, ended, unconfirmed, stalled)
 
 
-LAG = "How long a task that could run waited for its turn; one sample about every second."
+LAG = "The time for which a task that could run waited for its turn; one sample about every second."
 
 
 def _about(found: ServerStatistics) -> Iterator[Metric]:
@@ -127,7 +127,7 @@ def _about(found: ServerStatistics) -> Iterator[Metric]:
     )
     started = time.time() - found.seconds
     yield GaugeMetricFamily(
-        "omq_start_time_seconds", "When the server started, in seconds since the Unix epoch.", started
+        "omq_start_time_seconds", "The start of the server, in seconds since the Unix epoch.", started
     )
     yield GaugeMetricFamily("omq_topics", "Topics of the server.", found.topics)
     yield GaugeMetricFamily("omq_topics_limit", "The limit of topics.", found.max_topics)
@@ -146,7 +146,7 @@ def _about(found: ServerStatistics) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "omq_amqp_1_0_stalls",
-        "How often a producer of AMQP 1.0 had used up its credit and got none.",
+        "The number of times that a producer of AMQP 1.0 had used up its credit and got none.",
         found.stalls,
     )
 

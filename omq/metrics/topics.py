@@ -44,7 +44,7 @@ GAUGES = (
 
 BEHIND = (
     "omq_topic_slowest_behind_messages",
-    "How many messages the slowest subscriber of the topic is behind.",
+    "The number of messages that the slowest subscriber of the topic is behind.",
 )
 
 Numbers = tuple[int, ...]

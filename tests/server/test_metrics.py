@@ -70,7 +70,7 @@ async def test_the_metrics_tell_what_happens(store: Path) -> None:
         assert free / 2 < found["omq_disk_free_bytes"] < free * 2
         assert found['omq_memory_share_bytes{share="tails"}'] > 0
         shares = re.findall(r'omq_memory_share_bytes\{share="(\w+)"', " ".join(found))
-        table = HTTP_DOCUMENT.read_text().partition("| share | what it holds |")[2].partition("\n\n")[0]
+        table = HTTP_DOCUMENT.read_text().partition("| share | content |")[2].partition("\n\n")[0]
         assert sorted(shares) == sorted(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
         connections = [each.statistics() for each in host.server.terminals()]
         received = sum(each.octets_in for each in connections if each.kind is Kind.OMQ)

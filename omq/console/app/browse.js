@@ -7,7 +7,7 @@ import { count, size } from "./format.js";
 import { messageRow } from "./messages.js";
 
 const PAGE = 50n;
-/** How many messages are fetched at a time: their whole bodies come. */
+/** The number of messages that are fetched at a time, with their whole bodies. */
 const STEP = 5n;
 /** A page of longer messages has fewer of them. */
 const PAGE_OCTETS = 8 * 2 ** 20;

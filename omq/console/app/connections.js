@@ -109,7 +109,7 @@ export function connectionsPage(context) {
 }
 
 /**
- * What a client calls itself, for people.
+ * Return the name of a client for display.
  *
  * @param {any} each
  */

@@ -51,7 +51,7 @@ let made = 0;
  */
 export function toast(text, kind = "good") {
   const element = h("div", { class: `toast ${kind}`, role: "status" }, text);
-  // What is outside of an open dialog is behind it, and not read aloud.
+  // Elements outside of an open dialog are behind it, and screen readers skip them.
   (document.querySelector("dialog[open]") ?? document.getElementById("toasts"))?.append(element);
   setTimeout(() => element.remove(), kind === "good" ? 4000 : 8000);
 }

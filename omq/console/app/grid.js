@@ -69,7 +69,7 @@ export class Grid {
     this.note = h("p", { class: "empty", hidden: true }, empty);
     this.scroller = h(
       "div",
-      // What can be scrolled would be focused itself; the focus, and with it the active row, are the grid's.
+      // A scrollable element would get the focus itself; the focus, and with it the active row, are the grid's.
       { class: "scroller", tabindex: -1, role: "presentation", onfocus: () => this.element.focus({ preventScroll: true }) },
       this.body,
       this.note,

@@ -149,7 +149,7 @@ export class Link extends EventTarget {
   }
 }
 
-/** Where the server takes connections. */
+/** Return the URL at which the server accepts connections. */
 function url() {
   const found = new URL("/ws", location.href);
   found.protocol = found.protocol === "https:" ? "wss:" : "ws:";

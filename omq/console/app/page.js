@@ -1,5 +1,5 @@
 /**
- * What a page gets, and what it is.
+ * The context that a page gets, and the interface of a page.
  *
  * @typedef {object} Context
  * @property {import("./store.js").Store} store

@@ -6,7 +6,7 @@ import { count, duration, latency, moment, rate, size } from "./format.js";
 import { notice } from "./grid.js";
 import { draw, sparkline } from "./sparkline.js";
 
-/** What each share of the memory holds. @type {Record<string, string>} */
+/** The contents of each share of the memory. @type {Record<string, string>} */
 const SHARES = {
   tails: "Recent messages, for subscribers that are slightly behind",
   waiting: "Messages of transient queues that are not done",

@@ -1,11 +1,11 @@
 /**
- * What the console knows of the server: its topics, with their rates of the last minute, and its statistics.
+ * The state of the server in the console: its topics, with their rates of the last minute, and its statistics.
  *
  * It comes from Watch. Of the topics that a client may not watch, it gets the list every two seconds instead; then some
  * numbers are missing.
  */
 
-/** How many rates a history has. */
+/** The number of rates in a history. */
 export const HISTORY = 60;
 
 /**

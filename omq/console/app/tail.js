@@ -30,7 +30,7 @@ export function tailView(context, name, look) {
   let seen = 0;
   let skipped = 0;
   let missed = 0;
-  /** What the subscription had skipped when the counts were cleared. */
+  /** The number of messages that the subscription had skipped when the counts were cleared. */
   let cleared = 0;
   /** Of the bodies in `rows`, the newest first. @type {number[]} */
   let sizes = [];
@@ -103,7 +103,7 @@ export function tailView(context, name, look) {
     seen++;
     if (isPaused) skipped++;
     else if (!filter || contains(message.body, filter)) {
-      // What is not shown is not kept: `slice` copies, so that the rest can be released.
+      // Keep only the shown part: `slice` copies, so that the rest can be released.
       const { id, body } = message;
       pending.push({ id, body: body.slice(0, SHOWN), size: body.length, received: Date.now() * 1000 });
       if (pending.length > DRAWN) {

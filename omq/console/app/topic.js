@@ -191,7 +191,7 @@ export function topicPage(context, path) {
 }
 
 /**
- * What a view depends on: another topic may have the same name.
+ * Return the identity of a topic for its view: another topic may have the same name.
  *
  * @param {import("./store.js").TopicState} topic
  */

@@ -9,7 +9,7 @@ import { pathOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
 
 /**
- * What a topic keeps, in words.
+ * Return the retention of a topic in words.
  *
  * @param {any} info
  */

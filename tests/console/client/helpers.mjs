@@ -1,4 +1,4 @@
-// What the tests of the ES module client share. The server's address is in the environment.
+// Helpers of the tests of the ES module client. The server's address is in the environment.
 
 import { connect, connectTcp } from "../../../omq/console/client/node.js";
 

@@ -10,7 +10,7 @@ import { atom, list, messageId, number, parse, record } from "./sexp.js";
 const records = (sexp) => list(sexp).map(readRecord);
 
 /**
- * How the fields that are no numbers are read, by their names. A map, because the name of a field may be that of a
+ * The readers of the fields that are no numbers, by their names. A map, because the name of a field may be that of a
  * property which every object has, such as `constructor`.
  * @type {Map<string, (sexp: Sexp) => any>}
  */

@@ -38,7 +38,7 @@ export class Subscription {
   #state = "live";
   /** @type {Message | undefined} */
   #given;
-  /** Where to subscribe again. @type {bigint | undefined} */
+  /** The id from which to subscribe again. @type {bigint | undefined} */
   #expected;
   /** Whether messages are missing between `#expected` and the next message. */
   #hasGap = false;
