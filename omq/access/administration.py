@@ -16,7 +16,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import check_user
 from omq.drivers.purging import purge
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.slices import Slices
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 100, 3_600_000
@@ -115,7 +115,7 @@ class Administration:
         """
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+            raise Refused.of(NO_TOPIC)
         check_user(driver.lifetime, self._session.owner)
         return driver
 

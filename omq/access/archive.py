@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from omq.access.rights import Rights
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.seam import Unavailable
 from omq.model import Topic, TopicInfo
 from omq_storage.environment import BlockRecord
@@ -47,7 +47,7 @@ class Archive:
         """Return the topic if `count` messages from `first` on can be read. Raises Refused."""
         driver = self._catalogue.lookup(self._name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+            raise Refused.of(NO_TOPIC)
         driver.check_replay(first)
         if count < 0:
             raise Refused(Reason.INVALID, "count cannot be negative")

@@ -27,7 +27,7 @@ from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Private
 from omq.drivers.memory import Memory
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_CLIENT, Reason, Refused
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.model import LONGEST_HELD_BODY, Delivery, Topic, TopicInfo
 
@@ -82,7 +82,7 @@ class AccessControl:
         name = id.partition(b":")[0]  # behind a colon there is the secret, also where nobody asks for it
         identity = await self.clients.identify(id, host, peer)
         if identity is None:
-            raise Refused(Reason.FORBIDDEN, "no client has this name and secret")
+            raise Refused.of(NO_CLIENT)
         return await self._admit(identity, name)
 
     async def connect_certified(self, certificate: str | None, wanted: bytes, peer: str) -> Session:

@@ -26,7 +26,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.lifetime import check_user
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, Reason, Refused
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import ALTERNATE, RESERVED, Destination, DestinationKind
 from omq.logs import quoted
@@ -180,7 +180,7 @@ class Management:
             raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
         check_user(driver.lifetime, self._session.owner)
         if not isinstance(driver, QueueDriver):
-            raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
+            raise Refused.of(NO_QUEUE)
         return driver
 
     async def _declare_queue(self, wanted: management.DeclareQueue) -> management.Done:

@@ -30,7 +30,7 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes, send_passed
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
@@ -392,7 +392,7 @@ class Session:
         self.check(Right.SUBSCRIBE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+            raise Refused.of(NO_TOPIC)
         return driver.info()
 
     async def _find_or_make(self, name: bytes, *, for_messages: bool = False) -> Driver:

@@ -35,7 +35,7 @@ from omq.drivers.lifetime import Ephemeral, Ownership, check_user
 from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.reasons import Inequivalent, Reason, Refused
+from omq.drivers.reasons import NOT_REPLAYED, Inequivalent, Reason, Refused
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.times import first_since
@@ -43,7 +43,16 @@ from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import RoutedPart
-from omq.exchanges.types import DEFAULT, RESERVED, Destination, DestinationKind, Exchange, alternate_exchange
+from omq.exchanges.types import (
+    DEFAULT,
+    RESERVED,
+    Destination,
+    DestinationKind,
+    Exchange,
+    alternate_exchange,
+    refusal_of_internal,
+    refusal_of_reserved,
+)
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
@@ -242,7 +251,7 @@ class Topology:
         """Return the queue with this name and these options; make it if there is none. Raises Refused."""
         driver = self._catalogue.lookup(name)
         if driver is None and name.startswith(RESERVED) and name not in self._generated:
-            raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
+            raise refusal_of_reserved("queue", name)
         self._check(Right.DECLARE, name)
         check_forwarding(self._check, options.dead_letter_exchange, options.dead_letter_key)
         return _state(await self._catalogue.declare_queue(name, options, self._owner, self._admit(name)))
@@ -255,7 +264,7 @@ class Topology:
         """
         limits = Limits(most_octets, most_ms)
         if name.startswith(RESERVED):
-            raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
+            raise refusal_of_reserved("queue", name)
         self._check(Right.DECLARE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
@@ -393,7 +402,7 @@ class Topology:
             if name != DEFAULT:  # where the right to the topic of each key counts
                 self._check(Right.PUBLISH, name)
                 if self._exchanges.find(name).internal:
-                    raise Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(name)}")
+                    raise refusal_of_internal(name)
             return self._session.lease_exchange(LeasedExchange(name, returned), principal)
         self._check(Right.PUBLISH, name)
         driver = await self._catalogue.find(name)
@@ -448,7 +457,7 @@ class Topology:
         """
         driver = self._find(name)
         if not driver.is_persistent:
-            raise Refused(Reason.NO_REPLAY, "a transient topic cannot be replayed")
+            raise Refused.of(NOT_REPLAYED)
         return FromMessage(await first_since(driver, seconds * 1_000_000))
 
     async def from_ago(self, name: bytes, seconds: int) -> Replay:

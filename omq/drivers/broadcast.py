@@ -12,7 +12,7 @@ from omq.drivers.driver import InitialState
 from omq.drivers.memory import Memory
 from omq.drivers.publisher_queue import PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NOT_REPLAYED, Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, EndReason, Outlet, Subscriber
 from omq.drivers.spooling import SpoolingDriver
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
@@ -70,7 +70,7 @@ class BroadcastDriver(SpoolingDriver):
 
     def _refuse_transient(self) -> None:
         if not self.is_persistent:
-            raise Refused(Reason.NO_REPLAY, "a transient topic cannot be replayed")
+            raise Refused.of(NOT_REPLAYED)
 
     def subscribers(self) -> Iterable[tuple[BroadcastChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)

@@ -24,7 +24,7 @@ from omq.drivers.private_topics import PrivateTopics
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.spool import Spool
 from omq.drivers.statistics import DiskStatistics
@@ -310,7 +310,7 @@ class Catalogue:
                 return await self._ephemeral.create(name, options, owner, admit)
             check_user(driver.lifetime, owner)
             if not isinstance(driver, QueueDriver):
-                raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
+                raise Refused.of(NO_QUEUE)
             if options.exclusive and not driver.options.exclusive:
                 raise Refused(Reason.LOCKED, "it exists, and is not exclusive")
             differs = difference(name, options, driver.options)
@@ -423,7 +423,7 @@ class Catalogue:
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
-                raise Refused(Reason.NOT_FOUND, "there is no such topic")
+                raise Refused.of(NO_TOPIC)
             if isinstance(driver.lifetime, Ephemeral):
                 self._ephemeral.delete(driver)
             else:

@@ -42,6 +42,10 @@ class Failure(Struct, frozen=True):
 
 
 DELETED = Failure(Reason.DELETED, "the topic was deleted")
+NO_TOPIC = Failure(Reason.NOT_FOUND, "there is no such topic")
+NO_QUEUE = Failure(Reason.DIFFERS, "it is a broadcast topic, and no queue")
+NO_CLIENT = Failure(Reason.FORBIDDEN, "no client has this name and secret")
+NOT_REPLAYED = Failure(Reason.NO_REPLAY, "a transient topic cannot be replayed")
 
 
 refusals: "Counter[Reason]" = Counter()

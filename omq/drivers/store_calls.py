@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from omq.drivers.problems import for_clients
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_TOPIC, Refused
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle
 from omq.threads import in_thread
@@ -35,7 +35,7 @@ class StoreCalls:
             return await self.in_need(function)
         except UnknownTopicId as unknown:
             # The store has deleted the topic in another thread, and the task that deletes it has not gone on.
-            raise Refused(Reason.NOT_FOUND, "there is no such topic") from unknown
+            raise Refused.of(NO_TOPIC) from unknown
         except StoreError as problem:
             self.problems.add(problem)
             raise Refused.of(for_clients(problem)) from problem

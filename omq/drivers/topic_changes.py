@@ -16,7 +16,7 @@ from omq.drivers.making import first_bound
 from omq.drivers.problems import for_clients
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topics_by_name import TopicsByName
@@ -54,7 +54,7 @@ class TopicChanges:
         async with self._changing:
             driver = self._topics.drivers.get(name)
             if driver is None:
-                raise Refused(Reason.NOT_FOUND, "there is no such topic")
+                raise Refused.of(NO_TOPIC)
             if not driver.is_persistent:
                 raise Refused(Reason.INVALID, "a transient topic keeps nothing to retain")
             match retention:
@@ -78,9 +78,9 @@ class TopicChanges:
         async with self._changing:
             driver = self._topics.drivers.get(name)
             if driver is None:
-                raise Refused(Reason.NOT_FOUND, "there is no such topic")
+                raise Refused.of(NO_TOPIC)
             if not isinstance(driver, QueueDriver):
-                raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
+                raise Refused.of(NO_QUEUE)
             options = driver.options.changed(options)
             await self.set_options(driver, options, measured if driver is queue else None)
 

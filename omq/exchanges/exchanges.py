@@ -38,6 +38,7 @@ from omq.exchanges.types import (
     alternate_exchange,
     binding,
     exchange_type,
+    refusal_of_reserved,
 )
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Table, table_octets
@@ -176,9 +177,7 @@ class ExchangeRegistry:
                 _check_equivalent(wanted, existing)
                 return existing
             if name.startswith(RESERVED):
-                raise Refused(
-                    Reason.FORBIDDEN, f"exchange name {quoted(name)} contains reserved prefix 'amq.*'"
-                )
+                raise refusal_of_reserved("exchange", name)
             if len(self._declared.exchanges) - len(PREDECLARED) >= self._catalogue.most_exchanges:
                 most = self._catalogue.most_exchanges
                 raise Refused(Reason.QUOTA, f"the server has its {most} exchanges, the most it may have")
@@ -193,7 +192,7 @@ class ExchangeRegistry:
         """Delete an exchange with its bindings; return False if there is none. Raises Refused."""
         _check_is_not_default(name)
         if name.startswith(RESERVED):
-            raise Refused(Reason.FORBIDDEN, f"exchange name {quoted(name)} contains reserved prefix 'amq.*'")
+            raise refusal_of_reserved("exchange", name)
         async with self._changing:
             exchange = self._declared.exchanges.get(name)
             if exchange is None:

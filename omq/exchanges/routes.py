@@ -13,7 +13,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.copies import check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
-from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange
+from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange, refusal_of_internal
 from omq.logs import quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import read_table
@@ -105,7 +105,7 @@ class Router:
             return (RoutedPart(() if driver is None else (driver,), None, run),)
         declared = self._exchanges.get(exchange)
         if declared is not None and declared.internal:
-            raise Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(exchange)}")
+            raise refusal_of_internal(exchange)
         if exchange == DEFAULT or self._routes.get((exchange, key)) is not None:
             depends = False
         else:

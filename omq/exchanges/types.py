@@ -23,6 +23,16 @@ RESERVED = b"amq."
 ALTERNATE = b"alternate-exchange"
 
 
+def refusal_of_reserved(kind: str, name: bytes) -> Refused:
+    """Return the refusal of a reserved name of a `kind`: queue or exchange."""
+    return Refused(Reason.FORBIDDEN, f"{kind} name {quoted(name)} contains reserved prefix 'amq.*'")
+
+
+def refusal_of_internal(name: bytes) -> Refused:
+    """Return the refusal of a message that was published to an internal exchange."""
+    return Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(name)}")
+
+
 class ExchangeType(Enum):
     """The type of an exchange. The values are the names in AMQP."""
 

@@ -17,7 +17,7 @@ from typing import assert_never
 import trio
 
 from omq.access.session import Session
-from omq.drivers.reasons import Refused
+from omq.drivers.reasons import NO_CLIENT, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.logs import quoted, subject
 from omq.model import Topic
@@ -358,8 +358,7 @@ class Amqp1Terminal:
                 self._protocol.authenticated(accepted=await self._connect(mechanism, response))
             case Opening(said):
                 if self._admitted is None and not await self._connect("ANONYMOUS", b""):
-                    text = "no client has this name and secret"
-                    self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, text))
+                    self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, NO_CLIENT.text))
                     return
                 self._protocol.open()
                 self._links.container = said.container_id
