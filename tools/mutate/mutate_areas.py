@@ -32,7 +32,7 @@ DRIVERS = Area(
             *server("broadcast", "stalled", "spool"),
         ),
         "broadcast.py": (
-            *_drivers("contract_of_broadcast", "contract_of_posts"),
+            *_drivers("contract_of_broadcast", "contract_of_posts", "pushes"),
             *server("broadcast", "topics", "stalled", "many_topics"),
         ),
         "broadcast_channel.py": (
@@ -70,7 +70,7 @@ DRIVERS = Area(
         ),
         "confirmation.py": (*_drivers("confirmations"), *server("replies")),
         "driver.py": (
-            *_drivers("contract_of_posts", "contract_of_broadcast", "offers"),
+            *_drivers("contract_of_posts", "contract_of_broadcast", "offers", "housekeeping"),
             *server("broadcast", "topics", "trouble", "untold", "store_trouble", "backlog"),
         ),
         "publisher_queue.py": (
@@ -93,7 +93,7 @@ DRIVERS = Area(
         "loading.py": server("topics", "damaged_keys", "untold"),
         "memory.py": (*_drivers("shares"), *server("stalled", "round_robin", "round_robin_store")),
         "offer.py": (*_drivers("offers"), *server("publishing_workers")),
-        "pieces.py": server("stalled"),
+        "pieces.py": (*_drivers("contract_of_broadcast"), *server("stalled")),
         "pending_offers.py": (*_drivers("offers"), *server("publishing_workers")),
         "priority_queue.py": (*_drivers("priority_queues"), *QUEUES),
         "private_topics.py": QUEUES,
