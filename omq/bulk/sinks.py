@@ -5,7 +5,6 @@ unknown without storing them twice.
 """
 
 import logging
-import re
 import time
 from collections.abc import Iterator
 from typing import assert_never
@@ -27,11 +26,11 @@ from omq.protocol.dmp.client import (
     Ready,
     Received,
 )
+from omq.protocol.dmp.responses import stored_of
 
 log = logging.getLogger("omq.bulk")
 
 _READ_OCTETS = 4096
-_STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 
 
 def send(server: RemoteServer, retry_policy: RetryPolicy, topic: bytes, envelopes: bytes, count: int) -> None:
@@ -138,8 +137,7 @@ class SinkConnection:
             case Greeted() | Ready():
                 return False
             case Answered(response) | Declined(response):
-                stored = _STORED.search(response.words)
-                if response.ok and stored is not None and int(stored[1]) == count:
+                if response.ok and stored_of(response) == count:
                     return True
                 words = response.words.decode("utf-8", "backslashreplace")
                 raise ServerRefused(

@@ -1,6 +1,5 @@
 """A sink: publishes to one topic on a separate DMP connection."""
 
-import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing, nullcontext
@@ -27,15 +26,13 @@ from omq.protocol.dmp.client import (
     Received,
 )
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY
-from omq.protocol.dmp.responses import Response
+from omq.protocol.dmp.responses import Response, stored_of
 
 BATCH_OCTETS = 64 << 10
 BATCH_MESSAGES = 4096
 """About the size of the batches in which `publish_many` makes envelopes."""
 
 READ_OCTETS = 4 << 10
-
-_STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 
 
 class Sink:
@@ -251,8 +248,7 @@ class Sink:
                 assert_never(event)
 
     def _take_answer(self, response: Response) -> None:
-        match = _STORED.search(response.words)
-        self.stored = 0 if match is None else int(match[1])
+        self.stored = stored_of(response) or 0
         if response.ok and self._finishing and self.stored == self.sent:
             self._end(None)
         else:

@@ -4,6 +4,7 @@ Source: 6-DMP, "Integration with AMQP" and "Response codes"; explanations that O
 have its wording. Clients use only the three digits.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -77,6 +78,7 @@ LEASE_NOT_VALID = response(ResponseCode.BAD_LEASE)
 LEASE_IN_USE = response(ResponseCode.BAD_LEASE, b"Lease already acquired")
 """The answer to a lease that was used before, whether or not its connection is still open."""
 
+_STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 _LONGEST_NAME = shortstr.LONGEST - len(b"200 OK Sink '' ready")
 
 
@@ -92,7 +94,18 @@ def feed_ready(name: bytes) -> Response:
 
 def stored(messages: int) -> Response:
     """Return the final response to a sink that closed its sending direction, once its messages are stored."""
-    return response(ResponseCode.OK, b"%d messages stored" % messages)
+    return response(ResponseCode.OK, words_of_stored(messages))
+
+
+def words_of_stored(messages: int) -> bytes:
+    """Return the words about the messages of a sink that the server has stored."""
+    return b"%d messages stored" % messages
+
+
+def stored_of(said: Response) -> int | None:
+    """Return the number of the messages that are stored according to this response, or None."""
+    found = _STORED.search(said.words)
+    return None if found is None else int(found[1])
 
 
 def encode(said: Response) -> bytes:

@@ -171,7 +171,8 @@ class SinkService:
         if problem is None:
             await self._transport.send(dmp_responses.encode(dmp_responses.stored(self._posts.stored)))
             return
-        words = f"{self._posts.stored} messages stored; {problem.why}"
+        stored = dmp_responses.words_of_stored(self._posts.stored).decode()
+        words = f"{stored}; {problem.why}"
         try:
             await self._transport.send(dmp_responses.encode(response(problem.code, words.encode())))
         finally:
