@@ -41,7 +41,7 @@ def ask_for_short_turns() -> bool:
     """
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None or platform.system() != "Linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return False  # who started the server with another policy has decided about its turns
+        return False  # the server was started with another policy, which decides about its turns
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     flags = _RESET_ON_FORK if nice >= 0 else 0
     attributes = _Attributes(

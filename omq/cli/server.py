@@ -151,7 +151,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     arguments = parser().parse_args()
     if arguments.hash_secret or arguments.check_config:
-        _unblock_sigterm()  # which ends the process: there is nothing to stop in order
+        _unblock_sigterm()  # SIGTERM ends the process: no server runs that must be shut down
     if arguments.hash_secret:
         sys.exit(_hash_secret())
     try:

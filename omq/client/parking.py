@@ -19,7 +19,7 @@ class ParkingLot:
             await event.wait()
         except BaseException:  # cancelled
             if event.is_set():
-                self.unpark()  # what woke this task is for the next one now
+                self.unpark()  # pass the wake-up on to the next task
             else:
                 self._parked.remove(event)
             raise

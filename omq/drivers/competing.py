@@ -334,7 +334,7 @@ class CompetingDriver(Driver):
             return undone, held.octets, oldest if last else 0, last
         undone = self.ready + self._unsettled()
         _, octets, first, _ = super()._kept()
-        if not undone:  # what is left of done work is about to be deleted
+        if not undone:  # the rest of done work is about to be deleted
             return 0, 0, self.next_id if last else 0, last
         return undone, octets, first, last
 

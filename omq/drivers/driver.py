@@ -337,8 +337,8 @@ class Driver(StoredReads):
         return route.time
 
     def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
-        """Make blocks that the writer has stored available to subscribers. `extent` is what is stored of the
-        topic now.
+        """Make blocks that the writer has stored available to subscribers. `extent` is the new stored extent
+        of the topic.
         """
         self.extent = extent
         for block in blocks:

@@ -150,7 +150,7 @@ class LimitedDriver(ExpiringDriver):
                 deliveries = self._returned.deliveries
                 self._dispose(Death.MAXLEN, [Run(self._pop_returned(), 1, 1, deliveries)])
             elif self._cursor >= self.next_id:
-                return  # what still counts as ready was damaged
+                return  # the messages that still count as ready were damaged
             elif self._cursor + self._undealt < self.next_id:
                 break  # the dealer reads which ids have a message
             else:

@@ -26,9 +26,7 @@ class StoredDriver(Numbered, Protocol):
         """Return the time in microseconds since the epoch; it never goes back."""
 
     def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
-        """Handle blocks that now have the persistence of the topic. `extent` is what is stored of the topic
-        now.
-        """
+        """Handle blocks that now have the persistence of the topic. `extent` is its new stored extent."""
 
     def allow_routing(self, is_allowed: bool) -> None:
         """Route no messages while it is not allowed: posts of the topic wait, and none may overtake them."""

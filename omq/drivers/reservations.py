@@ -107,7 +107,7 @@ class Reservations:
                     every[one] = max(count, every.get(one, 0))
                 try:
                     await self._reserve(every)
-                except Exception:  # whatever it is, it is raised, unless another topic may be the reason
+                except Exception:  # any exception is raised, unless another topic may be its cause
                     if every.keys() <= counts.keys():
                         raise
                     await self._reserve(counts)

@@ -135,7 +135,7 @@ class RoundRobinChannel:
         self._unsettled = Unsettled(share)
         self._undeliverable = Unsettled(share)
         self._unsent = 0  # messages that are queued, taken or begun
-        self._octets = 0  # what these take, by the mean of each block
+        self._octets = 0  # the octets of these, by the mean of each block
         self._held = False
         self._cancelled = False
         self._news: deque[Unavailable] = deque()

@@ -357,7 +357,7 @@ class Writer:
         `_append`.
         """
         if all(driver.next_id + count <= driver.reserved for driver, count in counts.items()):
-            return {}  # what most commits find: they spend nothing on reservations
+            return {}  # most commits end here, and spend nothing on reservations
         try:
             await self._ids.reserve(counts)
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect

@@ -166,7 +166,7 @@ async def no_descriptors(directory: Path) -> int:
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 20, used + 20))
                 crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
                 await _until(lambda: "cannot be accepted" in server.log(), "nothing in the log")
-                await trio.sleep(HOUSEKEEPING_SECONDS)  # whatever the server does now and then
+                await trio.sleep(HOUSEKEEPING_SECONDS)  # the time of the server's periodic work
                 for number in range(50):
                     for level in LEVELS:
                         await client.publish_confirmed(level, b"%d" % number)

@@ -100,7 +100,7 @@ def read_beginning(octets: bytes) -> Beginning | None:
     try:
         body = sections.body_at(octets)
     except DecodeError:
-        return None  # what is wrong is found when the message is complete
+        return None  # the fault is found when the message is complete
     end = body + _OPENING
     if body < 0 or len(octets) < end or octets[body : body + 2] != b"\x00\x53":
         return None

@@ -97,7 +97,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with a descriptor, which says what it means."""
+    """A value with a descriptor, which gives its meaning."""
 
     descriptor: "Value"
     value: "Value"

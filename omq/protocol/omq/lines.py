@@ -467,7 +467,7 @@ def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
 def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> Steps[list[Event]]:
     """Return the events of rows of several topics, or of other commands too."""
     events = _Events()
-    topics: dict[bytes, bytes] = {}  # what stands for each way to write one
+    topics: dict[bytes, bytes] = {}  # the name for each written form
     waiting: dict[bytes, list[bytes]] = {}
     slow = 0
     for written, quoted, bare, other in rows:

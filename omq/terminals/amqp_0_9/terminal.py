@@ -282,7 +282,7 @@ class AmqpTerminal:
     def _answers(self) -> list[Octets]:
         """Return the answers and confirms that are ready."""
         parts = self._outbox.collect()
-        if not self._outbox:  # what is confirmed was returned before
+        if not self._outbox:  # returned messages must leave before their confirms
             for channel in list(self._changed):
                 if channel.failure is not None:
                     self._fail_channel(channel, problem_of(channel.failure, methods.BasicPublish))

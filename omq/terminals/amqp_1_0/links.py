@@ -182,7 +182,7 @@ class Links:
         try:
             incoming.add(part)
         except LinkProblem as problem:
-            await self.flush()  # what came before it was right
+            await self.flush()  # the parts before it were valid
             self._detach(incoming.link, problem)
 
     def take_run(self, run: StoredRun) -> None:

@@ -92,7 +92,7 @@ class Outgoing(Generic[C]):
     def credited(self) -> None:
         """Grant the credit that the client stated, after the current message if one is being sent."""
         if self._is_sending or self._begun is not None:
-            self._flowed = True  # what is taken and not written would count twice
+            self._flowed = True  # messages that are taken and not written would count twice
         elif self.channel is not None:
             self._grant(self.channel)
 

@@ -93,7 +93,7 @@ class ContiguousMessage:
 
     def __init__(self, opening: bytes, size: int) -> None:
         """Create a message of which nothing has left, with an `opening` that is never empty."""
-        self._opening = opening  # what has not left of it
+        self._opening = opening  # the octets of it that have not left
         self._size = size
         self.body = 0
         self.is_begun = False

@@ -62,7 +62,7 @@ class TlsTransport(FramedTransport):
         try:
             self._engine.feed(self._read(octets))
         except BlockingIOError:
-            pass  # what has arrived was read before, and not decrypted
+            pass  # the octets that have arrived were read before, and not decrypted
         data = self._decrypted(octets) or b""
         self.received += len(data)
         return data

@@ -41,7 +41,7 @@ class WebSocketTransport(FramedTransport):
         self._has_more = True  # frames among the received octets
         self._pong: bytes | None = None
         self._rest: Octets = b""  # of a frame, that the inner connection has not taken over
-        self._handed = inner.sent  # where the last frame ends in what the inner connection sends
+        self._handed = inner.sent  # the end of the last frame in the octets of the inner connection
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class WebSocketTransport(FramedTransport):
         """Receive as a plain connection does. Raise trio.BrokenResourceError also if the stream ends without
         Close.
         """
-        has_waited = False  # what is decoded already is returned after a checkpoint, too
+        has_waited = False  # octets that are decoded already are returned after a checkpoint, too
         while not (data := self._decoded(octets)):
             if self._websocket.is_closed:
                 return b""
