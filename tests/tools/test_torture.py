@@ -16,10 +16,10 @@ DOCUMENT = ROOT / "docs" / "RELIABILITY.md"
 COUNTS = {
     "kills": 10,
     "starts": 8,  # each kind of failure once
-    "images": 100,
+    "images": 60,
     "order": 300,
     "rooms": 1,
-    "flips": 40,
+    "flips": 24,
 }
 RECORDED = ("images", "order")
 
