@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 and the other protocols on the same topics (docs/AMQP.md, "What the others see")."""
+"""AMQP 0-9-1 and the other protocols on the same topics (docs/AMQP.md, "Messages between protocols")."""
 
 import signal
 from collections.abc import Iterator
