@@ -49,10 +49,10 @@ from threading import Lock
 from crc32c import crc32c
 
 from omq_storage.database import Database, Snapshot
-from omq_storage.errors import DamagedFile, StoreError, StoreFailed
+from omq_storage.errors import StoreError, StoreFailed
 from omq_storage.files import write_durably
 from omq_storage.identity import Expected, LevelIdentity, read_identity
-from omq_storage.integrity import ADVICE, DATA
+from omq_storage.integrity import DATA
 from omq_storage.levels import Level
 from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
 
@@ -114,9 +114,7 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
             rolled_back=True,
         )
     if expected is not None:
-        objection = expected.objection(newest.identity)
-        if objection is not None:
-            raise DamagedFile(f"The file {path / CHECKPOINT} is not the right one: {objection}; {ADVICE}.")
+        expected.require(path / CHECKPOINT, newest.identity)
     if newest.clean:
         return Recovered("It was closed cleanly.", rolled_back=False)
     if newest.boot_id != boot_id:
@@ -132,8 +130,7 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
         # restored, they may lead to a page of any age.
         own = read_identity(path)
         if own is not None and expected.is_foreign(own):
-            objection = expected.objection(own)
-            raise DamagedFile(f"The file {data} is not the right one: {objection}; {ADVICE}.")
+            expected.require(data, own)
     descriptor = os.open(data, os.O_WRONLY)
     try:
         os.pwrite(descriptor, newest.pages, 0)

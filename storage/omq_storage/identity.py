@@ -27,8 +27,8 @@ from typing import Self
 import msgspec
 
 from omq_storage.checksummed import verify_and_decode, with_checksum
-from omq_storage.errors import DamagedRecord
-from omq_storage.integrity import DATA
+from omq_storage.errors import DamagedFile, DamagedRecord
+from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
 from omq_storage.pages import Pages
 
@@ -123,6 +123,12 @@ class Expected:
     def objection(self, identity: LevelIdentity | None) -> str | None:
         """See ``Lineage.objection``."""
         return self.lineage.objection(self.level, identity)
+
+    def require(self, file: Path, identity: LevelIdentity | None) -> None:
+        """Raise DamagedFile unless the file with this identity is that of the level."""
+        objection = self.objection(identity)
+        if objection is not None:
+            raise DamagedFile(f"The file {file} is not the right one: {objection}; {ADVICE}.")
 
     def is_foreign(self, identity: LevelIdentity) -> bool:
         """Return whether this is the identity of another level or store; the generation does not matter."""

@@ -327,9 +327,7 @@ def lineage_of(catalogue: StoreCatalogue, path: Path, form: Format) -> Lineage |
 
 def require_ours(path: Path, expected: Expected) -> None:
     """Raise DamagedFile unless the data file in this directory has an expected identity."""
-    objection = expected.objection(read_identity(path))
-    if objection is not None:
-        raise DamagedFile(f"The file {path / DATA} is not the right one: {objection}; {ADVICE}.")
+    expected.require(path / DATA, read_identity(path))
 
 
 def _note(catalogue: StoreCatalogue, lineage: Lineage, required: bool) -> bool:
