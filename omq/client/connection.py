@@ -23,7 +23,7 @@ from omq.client.errors import (
 from omq.client.ledger import Ledger
 from omq.client.network import Security, Stream
 from omq.client.parking import ParkingLot
-from omq.client.reasons import reason
+from omq.client.reasons import CLOSED, broke, no_frame, shown
 from omq.client.receiving import Receiver
 from omq.client.replies import Pending
 from omq.client.send_queue import SendQueue
@@ -131,7 +131,7 @@ class Connection:
         try:
             return self._stream.peer()
         except OSError as error:
-            raise ConnectionLost(f"the connection broke: {reason(error)}") from error
+            raise ConnectionLost(broke(error)) from error
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Connection:
 
     def _settle_all(self) -> None:
         """Record the outcome of the messages without a confirmation when the connection has ended."""
-        if self._leaving and self._failure == (ConnectionLost, _CLOSED):
+        if self._leaving and self._failure == (ConnectionLost, CLOSED):
             # Not lost: the server has read everything before it closed.
             if self._refusals:
                 first, *others = self._refusals
@@ -200,9 +200,9 @@ class Connection:
             await self._send_queue.finish()
             self._leaving = True
         except anyio.BrokenResourceError as error:
-            raise ConnectionLost(f"the connection broke: {reason(error)}", self._last_words) from error
+            raise ConnectionLost(broke(error), self._last_words) from error
         await self._ended.wait()
-        if self._failure != (ConnectionLost, _CLOSED):
+        if self._failure != (ConnectionLost, CLOSED):
             raise self.failure()
 
     async def send(self, octets: bytes, messages: int = 0) -> None:
@@ -301,19 +301,19 @@ class Connection:
             while True:
                 data = await receive(self._stream, READ_OCTETS)
                 if not data:
-                    self._fail(ConnectionLost, _CUT if self._session.is_within_a_frame else _CLOSED)
+                    self._fail(ConnectionLost, _CUT if self._session.is_within_a_frame else CLOSED)
                     return
                 self.heard_from = True
                 for event in self._session.feed(data):
                     await self._take(event)
                 self._flush()
         except FrameError as error:
-            self._fail(ProtocolError, f"the server sent what is no frame: {error}")
+            self._fail(ProtocolError, no_frame(error))
         except ServerSilent as error:
             self.silent = True
             self._fail(ConnectionLost, f"the connection is lost: {error}")
         except anyio.BrokenResourceError as error:
-            self._fail(ConnectionLost, f"the connection broke: {reason(error)}")
+            self._fail(ConnectionLost, broke(error))
         except UnsolicitedFrame as error:
             self._fail(ProtocolError, str(error))
 
@@ -329,7 +329,7 @@ class Connection:
             case Answered(_, pending, frame):
                 self._answered(pending, frame)
             case Declined(_, pending, octets):
-                text = _shown(octets)
+                text = shown(octets)
                 if isinstance(pending.command, Confirm):
                     self._settle(pending, text)
                 named = argument(pending.command) or b""
@@ -400,7 +400,7 @@ class Connection:
 
     def _told(self, told: UnsolicitedError) -> None:
         """Handle an Error that answers no waiting command."""
-        text = _shown(told.text)
+        text = shown(told.text)
         match told.sentence.constructor if told.sentence is not None else None:
             case "Sink" | "Feed":
                 self._news(told.text)
@@ -424,9 +424,4 @@ class Connection:
         log.warning("the server said: %s", text)
 
 
-def _shown(octets: bytes) -> str:
-    return octets.decode("utf-8", "backslashreplace")
-
-
-_CLOSED = "the server closed the connection"
-_CUT = "the server closed the connection in the middle of a frame"
+_CUT = f"{CLOSED} in the middle of a frame"

@@ -9,7 +9,7 @@ import anyio
 from omq.client.connections import Settings
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError, ServerError
 from omq.client.network import Stream
-from omq.client.reasons import reason
+from omq.client.reasons import CLOSED, broke, no_frame, shown
 from omq.client.silence import receive
 from omq.client.stream import open_greeted
 from omq.protocol.omq.client import ClientSession, Declined, Event, UnsolicitedError, UnsolicitedFrame
@@ -33,13 +33,13 @@ class Conversation:
                 data = await receive(self._stream, READ_OCTETS)
                 self._events += self._session.feed(bytes(data))
             except FrameError as error:
-                raise ProtocolError(f"the server sent what is no frame: {error}") from error
+                raise ProtocolError(no_frame(error)) from error
             except UnsolicitedFrame as error:
                 raise ProtocolError(str(error)) from error
             except anyio.BrokenResourceError as error:
-                raise _broke(error) from error
+                raise ConnectionLost(broke(error)) from error
             if not data:
-                raise ConnectionLost(_CLOSED)
+                raise ConnectionLost(CLOSED)
             await self.flush()
         return self._events.popleft()
 
@@ -49,16 +49,16 @@ class Conversation:
             try:
                 await self._stream.send_all(octets)
             except anyio.BrokenResourceError as error:
-                raise _broke(error) from error
+                raise ConnectionLost(broke(error)) from error
 
 
 def failure(event: Event[None], constructor: str, topic: bytes) -> OmqError:
     """Return the error for an event that is no part of the answer to the command."""
     match event:
         case Declined(_, _, text):
-            return ServerError(_shown(text), constructor, topic)
+            return ServerError(shown(text), constructor, topic)
         case UnsolicitedError(text):
-            return ConnectionLost(_CLOSED, _shown(text))
+            return ConnectionLost(CLOSED, shown(text))
         case _:
             return ProtocolError(f"the server answered what was not asked: {event!r:.200}")
 
@@ -76,14 +76,3 @@ async def conversing(settings: Settings, session: ClientSession[None]) -> AsyncI
         yield conversation
     finally:
         stream.close()  # at once: the caller does not need the rest
-
-
-def _broke(error: anyio.BrokenResourceError) -> ConnectionLost:
-    return ConnectionLost(f"the connection broke: {reason(error)}")
-
-
-def _shown(text: bytes) -> str:
-    return text.decode("utf-8", "backslashreplace")
-
-
-_CLOSED = "the server closed the connection"

@@ -1,7 +1,24 @@
-"""The operating system's description of a network error."""
+"""The reasons why connections end, in words."""
 
 import os
 import socket
+
+CLOSED = "the server closed the connection"
+
+
+def broke(error: BaseException) -> str:
+    """Return the reason for the loss of a connection, with the error of the system."""
+    return f"the connection broke: {reason(error)}"
+
+
+def no_frame(error: BaseException) -> str:
+    """Return the reason for an end after malformed input from the server."""
+    return f"the server sent what is no frame: {error}"
+
+
+def shown(octets: bytes) -> str:
+    """Return the words of a server as text."""
+    return octets.decode("utf-8", "backslashreplace")
 
 
 def reason(error: BaseException) -> str:
