@@ -161,16 +161,31 @@ def fail(*_: object, **__: object) -> NoReturn:
     raise StoreError("The disk does not answer.")
 
 
+@pytest.mark.parametrize(
+    ("problem", "logged"),
+    [
+        (StoreError("The disk does not answer."), "cannot store: The disk does not answer."),
+        (ValueError("No number."), "ValueError: No number."),  # a defect of the server
+    ],
+    ids=["store", "defect"],
+)
 async def test_a_commit_that_fails_is_stored_topic_by_topic(
-    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    problem: Exception,
+    logged: str,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def fail_so(*_: object) -> NoReturn:
+        raise problem
+
     async with serving(store) as host:
         client = await host.connect()
         await declare(client, [b"a", b"b"], b"(Persistent Strong)")
-        monkeypatch.setattr(Environment, "append_commit", fail)
+        monkeypatch.setattr(Environment, "append_commit", fail_so)
         await client.send(publish(b"a", [b"1"]) + publish(b"b", [b"2", b"3"]) + b"(Confirm 1)\n")
         assert await client.frame() == Confirmed(1)
-        assert "cannot store: The disk does not answer." in caplog.text
+        assert logged in caplog.text
         assert await replayed(host, b"b", 2) == [b"2", b"3"]
 
 

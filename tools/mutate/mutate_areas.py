@@ -55,7 +55,7 @@ DRIVERS = Area(
         "expiring.py": (*_drivers("queue_expirations"), *QUEUES),
         "limited.py": (*_drivers("queue_lengths", "queue_sizes"), *QUEUES),
         "catalogue.py": (
-            *_drivers("crowds_gone", "cancelled_changes"),
+            *_drivers("crowds_gone", "cancelled_changes", "lifetimes"),
             *server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
         ),
         "competing.py": (
