@@ -56,6 +56,19 @@ async def test_a_server_that_cannot_store_is_not_ready(
         assert (await ask(host, request("/readyz"))).status == 200
 
 
+async def test_a_server_that_cannot_read_a_store_is_not_ready(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+
+        def fail() -> NoReturn:
+            raise StoreFailed("the disk does not answer")
+
+        monkeypatch.setattr(host.server.catalogue.writers[Level.WEAK].environment, "usage", fail)
+        answered = await ask(host, request("/readyz"))
+        assert (answered.status, answered.body) == (503, b"weak: the disk does not answer\n")
+
+
 async def test_a_commit_that_does_not_end_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omq.metrics.readiness.SLOW_SECONDS", 0.05)
     async with serving(store) as host:

@@ -110,6 +110,7 @@ DRIVERS = Area(
             *_drivers(
                 "dealing",
                 "contract_of_round_robin",
+                "contract_of_channels",
                 "contract_of_drains",
                 "contract_of_credit",
                 "contract_of_outcomes",

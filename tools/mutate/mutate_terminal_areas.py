@@ -23,7 +23,7 @@ DMP = Area(
     {
         "exchange_target.py": amqp("direct", "two_worlds"),
         "feed.py": (*server("dmp_feeds", "dmp_heads"), *amqp("direct")),
-        "forms.py": server("dmp_feeds", "dmp_heads", "amqp_1_0_other_protocols"),
+        "forms.py": server("dmp_feeds", "dmp_heads", "amqp_1_0_other_protocols", "large_messages"),
         "sink.py": server(
             "dmp_sinks", "competing_sinks", "large_messages", "large_messages_in_trouble", "dmp_heads"
         ),
