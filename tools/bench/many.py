@@ -67,7 +67,8 @@ def publish_crowd(
     window_octets: int,
     begin: Begin,
 ) -> Span:
-    """Publish each chunk on a connection of its own, in turn, until the server has taken everything.
+    """Publish the chunks again and again, each on a connection of its own, until the time is over and the
+    server has taken everything.
 
     Without subscribers the topics are stored, and hold everything in the end.
     """
