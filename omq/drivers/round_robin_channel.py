@@ -132,13 +132,15 @@ class RoundRobinChannel:
         self._queued: deque[Selection | Large] = deque()
         self._taken: list[Selection] = []
         self._begun: PiecewiseMessage | None = None
+        self._share = share
         self._unsettled = Unsettled(share)
-        self._undeliverable = Unsettled(share)
+        # These two exist only when they are needed: there may be many idle channels.
+        self._undeliverable: Unsettled | None = None
+        self._news: deque[Unavailable] | None = None
         self._unsent = 0  # messages that are queued, taken or begun
         self._octets = 0  # the octets of these, by the mean of each block
         self._held = False
         self._cancelled = False
-        self._news: deque[Unavailable] = deque()
 
     # -- the driver's side ---------------------------------------------------------------------------------
 
@@ -152,7 +154,7 @@ class RoundRobinChannel:
 
     def _within_credit(self, room: int) -> int:
         """Limit a number of messages by its credit."""
-        if not self._unsettled.may_grow() or len(self._undeliverable) >= MOST_UNDELIVERABLE:
+        if not self._unsettled.may_grow() or self._has_many_undeliverable():
             return 0
         credit = self._credit
         if credit.window is not None:
@@ -202,6 +204,8 @@ class RoundRobinChannel:
         self.subscriber.wake()
 
     def tell(self, gone: Unavailable) -> None:
+        if self._news is None:
+            self._news = deque()
         self._news.append(gone)
         self.subscriber.wake()
 
@@ -239,7 +243,15 @@ class RoundRobinChannel:
 
     def is_undeliverable(self, message: int) -> bool:
         """Return whether its subscriber declared this message undeliverable here."""
-        return message in self._undeliverable
+        return self._undeliverable is not None and message in self._undeliverable
+
+    def _add_undeliverable(self, ids: range) -> None:
+        if self._undeliverable is None:
+            self._undeliverable = Unsettled(self._share)
+        self._undeliverable.add(ids)
+
+    def _has_many_undeliverable(self) -> bool:
+        return self._undeliverable is not None and len(self._undeliverable) >= MOST_UNDELIVERABLE
 
     def forget(self, ids: range) -> None:
         """Forget that messages were undeliverable here: they are done somewhere."""
@@ -255,7 +267,9 @@ class RoundRobinChannel:
         if self._begun is not None:
             return await self._begun.take()
         if self._news:
-            return self._news.popleft()
+            news = self._news.popleft()
+            self._news = self._news or None
+            return news
         octets = 0
         while self._queued and octets < TAKE_OCTETS and len(self._taken) < MOST_SELECTIONS:
             selection = self._queued[0]
@@ -501,7 +515,7 @@ class RoundRobinChannel:
                 if isinstance(outcome, Modified) and outcome.undeliverable_here:
                     for run in messages:
                         for ids in ranges(run):
-                            self._undeliverable.add(ids)
+                            self._add_undeliverable(ids)
                     self._dealer.undeliverable(self)
                 self._dealer.returned([kept for run in messages for kept in again(run, outcome)])
             case _:
@@ -557,7 +571,8 @@ class RoundRobinChannel:
         self._queued.clear()
         self._taken.clear()
         self._unsettled.clear()
-        self._undeliverable.clear()
+        if self._undeliverable is not None:
+            self._undeliverable.clear()
         self._unsent = self._octets = 0
         if self._shared is not None:
             self._shared.leave(self)

@@ -66,6 +66,8 @@ class Run(NamedTuple):
 class Ids:
     """A set of ids. Ids may be removed in any order. It needs least memory if they are added in order."""
 
+    __slots__ = ("_bits", "_count", "_firsts", "_steps", "octets")
+
     def __init__(self, ids: Iterable[int] = ()) -> None:
         # One entry for each run, in order. Runs do not overlap.
         self._firsts: list[int] = []

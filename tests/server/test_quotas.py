@@ -1,5 +1,7 @@
 """One client cannot take everything that clients share: connections, topics, leases, subscriptions."""
 
+import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,3 +298,46 @@ async def test_credit_counts_from_before_its_subscription(store: Path) -> None:
         await eventually(lambda: host.connections == 1)
         await two.say(b"(Request a 1)")
         assert await two.refusal(b"(Request b 1)") == spent(b"Request b", *refused)
+
+
+# -- what it costs ------------------------------------------------------------------------------------------
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
+SUBSCRIPTIONS = 200
+
+
+@pytest.mark.parametrize(
+    ("types", "commands"),
+    [
+        pytest.param(b"Broadcast Transient", b"(Subscribe t%d From_current)\n", id="broadcast"),
+        pytest.param(
+            b"Round_robin Transient", b"(Request t%d 10)\n(Subscribe t%d From_current)\n", id="credit"
+        ),
+    ],
+)
+async def test_a_subscription_takes_as_much_memory_as_the_document_says(
+    store: Path, types: bytes, commands: bytes
+) -> None:
+    (octets,) = re.findall(
+        r"Each subscription takes some ([\d,]+) octets of memory, and with `Request` some ([\d,]+)\.",
+        DOCUMENT.read_text(),
+    )
+    told = int(octets[b"Request" in commands].replace(",", ""))
+    async with serving(store) as host:
+        connections = [await host.connect() for _ in range(3)]
+        for number in range(SUBSCRIPTIONS):
+            await connections[0].ask(b"(Declare t%d %s)" % (number, types))
+        used = []
+        tracemalloc.start()
+        try:
+            for connection in connections:
+                for number in range(SUBSCRIPTIONS):
+                    await connection.send(commands.replace(b"%d", b"%d" % number))
+                    assert isinstance(await connection.frame(), Subscribed)
+                used.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    # The first subscription of each topic also starts what serves them all.
+    taken = (used[-1] - used[0]) / (len(used) - 1) / SUBSCRIPTIONS
+    # The C library takes some octets more for each object.
+    assert told / 2 < taken < told
