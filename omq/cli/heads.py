@@ -5,12 +5,10 @@ import os
 from dataclasses import dataclass, fields
 
 from omq.client import Properties
+from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.properties import NUMBERS
 
 NAMES = tuple(field.name for field in fields(Properties) if field.name != "headers")
-
-LONGEST = 255
-"""The greatest number of octets of a routing key, and of a property."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,8 @@ def given(options: argparse.Namespace) -> Given | None:
 
 def _octets(text: str) -> bytes:
     octets = os.fsencode(text)
-    if len(octets) > LONGEST:
-        raise argparse.ArgumentTypeError(f"it has {len(octets)} octets, more than {LONGEST}")
+    if len(octets) > shortstr.LONGEST:
+        raise argparse.ArgumentTypeError(f"it has {len(octets)} octets, more than {shortstr.LONGEST}")
     return octets
 
 

@@ -14,7 +14,7 @@ application-properties                               headers
 from typing import assert_never
 from uuid import UUID
 
-from omq.protocol.amqp import fields, head
+from omq.protocol.amqp import fields, head, shortstr
 from omq.protocol.amqp.fields import NumberType as FieldNumber
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.head import MAX_HEAD, Head
@@ -38,9 +38,6 @@ from omq.protocol.amqp_1_0.types import (
     Symbol,
     Value,
 )
-
-_LONGEST = 255
-"""The most octets of a property, and of the name of a header."""
 
 
 def expanded(octets: bytes, routing_key: bytes, portion: Portion) -> bytes:
@@ -109,7 +106,7 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
 
 
 def _text(value: Value) -> bytes | None:
-    """Return the text of a value for a property; None where it is too long, or no text."""
+    """Return the text of a value for a property or a name; None where it is too long, or no text."""
     match value:
         case str():
             octets = value.encode()
@@ -123,7 +120,7 @@ def _text(value: Value) -> bytes | None:
             octets = str(UUID(bytes=octets)).encode()
         case _:
             return None
-    return octets if len(octets) <= _LONGEST else None
+    return octets if len(octets) <= shortstr.LONGEST else None
 
 
 def _integer(value: Value) -> int | None:
