@@ -68,6 +68,7 @@ from omq.terminals.connection.statistics import (
     Kind,
     SubscriptionStatistics,
 )
+from omq.terminals.connection.transport import BY_SHUTDOWN
 from omq.terminals.connection.turns import EVENTS_IN_TURN
 
 LONGEST_INTRODUCTION = 16 << 10
@@ -213,7 +214,7 @@ class AmqpTerminal:
 
     def shut_down(self) -> None:
         """End the connection: the server stops."""
-        self.disconnect("the server is stopping")
+        self.disconnect(BY_SHUTDOWN)
 
     def disconnect(self, why: str) -> None:
         """End the connection with a close that says why."""

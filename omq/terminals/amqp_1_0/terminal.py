@@ -53,6 +53,7 @@ from omq.terminals.connection.statistics import (
     LinkStatistics,
     SubscriptionStatistics,
 )
+from omq.terminals.connection.transport import BY_SHUTDOWN
 from omq.terminals.connection.turns import EVENTS_IN_TURN
 
 IDLE_SECONDS = 60.0
@@ -186,7 +187,7 @@ class Amqp1Terminal:
 
     def shut_down(self) -> None:
         """End the connection: the server stops."""
-        self.disconnect("the server is stopping")
+        self.disconnect(BY_SHUTDOWN)
 
     def disconnect(self, why: str) -> None:
         """End the connection with a close that says why."""

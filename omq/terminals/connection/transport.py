@@ -27,10 +27,14 @@ LINGER_SECONDS = 1.0
 finished.
 """
 
-BY_CLIENT = "its client ended it"
-
 LINGER_OCTETS = 64 << 20
 """The most octets that are read and dropped meanwhile."""
+
+BY_CLIENT = "its client ended it"
+"""The reason why most connections end, for the log."""
+
+BY_SHUTDOWN = "the server is stopping"
+"""The reason for the log and for clients, when the server ends all connections."""
 
 
 class Transport:

@@ -49,6 +49,7 @@ from omq.terminals.connection.statistics import (
     Kind,
     SubscriptionStatistics,
 )
+from omq.terminals.connection.transport import BY_SHUTDOWN
 from omq.terminals.dmp.exchange_target import ExchangeTarget
 from omq.terminals.dmp.feed import FeedService
 from omq.terminals.dmp.sink import SinkService, problem_of
@@ -144,7 +145,7 @@ class DmpTerminal:
 
     def shut_down(self) -> None:
         """End the connection: the server stops."""
-        self._end("the server is stopping")
+        self._end(BY_SHUTDOWN)
         if isinstance(self._service, FeedService):
             self._service.shut_down(None)
 

@@ -36,6 +36,7 @@ from omq.terminals.connection.statistics import (
     Kind,
     SubscriptionStatistics,
 )
+from omq.terminals.connection.transport import BY_SHUTDOWN
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
@@ -287,7 +288,7 @@ class OmqTerminal:
 
     def shut_down(self) -> None:
         """End the connection: stop commands and messages, and send the answers that are ready."""
-        self._transport.ends("the server is stopping")
+        self._transport.ends(BY_SHUTDOWN)
         match self._state:
             case Greeting() | Serving() | Stopping():
                 self._state = Stopping()
