@@ -226,6 +226,18 @@ async def test_a_worker_dealt_a_missing_message_hears_of_it_and_goes_on(
         assert piece.message == 2
 
 
+async def test_a_worker_hears_of_every_gap_in_its_order(served: tuple[Memory, Driver]) -> None:
+    channel = await worker(served[1])
+    gaps = [Unavailable(first, first, "it is no longer kept") for first in (1, 3, 5)]
+    for gap in gaps[:2]:
+        channel.tell(gap)
+    assert await channel.take() == gaps[0]
+    channel.tell(gaps[2])
+    assert [await channel.take(), await channel.take()] == gaps[1:]
+    assert not channel.ready()
+    assert await channel.take() is None
+
+
 @pytest.mark.parametrize("credit", [None, 1])
 async def test_a_missing_message_is_undeliverable_to_nobody_any_more(
     tmp_path: Path, credit: int | None
