@@ -1,5 +1,8 @@
 """Network addresses as text: HOST:PORT."""
 
+DEFAULT_PORT = 7730
+"""The port of a server whose address names none."""
+
 
 def format_address(host: str, port: int) -> str:
     """Return HOST:PORT, with brackets around an IPv6 address."""

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from omq import management
 from omq.blocking.blocks import Blocks
-from omq.blocking.portal import CALLING_THREAD, Portal
+from omq.blocking.portal import BATCH_MESSAGES, BATCH_OCTETS, CALLING_THREAD, Portal
 from omq.blocking.receiving import Feed, Subscription
 from omq.blocking.sink import Sink
 from omq.blocking.watching import Rounds
@@ -29,10 +29,6 @@ from omq.model import (
 )
 from omq.protocol.credentials import File
 from omq.watching import ConnectionInfo, Retention, SubscriberInfo
-
-BATCH_OCTETS = 256 << 10
-BATCH_MESSAGES = 8192
-"""The octets and the number of messages that `publish_many` hands to the client's thread at a time."""
 
 
 class Client(AbstractContextManager["Client"]):

@@ -30,6 +30,10 @@ Arguments = TypeVarTuple("Arguments")
 CALLING_THREAD: ContextVar[object] = ContextVar("calling_thread")
 """The thread for which a task of a portal works."""
 
+BATCH_OCTETS = 256 << 10
+BATCH_MESSAGES = 8192
+"""The octets and the number of messages that one call of a `publish_many` hands to the client's thread."""
+
 ABANDON_SECONDS = 1.0
 """The number of seconds that a program that ends waits for a client that it has not closed. The client itself
 gives up sending its queue earlier.

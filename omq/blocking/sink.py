@@ -4,13 +4,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from omq.blocking.entered import EnteredContext
+from omq.blocking.portal import BATCH_MESSAGES, BATCH_OCTETS
 from omq.client import Properties
 from omq.client import Sink as AsyncSink
 from omq.client.bodies import batches
-
-BATCH_OCTETS = 256 << 10
-BATCH_MESSAGES = 8192
-"""The octets and the number of messages that `publish_many` hands to the client's thread at a time."""
 
 
 class Sink(EnteredContext[AsyncSink]):

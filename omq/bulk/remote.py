@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from omq.addresses import DEFAULT_PORT
 from omq.bulk.access import Gap, Span, StoredTopic, why_unreadable
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
 from omq.bulk.errors import ConnectionLost, Unreachable
@@ -20,7 +21,6 @@ from omq_storage.blocks import Block
 
 log = logging.getLogger("omq.bulk")
 
-DEFAULT_PORT = 7730
 
 IDLE_SECONDS = 30.0
 """The client reconnects if it has not used a connection for this time."""

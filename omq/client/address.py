@@ -3,7 +3,7 @@
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-DEFAULT_PORT = 7730
+from omq.addresses import DEFAULT_PORT
 
 
 class Address(NamedTuple):

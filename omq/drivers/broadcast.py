@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from omq.drivers.backpressure import Backpressure
-from omq.drivers.broadcast_channel import TAKE_OCTETS, BroadcastChannel
+from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.driver import InitialState
 from omq.drivers.memory import Memory
 from omq.drivers.publisher_queue import PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
 from omq.drivers.reasons import NOT_REPLAYED, Reason, Refused
-from omq.drivers.seam import LITTLE_OCTETS, EndReason, Outlet, Subscriber
+from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS, EndReason, Outlet, Subscriber
 from omq.drivers.spooling import SpoolingDriver
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Batch

@@ -14,6 +14,7 @@ from omq.drivers.replaying import Replaying
 from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
+    TAKE_OCTETS,
     CreditKind,
     Granted,
     Messages,
@@ -32,10 +33,6 @@ from omq.drivers.statistics import ChannelStatistics
 from omq.gap_reasons import TOO_SLOW
 from omq_storage.blocks import Block
 from omq_storage.lookup import LargeBlock, VerifiedBlock
-
-TAKE_OCTETS = 256 << 10
-"""The octets that a live channel returns at once. Then the connection's other subscriptions have their turn.
-"""
 
 
 class CursorDriver(Driver):

@@ -8,6 +8,7 @@ import msgspec
 
 from omq.drivers.seam import (
     RELEASED,
+    TAKE_OCTETS,
     CreditKind,
     EndReason,
     Granted,
@@ -20,9 +21,6 @@ from omq.drivers.seam import (
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
-
-TAKE_OCTETS = 256 << 10
-"""The octets that one take returns; then the connection's other links have their turn."""
 
 Done = Callable[[Outcome, bytes], None]
 """Takes the outcome of a message, and its octets as the consumer sent them; none if it sent no outcome."""

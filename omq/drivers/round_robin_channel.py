@@ -31,6 +31,7 @@ from omq.drivers.credit import ChannelCredit
 from omq.drivers.pieces import Pieces
 from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
+    TAKE_OCTETS,
     Accepted,
     CreditKind,
     DirectSubscriber,
@@ -58,9 +59,6 @@ from omq_storage.runs import Run
 
 OUTBOX_OCTETS = 256 << 10
 """The limit of the octets that wait to be written to one subscriber."""
-
-TAKE_OCTETS = 256 << 10
-"""The octets that one take returns; then the connection's other subscriptions have their turn."""
 
 MOST_SELECTIONS = 512
 """The greatest number of selections that one take returns. If subscribers have little room, each may be one

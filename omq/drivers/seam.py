@@ -24,6 +24,9 @@ Octets = bytes | memoryview
 LITTLE_OCTETS = 64 << 10
 """The octets that may be held for a stalled client, and that a channel returns at once for one."""
 
+TAKE_OCTETS = 256 << 10
+"""The octets that a live channel returns at once. Then the connection's other channels have their turn."""
+
 SLOW_SECONDS = 1.0
 """The number of seconds of one send after which a client counts as slow, or as stalled."""
 

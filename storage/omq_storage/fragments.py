@@ -28,7 +28,7 @@ from omq_storage.checksummed import Octets, verify, with_checksum
 from omq_storage.database import Reading, View, Writing
 from omq_storage.errors import DamagedBlock, DamagedRecord, StoreError
 from omq_storage.heads import Heads, encode_heads
-from omq_storage.plain import FRAME_HEADER, FRAMES_LIMIT
+from omq_storage.plain import FRAME, FRAME_HEADER, FRAMES_LIMIT, MESSAGE
 from omq_storage.records import BLOCKS, BlockRecord, block_key, key_block
 
 FRAGMENTS = b"fragments"
@@ -46,7 +46,6 @@ _KEY = Struct(">QQ")
 _NUMBER = Struct(">Q")
 _TOPIC = Struct(">I")
 _DESCRIPTION = Struct(">QQQI")
-_FRAME = Struct(">IBQI")
 _SWEPT = 1024
 
 
@@ -255,7 +254,7 @@ def packed_beginning(message: Fragmented) -> bytes:
 
 def frame_header(message: Fragmented) -> bytes:
     """Return the octets of its Message frame before the body."""
-    return _FRAME.pack(message.size + FRAME_HEADER - 4, 2, message.first, message.topic)
+    return FRAME.pack(message.size + FRAME_HEADER - 4, MESSAGE, message.first, message.topic)
 
 
 # -- writing -----------------------------------------------------------------------------------------------

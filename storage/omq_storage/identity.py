@@ -31,11 +31,11 @@ from omq_storage.errors import DamagedFile, DamagedRecord
 from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
 from omq_storage.pages import Pages
+from omq_storage.topics import COUNTER
 
 IDENTITY = b"identity"
 """The table of a level."""
 IDENTITY_KEY = b"this"
-_CATALOGUE_TABLE = b"counter"
 LINEAGE_KEY = b"lineage"
 
 
@@ -147,12 +147,12 @@ def unpack_identity(key: bytes, stored: bytes) -> LevelIdentity:
 
 def pack_lineage(lineage: Lineage) -> bytes:
     """Return the stored value of a lineage."""
-    return with_checksum(_CATALOGUE_TABLE, LINEAGE_KEY, msgspec.msgpack.encode(lineage))
+    return with_checksum(COUNTER, LINEAGE_KEY, msgspec.msgpack.encode(lineage))
 
 
 def unpack_lineage(key: bytes, stored: bytes) -> Lineage:
     """Return the lineage of a stored value.  Raises DamagedRecord."""
-    return verify_and_decode(_CATALOGUE_TABLE, key, stored, Lineage, "which store this is")
+    return verify_and_decode(COUNTER, key, stored, Lineage, "which store this is")
 
 
 def read_identity(path: Path) -> LevelIdentity | None:

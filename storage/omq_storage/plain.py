@@ -15,8 +15,12 @@ FRAMES_LIMIT = numbers.OFFSETS_LIMIT
 ID_LIMIT = 1 << 64
 
 _LENGTH_SIZE = 4
-_MESSAGE = 2
-_FRAME = Struct(">IBQI")
+
+MESSAGE = 2
+"""The type of a Message frame."""
+
+FRAME = Struct(">IBQI")
+"""The header of a Message frame: length, type, message id, topic id."""
 
 
 def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -33,7 +37,7 @@ def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, b
     # All loops below run in C code of the interpreter: they take half the time of a loop in Python.
     lengths_sent = map((FRAME_HEADER - _LENGTH_SIZE).__add__, lengths)
     pieces = [b""] * (2 * count)
-    pieces[::2] = map(_FRAME.pack, lengths_sent, repeat(_MESSAGE), range(first, first + count), repeat(topic))
+    pieces[::2] = map(FRAME.pack, lengths_sent, repeat(MESSAGE), range(first, first + count), repeat(topic))
     pieces[1::2] = bodies
     offsets = accumulate(map(FRAME_HEADER.__add__, lengths), initial=0)
     return b"".join(pieces), numbers.pack(offsets)

@@ -8,6 +8,7 @@ from omq.protocol.amqp_1_0 import decoding, sections, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import MOST_ANNOTATIONS, BodyFraming
 from omq.protocol.amqp_1_0.types import DecodeError, Number, NumberType, Symbol, Value
+from omq_storage.producers import LONGEST_PRODUCER
 
 IDS = "omq:ids"
 """The capability that a client desires to get them."""
@@ -30,7 +31,6 @@ def with_id(around: BodyFraming, message: int, time: int) -> BodyFraming:
 _PRODUCER = "x-opt-omq-producer"
 _SEQUENCE = "x-opt-omq-sequence"
 _NAME = _PRODUCER.encode()
-_LONGEST_PRODUCER = 255
 
 _KEYS = {
     form % (len(name), name.encode()): name
@@ -77,8 +77,8 @@ def _annotations(octets: bytes, at: int, end: int) -> dict[str, Value]:
 
 def _producer(value: Value) -> bytes:
     name = value.encode() if isinstance(value, str) else b""
-    if not 0 < len(name) <= _LONGEST_PRODUCER:
-        raise DecodeError(f"{_PRODUCER} is a string of 1 to {_LONGEST_PRODUCER} octets")
+    if not 0 < len(name) <= LONGEST_PRODUCER:
+        raise DecodeError(f"{_PRODUCER} is a string of 1 to {LONGEST_PRODUCER} octets")
     return name
 
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from omq.access.direct import DYNAMIC
-from omq.model import Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.decoding import read_all
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import DecodeError
-
-LONGEST = 255
 
 
 class Treatment(Enum):
@@ -117,8 +115,10 @@ def resolve(
     for prefix, treatment in _STRIPPED:
         if name.startswith(prefix):
             name, wanted = name.removeprefix(prefix), treatment
-    if not 0 < len(name) <= LONGEST:
-        raise LinkProblem(Condition.NOT_FOUND, f"an address has 1 to {LONGEST} octets, this one {len(name)}")
+    if not 0 < len(name) <= MAX_TOPIC_OCTETS:
+        raise LinkProblem(
+            Condition.NOT_FOUND, f"an address has 1 to {MAX_TOPIC_OCTETS} octets, this one {len(name)}"
+        )
     if name.startswith((b"$", b"/management")):
         raise LinkProblem(Condition.NOT_FOUND, "there is no such node")
     entry = prefixes.find(name)
