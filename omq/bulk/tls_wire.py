@@ -5,17 +5,11 @@ import ssl
 from contextlib import suppress
 
 from omq.bulk.network import PlainWire
-from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+from omq.protocol.tls import AROUND_OCTETS, PIECE_OCTETS, RECORD_OCTETS, TlsEngine, TlsError
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
-
-PIECE_OCTETS = 4 * RECORD_OCTETS
-"""The approximate number of octets that are encrypted and sent at once."""
 
 READ_OCTETS = 256 << 10
 """The most octets that are decrypted at once."""
-
-AROUND_OCTETS = 1 << 10
-"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 class TlsWire(PlainWire):

@@ -10,14 +10,8 @@ import anyio
 
 from omq.client.tcp import TcpStream, connect_tcp
 from omq.protocol.silence import keep_alive
-from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
+from omq.protocol.tls import AROUND_OCTETS, PIECE_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
-
-PIECE_OCTETS = 4 * RECORD_OCTETS
-"""The approximate number of octets that are encrypted and sent at once."""
-
-AROUND_OCTETS = 1 << 10
-"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 class Stream(Protocol):

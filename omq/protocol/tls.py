@@ -15,10 +15,24 @@ from typing import cast
 
 from omq.protocol.tls_errors import CertificateRefused, TlsEnded, TlsError
 
-__all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError", "shake_hands"]
+__all__ = [
+    "AROUND_OCTETS",
+    "PIECE_OCTETS",
+    "RECORD_OCTETS",
+    "CertificateRefused",
+    "TlsEngine",
+    "TlsError",
+    "shake_hands",
+]
 
 RECORD_OCTETS = 16 << 10
 """The most plaintext octets of one record (RFC 8446, section 5.1)."""
+
+PIECE_OCTETS = 4 * RECORD_OCTETS
+"""The approximate number of octets that a client encrypts and sends at once."""
+
+AROUND_OCTETS = 1 << 10
+"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 _CERTIFICATE_ALERT = re.compile("ALERT_.*(?:CERTIFICATE|UNKNOWN_CA)")

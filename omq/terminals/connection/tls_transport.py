@@ -7,7 +7,7 @@ from functools import partial
 import trio
 
 from omq.drivers.seam import Octets
-from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
+from omq.protocol.tls import AROUND_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.terminals.connection.framed_transport import FramedTransport
 from omq.terminals.connection.transport import Transport
 
@@ -18,9 +18,6 @@ much more memory.
 
 SEND_OCTETS = 4 * PIECE_OCTETS
 """The number of octets that are encrypted before other tasks have their turn: some 0.2 ms of work."""
-
-AROUND_OCTETS = 1 << 10
-"""The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""
 
 
 class TlsTransport(FramedTransport):
