@@ -240,6 +240,14 @@ async def test_a_plain_subscriber_gets_a_message_at_most_once(store: Path, persi
         assert await second.ids(2) == [11, 12]
 
 
+async def publish_all(publisher: Conversation, count: int, together: int) -> None:
+    """Publish N `count` messages of 16 KB, some `together`, and wait until all are confirmed."""
+    for first in range(1, count + 1, together):
+        bodies = [b"%d " % n + b"x" * 16000 for n in range(first, first + together)]
+        await publisher.send(publish(b"t", bodies))
+    await publisher.confirm()
+
+
 @EVERY
 async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages(
     store: Path, persistence: bytes
@@ -251,14 +259,8 @@ async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages
         other = await worker(host)
         got: list[int] = []
 
-        async def publish_all() -> None:
-            for first in range(1, count + 1, 50):
-                bodies = [b"%d " % n + b"x" * 16000 for n in range(first, first + 50)]
-                await publisher.send(publish(b"t", bodies))
-            await publisher.confirm()
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish_all)
+            nursery.start_soon(publish_all, publisher, count, 50)
             # Half of what is dealt at first waits for the stuck one; all the rest must come here.
             while len(got) < count // 2:
                 got.append((await other.message()).id)
@@ -285,14 +287,8 @@ async def test_a_long_job_of_one_worker_does_not_stop_the_others(store: Path, pe
         publisher = await declared(host, b"Round_robin " + persistence)
         busy, other = await worker(host, credit=1), await worker(host, credit=10)
 
-        async def publish_all() -> None:
-            for first in range(1, count + 1, 20):
-                bodies = [b"%d " % n + b"x" * 16000 for n in range(first, first + 20)]
-                await publisher.send(publish(b"t", bodies))
-            await publisher.confirm()
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish_all)
+            nursery.start_soon(publish_all, publisher, count, 20)
             assert await busy.ids(1) == [1]
             # More than fits into memory passes, while message 1 is being worked on.
             for expected in range(2, count + 1):
