@@ -96,6 +96,13 @@ def test_fields_may_have_any_order_and_a_constructor_a_small_letter() -> None:
             b"(Bind (source e) (destination (Queue q)) (key k) (arguments x))",
             b"request has a field arguments that must be a list, not an atom",
         ),
+        *(
+            (
+                b"(Bind (source e) (destination (Queue q)) (key k) (arguments (%s)))" % argument,
+                b"request has a field arguments that must be a list with name and value",
+            )
+            for argument in (b"()", b"(a)", b"(a (Bool true) b)", b"ab", b"abc")
+        ),
         (
             b"(Declare_exchange (name e) (type t) (durable yes) (auto_delete false) (internal false)"
             b" (alternate ()))",

@@ -135,6 +135,17 @@ def test_the_compiled_codec_writes_times_for_openamq(value: Value, time: int) ->
         assert openamq.narrowed_head(b"\0\0\x20\0" + table) == b"\0\0\x20\0" + narrowed
 
 
+@pytest.mark.parametrize("compiled", [codec.COMPILED, False])
+def test_a_property_with_the_octets_of_a_time_is_no_header(compiled: bool) -> None:
+    like_a_table = b"\x01tT" + bytes(8)
+    head = stored_head.encode(
+        Head(properties=Properties(delivery_mode=0, priority=0, correlation_id=b"", reply_to=like_a_table))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        assert openamq.narrowed_head(head) == head
+
+
 def test_the_compiled_codec_takes_every_property() -> None:
     """An envelope that it leaves to the plain code costs a hundred times as much."""
     full = Properties(
@@ -314,6 +325,7 @@ def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | No
 @given(sexps, st.sampled_from([8, 9, 16, 33]), st.sampled_from([None, 3, 100]), st.sampled_from([2, 100]))
 @example(b"#||#" * 20 + b"a", 8, None, 100)
 @example(b"#|" + b'"|#"' * 9 + b"|#a", 8, None, 100)
+@example(b'#|"' + b"a" * 20 + b'"|#b', 8, None, 100)
 @example(b"a" * 7 + b"#|b", 8, None, 100)
 @example(b"a" * 7 + b"|#b", 8, None, 100)
 @example(b'"' + b"\\x41" * 20 + b'"', 9, None, 100)

@@ -16,6 +16,7 @@ from omq_storage.catalogue import StoreCatalogue
 from omq_storage.environment import TABLES, Environment
 from omq_storage.identity import LevelIdentity, Lineage
 from omq_storage.levels import Level
+from omq_storage.pages import Pages
 from omq_storage.records import BlockRecord, Extent, Position
 from omq_storage.runs import runs_of
 from omq_storage.salvage import Salvage, salvage
@@ -240,6 +241,19 @@ def test_a_lost_page_costs_its_own_content_only(tmp_path: Path, page: int) -> No
             assert not lost & {id for id, _ in read}
     (path / "data.mdb").write_bytes(content)
     assert salvage(path, TABLES).problems == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lost_list_of_free_pages_brings_nothing_back(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "strong"
+    used(path, seed)
+    whole = salvage(path, TABLES)
+    with Pages(path / "data.mdb") as pages:
+        free = pages.newest.free_root
+    wipe(path / "data.mdb", free)
+    found = salvage(path, TABLES)
+    assert found.problems != []
+    assert replace(found, problems=[]) == whole
 
 
 def test_an_environment_that_is_missing(tmp_path: Path) -> None:
