@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from omq.model import Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp_1_0 import decoding, encoding, performatives, sections, types
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
@@ -300,3 +301,22 @@ async def test_what_an_address_is_by_default(store: Path, settings: dict[str, st
         answer = performatives.read_all((await client.receiver("anything")).source)
         assert isinstance(answer, performatives.Source)
         assert answer.distribution_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("configured", "durable", "expected"),
+    [
+        ("transient", 0, Transient()),
+        ("transient", 1, Persistent(Sync.WEAK)),
+        ("strong", 0, Persistent(Sync.STRONG)),
+        ("strong", 2, Persistent(Sync.STRONG)),
+    ],
+)
+async def test_a_durable_target_is_stored(
+    store: Path, configured: str, durable: int, expected: Persistence
+) -> None:
+    async with serving(store, default_persistence=configured) as host, opened(host.port) as client:
+        await client.sender("anything", durable=durable)
+        driver = await host.server.catalogue.find(b"anything")
+        assert driver is not None
+        assert driver.persistence == expected
