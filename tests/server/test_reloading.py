@@ -198,3 +198,14 @@ async def test_a_round_that_a_reload_interrupts_ends_with_the_rights_of_now(stor
         sent_before = len(told) - 10
         assert 0 < sent_before < 1400
         assert set(told[sent_before:]) == {b"topic-%05d" % n for n in range(1490, 1500)}
+
+
+async def test_a_watcher_sees_the_limits_of_now_of_every_topic(store: Path) -> None:
+    async with serving(store, retention_bytes=1 << 20) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare stored Broadcast (Persistent Weak))")
+        await client.ask(b"(Declare passing Broadcast Transient)")
+        await reload(host.server, lambda _: {"retention_bytes": 1 << 21, "retention_seconds": 60.0})
+        seen = topics(await begin(client, PERIOD))
+        limits = {name: (found.retention_octets, found.retention_ms) for name, found in seen.items()}
+        assert limits == dict.fromkeys((b"stored", b"passing"), (1 << 21, 60_000))
