@@ -65,6 +65,7 @@ DRIVERS = Area(
                 "contract_of_outcomes",
                 "contract_of_channels",
                 "waiting_publishers",
+                "spilling",
             ),
             *server("sender", "framed_messages", "round_robin", "round_robin_store", "stalled", "backlog"),
         ),

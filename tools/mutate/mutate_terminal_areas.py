@@ -11,7 +11,7 @@ OMQ = Area(
         "forms.py": server("framed_messages", "stalled", "broadcast"),
         "long_answers.py": server("long_answers", "bulk_reading", "topics"),
         "replies.py": server("replies", "routed_posts", "topics"),
-        "subscriptions.py": server("broadcast", "round_robin", "stalled", "unwanted_pieces"),
+        "subscriptions.py": server("broadcast", "round_robin", "topics", "stalled", "unwanted_pieces"),
         "terminal.py": server("bad_input", "bad_behaviour", "liveness", "replies"),
         "watching.py": server("watching"),
     },
