@@ -1,8 +1,8 @@
 """Runs blocking calls in threads, also when the operating system cannot start a thread for a while.
 
 A limit on threads (a container's limit on pids, say) or a lack of memory can keep a thread from being
-started, which usually passes. Then the call waits until a thread can be started: nothing that was to be
-stored is lost, and the task that asked for it waits as for a slow disk.
+started, which usually passes. Then the call waits until a thread can be started: the server loses no
+messages, and the task that asked for the call waits as for a slow disk.
 """
 
 import logging

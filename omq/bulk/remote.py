@@ -170,7 +170,7 @@ class RemoteServer:
                 failures += 1
                 if failures > self._retry_policy.retries:
                     raise Unreachable(
-                        f"{lost} ({failures} attempts); message {position} of {topic.name!r} was to be read."
+                        f"{lost} ({failures} attempts); message {position} of {topic.name!r} is the next one."
                     ) from lost
                 log.warning("%s; continuing to read %r at message %d", lost, topic.name, position)
                 time.sleep(self._retry_policy.seconds)

@@ -69,7 +69,7 @@ class Spooling(Struct, frozen=True):
 
     blocks: Sequence[Block]
     before: SpoolExtent | None
-    """The extent before them, if they are to be written together with it again."""
+    """The extent before them, if the blocks and it are written again together."""
 
 
 class _Read(Protocol[T_co]):
@@ -264,7 +264,7 @@ class Spool:
 
     def _read(self, extent: SpoolExtent, octets: range, *, is_quick: bool) -> bytes:
         """Return these octets of the stored value of an extent. Raises DamagedBlock; and BlockingIOError if
-        it is to be quick, and the disk would have to be read.
+        `is_quick` is set and the disk would have to be read.
         """
         assert self._file is not None, "nothing was written"
         if is_quick and not _NOWAIT:

@@ -218,7 +218,7 @@ class Spooler:
         return runs
 
     def _joined(self, topic: Spoolable) -> SpoolExtent | None:
-        """Return the extent that is to be written again together with the following blocks."""
+        """Return the extent to write again together with the following blocks."""
         last = topic.last_spooled() if self._spool.has_many_extents else None
         return None if last is None or last.octets > MOST_JOINED else last
 

@@ -101,9 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     what = (
                         "it was deleted and created again, and has got to" if is_new else "it has only got to"
                     )
-                    self._lost(
-                        f"Topic {name!r}: message {begins[name]} was to be read next, but {what} {topic.next}"
-                    )
+                    self._lost(f"Topic {name!r}: message {begins[name]} comes next, but {what} {topic.next}")
                     begins[name] = topic.first
             ends[name] = max(end, begins[name])
         if self._waits(limit, sum(end - begins[name] for name, end in ends.items())):

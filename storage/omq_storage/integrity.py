@@ -86,9 +86,9 @@ def _meta_problems(pages: Pages, newest: Meta, other: Meta, thorough: bool) -> l
         for name, tree in (("free pages", meta.free), ("tables", meta.main)):
             walk = pages.walk(tree.root)
             if walk is None or walk.counts != tree.counts or walk.highest > meta.last_page:
-                found.append(f"what page {number} says of the {name} is not what is there")
+                found.append(f"page {number} describes other {name} than there are")
             elif name == "tables" and len(walk.trees) != walk.counts.entries:
-                found.append(f"what page {number} leads to are no tables")
+                found.append(f"page {number} leads to pages that are no tables")
     if other.last_page > newest.last_page or other.map_size > newest.map_size:
         found.append("it was larger once")  # neither number ever decreases
     if thorough and not found and newest.transaction > 1:

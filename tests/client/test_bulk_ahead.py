@@ -56,7 +56,7 @@ async def test_commands_for_following_topics_leave_before_the_first_answer(serve
             with RemoteServer(parse_servers(f"127.0.0.1:{relay.port}"), RetryPolicy(retries=0)) as remote:
                 spans = spans_of(remote)
                 topic, _, end = spans[7]
-                spans[7] = (topic, end, end)  # nothing is to be read of it
+                spans[7] = (topic, end, end)  # nothing of it is left to read
                 topic, start, end = spans[20]
                 spans[20] = (topic, start, end + 2)
                 return read_all(remote, spans)

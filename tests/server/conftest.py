@@ -17,7 +17,7 @@ DISK_OCTETS = 16 << 20
 def clock() -> MockClock:
     """Return the server's and the test's clock: it runs as usual, and jumps when it is told to.
 
-    Like Trio's own clock it does not begin near 0: what is wrong by the time that has passed is to be seen.
+    Like Trio's own clock it does not begin near 0, so that a test sees errors by the time that has passed.
     """
     clock = MockClock(rate=1.0)
     clock.jump(1_000_000)

@@ -375,9 +375,7 @@ def test_a_topic_that_goes_away(tmp_path: Path) -> None:
         for count in (4, 10, 30):  # fewer than there were, as many, and more
             server.delete("prices")
             server.publish("prices", [b"x"] * count)
-            with pytest.raises(
-                DataLoss, match="message 11 was to be read next, but it was deleted and created again"
-            ):
+            with pytest.raises(DataLoss, match="message 11 comes next, but it was deleted and created again"):
                 strict.latestOffset(before, everything)
             after = loose.latestOffset(before, everything)
             assert bounds(after) == {"prices": [1, count + 1]}
@@ -415,7 +413,7 @@ def test_the_options_of_a_stream(tmp_path: Path) -> None:
         one = reader(server, startingOffsets='{"prices": 4}')
         assert bounds(one.initialOffset()) == {"prices": [4]}
         behind = reader(server, startingOffsets='{"prices": 40}')
-        with pytest.raises(DataLoss, match="message 40 was to be read next, but it has only got to 11"):
+        with pytest.raises(DataLoss, match="message 40 comes next, but it has only got to 11"):
             behind.latestOffset(behind.initialOffset(), ReadAllAvailable())
         behind.stop()
         one.stop()

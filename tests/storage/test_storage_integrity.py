@@ -27,8 +27,8 @@ FIELDS = (
 
 BEGINNING = "page {page} does not begin as it has to"
 ORDER = "page {page} gives a tree another order"
-FREE = "what page {page} says of the free pages is not what is there"
-TABLES = "what page {page} says of the tables is not what is there"
+FREE = "page {page} describes other free pages than there are"
+TABLES = "page {page} describes other tables than there are"
 LARGER = "it was larger once"
 LAST = "its older page says that page {last} was its last"
 STATE = "its older page does not lead to the state before the last commit"
@@ -205,10 +205,10 @@ def test_new_and_compact_environments_are_intact(tmp_path: Path) -> None:
         assert problems(path, thorough=True) == []
         with environment.begin(write=True) as transaction:
             transaction.put(b"first", b"1")
-        assert problems(path, thorough=True) == ["what page 1 leads to are no tables"]
+        assert problems(path, thorough=True) == ["page 1 leads to pages that are no tables"]
         (tmp_path / "compact").mkdir()
         environment.copy(str(tmp_path / "compact"), compact=True)
-    assert problems(tmp_path / "compact") == ["what page 1 leads to are no tables"]
+    assert problems(tmp_path / "compact") == ["page 1 leads to pages that are no tables"]
     whole = make(tmp_path / "whole")
     (tmp_path / "copy").mkdir()
     with lmdb.open(str(whole), max_dbs=4) as environment:

@@ -168,7 +168,7 @@ class Fetches:
         """Return whether the client has taken too long to read a piece while others wait for memory."""
         return self._since is not None and now - self._since > PATIENCE_SECONDS and self._budget.is_wanted
 
-    def complaint(self) -> bytes:
+    def reason_to_close(self) -> bytes:
         """Return the sentence for a client that delays others."""
         topic = self._commands[0].command.topic
         return sentence("Fetch", topic, "it took too long to read while others wait for its memory")

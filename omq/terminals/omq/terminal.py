@@ -230,7 +230,7 @@ class OmqTerminal:
             return
         if isinstance(self._state, Serving | Answering) and self._fetches.delays_others(now):
             self._tell_gave_way("to read a stored block")
-            self.fail(self._fetches.complaint())
+            self.fail(self._fetches.reason_to_close())
             return
         match self._state:
             case Greeting(by):
