@@ -117,7 +117,7 @@ def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
     """Parse the token or comment at `at`, which may be longer than a chunk, and return its end."""
     octet = text[at]
     if octet == _CARRIAGE:
-        if at + 1 < len(text) and text[at + 1] != _LINE_FEED:
+        if text[at + 1] != _LINE_FEED:  # it is not the last octet: the expression takes that one
             _refuse(text, at)
         return at + 1
     if octet == _SEMICOLON:
