@@ -21,6 +21,7 @@ from omq.protocol.amqp_1_0.events import (
     Outcome,
     Part,
     Pause,
+    StoredRun,
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.link import SendingLink
@@ -48,6 +49,14 @@ def test_whole_messages_come_as_they_were_sent(peer: Peer) -> None:
     )
     assert events == [Part(link, 7, True, b"one", True, True), Part(link, 8, False, b"two", True, True)]
     assert (link.credit, link.delivery_count) == (1, 2)
+
+
+def test_messages_that_are_alike_are_one_run(peer: Peer) -> None:
+    peer.attach_sender(credit=3)
+    alike = (frame(Transfer(1, n, b"t", 0, True), b"\0Su\xa0\1%d" % n) for n in range(3))
+    (event,) = peer.say(*alike)
+    assert isinstance(event, StoredRun)
+    assert [bytes(body) for body in event.run.batch.bodies()] == [b"0", b"1", b"2"]
 
 
 def test_messages_of_several_frames_come_in_parts(peer: Peer) -> None:

@@ -266,6 +266,7 @@ PROTOCOL = Area(
             f"amqp_1_0/{name}.py": AMQP_1_0
             for name in ("conditions", "connection", "events", "frames", "link", "session", "transfers")
         },
+        "amqp_1_0/annotations.py": server("amqp_1_0_idempotent"),
         "amqp_1_0/composites.py": (*_protocol("amqp_1_0_types"), *AMQP_1_0),
         "amqp_1_0/expansion.py": (*_protocol("amqp_1_0_expansion"), *AMQP_1_0),
         "amqp_1_0/long_messages.py": _protocol("amqp_1_0_long_messages"),
@@ -281,7 +282,7 @@ PROTOCOL = Area(
         "http/basic.py": server("http", "metrics_access"),
         "http/origins.py": server("websocket"),
         "http/requests.py": server("http"),
-        "http/websocket.py": server("websocket"),
+        "http/websocket.py": (*_protocol("upgrades"), *server("websocket")),
         "dmp/client.py": (*_protocol("dmp_dialogue"), "tests/client/test_dmp.py"),
         "dmp/envelopes.py": _protocol("dmp_envelopes"),
         "amqp/head.py": _protocol("dmp_fields"),
