@@ -10,6 +10,9 @@ from tracked import ROOT, tracked
 
 DOCUMENTS = {path.name: path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
 
+TEXTS = tracked(".py", ".pyx", ".pxi", ".pyi", ".md", ".lua", ".sh", ".js", ".mjs", ".toml", ".ini")
+"""The source texts and the documents."""
+
 # `docs/PROTOCOL.md, "Round-robin"`
 SECTION = re.compile(r'\b(?:docs/)?([A-Z][A-Z0-9_.-]*\.md), ("[^"]+"(?: and "[^"]+")*)')
 
@@ -76,7 +79,7 @@ def cited(path: Path) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("path", tracked(".py", ".pyx", ".pxi", ".md"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_a_section_that_is_cited_exists(path: Path) -> None:
     for document, section in cited(path):
         assert document in DOCUMENTS, f"{path.name} cites {document}"
@@ -92,7 +95,7 @@ def test_citations_are_found() -> None:
 def test_no_private_document_is_cited() -> None:
     unseen = re.compile(r"\bdesign,\s+(?:section\s)?[0-9]|\bDESIGN\.md")
     this = Path(__file__)
-    texts = [path for path in tracked(".py", ".pyx", ".pxi", ".md", ".lua", ".sh") if path != this]
+    texts = [path for path in TEXTS if path != this]
     assert [path.name for path in texts if unseen.search(path.read_text())] == []
 
 
@@ -113,7 +116,7 @@ def test_a_text_that_is_not_listed_is_found(text: str) -> None:
 
 def test_only_listed_texts_are_cited() -> None:
     this = Path(__file__)
-    texts = [path for path in tracked(".py", ".pyx", ".pxi", ".md", ".lua", ".sh", ".js") if path != this]
+    texts = [path for path in TEXTS if path != this]
     cited = {str(path.relative_to(ROOT)): unlisted(path.read_text()) for path in texts}
     assert {path: found for path, found in cited.items() if found} == {}
 
