@@ -51,6 +51,31 @@ def test_the_promises_are_kept(torture: str) -> None:
     directory.rmdir()  # it was left empty
 
 
+def test_a_scenario_that_the_system_does_not_permit_is_left_out(tmp_path: Path) -> None:
+    """Only root may mount, and not without the capability for it."""
+    only_the_disk = (
+        "import sys, room, program; room.SCENARIOS = (room.full_disk,); sys.exit(program.main(sys.argv[1:]))"
+    )
+    none = [f"--{name}={int(name == 'rooms')}" for name in COUNTS]
+    done = subprocess.run(
+        [
+            *(("setpriv", "--bounding-set", "-sys_admin") if os.geteuid() == 0 else ()),
+            *(sys.executable, "-c", only_the_disk, *none, "--directory", tmp_path),
+        ],
+        env={**os.environ, "PYTHONPATH": str(PROGRAM.with_suffix(""))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[1:] == [
+        "rooms: 1 (no room on the disk, in the map, for descriptors, in memory), 0 messages checked, "
+        "0 promises broken",
+        "  left out: full_disk: no file system can be mounted (Operation not permitted)",
+    ], done.stderr
+    assert done.returncode == 0
+
+
 def test_the_document_has_the_counts_of_these_tests() -> None:
     (told,) = re.findall(r"with small counts \((.*?)\)", DOCUMENT.read_text())
     assert (

@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for sentence in outcome.broken:
             print(f"  {sentence}")
+        for sentence in outcome.left_out:
+            print(f"  left out: {sentence}")
         broken |= bool(outcome.broken)
     if broken:
         print(f"the files of the failed runs are in {directory}")

@@ -58,6 +58,10 @@ class Failed(Exception):
     """A promise was broken."""
 
 
+class NotPermitted(Exception):
+    """The system does not let this process cause this shortage."""
+
+
 Scenario = Callable[[Path], Awaitable[int]]
 """Called with the number of confirmed messages."""
 
@@ -74,6 +78,8 @@ async def room(directory: Path, count: int, chance: random.Random, done: Callabl
                 outcome.messages += confirmed
             except* Failed as group:
                 outcome.blame(str(place), map(str, leaves(group)))
+            except* NotPermitted as group:
+                outcome.left_out += [f"{scenario.__name__}: {reason}" for reason in leaves(group)]
 
     for number in range(count):
         async with trio.open_nursery() as nursery:
@@ -106,11 +112,10 @@ async def file_limit(directory: Path) -> int:
 
 
 async def full_disk(directory: Path) -> int:
-    """Fill a small file system with another program. This requires permission to mount."""
+    """Fill a small file system with another program. Raises NotPermitted where it cannot be mounted."""
     disk = directory / "disk"
     disk.mkdir()
-    if not _mount(disk):
-        return 0
+    _mount(disk)
     server = Server(disk / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
     try:
         port = await server.ready()
@@ -195,13 +200,13 @@ async def no_descriptors(directory: Path) -> int:
 
 
 async def own_disk(directory: Path) -> int:
-    """Fill a disk with the store itself; delete topics to make room, each after a kill and a restart. This
-    requires permission to mount.
+    """Fill a disk with the store itself; delete topics to make room, each after a kill and a restart.
+
+    Raises NotPermitted where the disk cannot be mounted.
     """
     disk = directory / "disk"
     disk.mkdir()
-    if not _mount(disk):
-        return 0
+    _mount(disk)
     confirmed = 0
     server: Server | None = None
     try:
@@ -252,12 +257,12 @@ async def no_places(directory: Path) -> int:
 
 
 async def no_threads(directory: Path) -> int:
-    """Let no thread start for some seconds. This requires permission to create a control group."""
+    """Let no thread start for some seconds. Raises NotPermitted where no control group can be created."""
     group = PIDS / f"omq-torture-{os.getpid()}"
     try:
         group.mkdir()
-    except OSError:
-        return 0
+    except OSError as error:
+        raise NotPermitted(f"no control group can be created ({error.strerror})") from error
     server = Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {})
     try:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
@@ -473,8 +478,8 @@ def _is_quiet(server: Server) -> None:
         raise Failed(f"the log has {lines} lines: {server.log()[-1000:]}")
 
 
-def _mount(place: Path) -> bool:
-    """Mount a file system of 24 MiB in memory, if this process may."""
+def _mount(place: Path) -> None:
+    """Mount a file system of 24 MiB in memory. Raises NotPermitted."""
     library = ctypes.CDLL(None, use_errno=True)
-    done: int = library.mount(b"omq", os.fsencode(place), b"tmpfs", 0, b"size=24m")
-    return done == 0
+    if library.mount(b"omq", os.fsencode(place), b"tmpfs", 0, b"size=24m") != 0:
+        raise NotPermitted(f"no file system can be mounted ({os.strerror(ctypes.get_errno())})")

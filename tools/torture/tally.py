@@ -8,10 +8,13 @@ from history import Stored
 
 @dataclass(slots=True)
 class Outcome:
-    """A sentence for each broken promise, and the number of checked messages."""
+    """A sentence for each broken promise and for each scenario that was left out, and the number of checked
+    messages.
+    """
 
     broken: list[str] = field(default_factory=list)
     messages: int = 0
+    left_out: list[str] = field(default_factory=list)
 
     def blame(self, where: str, found: Iterable[str]) -> None:
         """Record broken promises and where they were found."""
