@@ -110,7 +110,7 @@ def parser(
   tail -f access.log | omq pub log -
   omq pub --dmp log --lines access.log
   omq pub backups --file backup.tar
-  omq pub events '{"id": 7}' --property content_type=application/json --routing-key orders.new
+  omq pub events '{"id": 7}' --property content_type=application/json --header source=web
 
 The server declares undeclared topics, if its configuration allows that.""",
     )

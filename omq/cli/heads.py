@@ -1,4 +1,4 @@
-"""The routing key and the properties of the messages that `omq pub` publishes."""
+"""The routing key, the properties and the headers of the messages that `omq pub` publishes."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from omq.client import Properties
 from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp.properties import NUMBERS
 
 NAMES = tuple(field.name for field in fields(Properties) if field.name != "headers")
@@ -41,13 +42,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; may be repeated; "
         "publishes as --dmp does",
     )
+    parser.add_argument(
+        "--header",
+        dest="headers",
+        action="append",
+        type=_header,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a header of each message, whose value is a text; may be repeated; publishes as --dmp does",
+    )
 
 
 def given(options: argparse.Namespace) -> Given | None:
     """Return the head of the messages; None if no option sets a part of it."""
-    if not options.routing_key and not options.properties:
+    parts = dict(options.properties)
+    if options.headers:
+        parts["headers"] = Table(tuple(options.headers))
+    if not options.routing_key and not parts:
         return None
-    return Given(options.routing_key, Properties(**dict(options.properties)) if options.properties else None)
+    return Given(options.routing_key, Properties(**parts) if parts else None)
 
 
 def _octets(text: str) -> bytes:
@@ -67,3 +80,10 @@ def _property(text: str) -> tuple[str, bytes | int]:
     if not (value.isascii() and value.isdigit()) or int(value) > NUMBERS[name]:
         raise argparse.ArgumentTypeError(f"{name}: {value!r} is no number from 0 to {NUMBERS[name]}")
     return name, int(value)
+
+
+def _header(text: str) -> tuple[bytes, LongString]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    return _octets(name), LongString(os.fsencode(value))

@@ -9,7 +9,8 @@ from typing import Protocol, TypeVar
 from msgspec.structs import asdict
 
 from omq import management
-from omq.cli.output import CommandFailed, columns, json_text, print_octets, print_text, shown
+from omq.cli.json_values import json_text
+from omq.cli.output import CommandFailed, columns, print_octets, print_text, shown
 from omq.client import Client
 from omq.management import Answer, Request
 from omq.model import PERSISTENCES, Delivery

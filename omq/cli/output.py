@@ -14,9 +14,11 @@ from dataclasses import fields
 import trio
 
 from omq.cli.cells import width
+from omq.cli.json_values import json_table
 from omq.client import Envelope, MessageRun, OmqError, TopicInfo
 from omq.model import delivery_name, persistence_name
 from omq.printable import printable
+from omq.protocol.amqp.fields import Table
 
 FORMATS = ("lines", "raw", "json")
 
@@ -58,8 +60,10 @@ def json_envelope(topic: bytes, envelope: Envelope) -> bytes:
                 record |= _text_or_base64(field.name, octets)
             case int() as number:
                 record[field.name] = number
-            case _:
-                pass  # absent; or headers, whose types JSON does not have
+            case Table() as headers:
+                record[field.name] = json_table(headers)
+            case None:
+                pass
     return _json(record)
 
 
@@ -72,14 +76,6 @@ def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
         return {key: octets.decode()}
     except UnicodeDecodeError:
         return {key + "_base64": base64.b64encode(octets).decode()}
-
-
-def json_text(octets: bytes) -> object:
-    """Return octets as a JSON value: a text, or `{"base64": …}` if they are not UTF-8."""
-    try:
-        return octets.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(octets).decode()}
 
 
 def table(infos: list[TopicInfo]) -> str:

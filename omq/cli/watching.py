@@ -13,7 +13,8 @@ import trio
 
 from omq import watching
 from omq.cli.cells import cut, shortened
-from omq.cli.output import CommandFailed, column_widths, columns, json_text, print_text, shown, watch_output
+from omq.cli.json_values import json_text
+from omq.cli.output import CommandFailed, column_widths, columns, print_text, shown, watch_output
 from omq.client import Client, Numbers, Round
 from omq.counted import counted
 from omq.model import Delivery, Persistence, delivery_name, persistence_name

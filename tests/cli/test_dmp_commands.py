@@ -118,6 +118,10 @@ def test_messages_have_the_given_routing_key_and_properties(
         "content-type=application/json",
         "--property",
         "priority=7",
+        "--header",
+        "source=web",
+        "--header",
+        "empty=",
     )
     topic = f"properties of {source}"
     assert shell.ok("pub", topic, *given, *head) == b""
@@ -127,6 +131,7 @@ def test_messages_have_the_given_routing_key_and_properties(
         "body": "{}",
         "routing_key": "orders.new",
         "content_type": "application/json",
+        "headers": {"source": "web", "empty": ""},
         "priority": 7,
     }
 
@@ -138,6 +143,9 @@ def test_messages_have_the_given_routing_key_and_properties(
         ("--property", "app_id", b"'app_id' is no NAME=VALUE with the name of a property"),
         ("--property", "priority=256", b"priority: '256' is no number from 0 to 255"),
         ("--property", "app_id=" + "x" * 256, b"it has 256 octets, more than 255"),
+        ("--header", "source", b"'source' is no NAME=VALUE"),
+        ("--header", "=web", b"'=web' is no NAME=VALUE"),
+        ("--header", "x" * 256 + "=web", b"it has 256 octets, more than 255"),
         ("--routing-key", "x" * 256, b"it has 256 octets, more than 255"),
     ],
 )
