@@ -138,6 +138,16 @@ def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path, case: s
     assert not list(tmp_path.iterdir())
 
 
+def test_a_server_of_another_version_imports_its_own_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    tell = f'{sys.executable} -c \'import os, sys; sys.exit(os.environ.get("PYTHONPATH", "none"))\''
+    options = ["--only", "live-1-1", "--runs", "1", "--sizes", "100", "--systems", "omq"]
+    result = run_bench(*options, "--server", tell, "--directory", str(tmp_path))
+    assert "at start: none" in result.stdout
+
+
 FAULTY = """
 import sys, tempfile
 from pathlib import Path

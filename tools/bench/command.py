@@ -30,8 +30,13 @@ from steps import print_steps
 from systems import Kind, System, split_command
 from workers import BenchFailure
 
-SERVE = "from omq.cli.start import serve; serve()"
-"""The code of the command `omq-server` of this checkout."""
+_ROOT = Path(__file__).resolve().parents[2]
+
+SERVE = (
+    f"import sys; sys.path[:0] = [{str(_ROOT)!r}, {str(_ROOT / 'storage')!r}]; "
+    "from omq.cli.start import serve; serve()"
+)
+"""The code of the command `omq-server` of this checkout, installed or not."""
 
 ONCE = ("memory", "connections")
 """The cases that are not timed: one run says it."""

@@ -125,12 +125,10 @@ class OmqSystem(System):
         self._topic_ids: dict[bytes, int] = {}
 
     def environment(self) -> dict[str, str]:
-        """Return an environment in which the server comes from the checkout of the bench, installed or not.
-        Its modules are compiled once, as pip compiles those that it installs.
+        """Return an environment in which the server's modules are compiled once, as pip compiles those that
+        it installs.
         """
-        places = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def missing(self) -> str | None:
         return None
