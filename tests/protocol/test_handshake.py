@@ -61,3 +61,44 @@ def test_any_eight_octets_are_recognised(octets: bytes) -> None:
             assert octets == handshake.DMP_HEADER
         case Tls():
             assert octets[:2] == b"\x16\x03"
+
+
+@pytest.mark.parametrize(
+    ("octets", "shown"),
+    [
+        (b"GET / HTTP", "47 45 54 20 2f 20 48 54 (GET / HT), which is HTTP"),
+        (b"PRI * HTTP", "50 52 49 20 2a 20 48 54 (PRI * HT), which is HTTP/2"),
+        (b"SSH-2.0-", "53 53 48 2d 32 2e 30 2d (SSH-2.0-), which is SSH"),
+        (b"\x16\x03\x01\x02\x00\x01\x7f\x7e", "16 03 01 02 00 01 7f 7e (.......~), which is TLS"),
+        (b"AMQP\x00\x00\x09\x01", "41 4d 51 50 00 00 09 01 (AMQP....), which is AMQP 0-9-1"),
+        (b"AMQP\x01\x01\x00\x09", "41 4d 51 50 01 01 00 09 (AMQP....), which is AMQP 0-9"),
+        (b"AMQP\x01\x01\x00\x0a", "41 4d 51 50 01 01 00 0a (AMQP....), which is AMQP 0-10"),
+        (b"AMQP\x01\x01\x08\x00", "41 4d 51 50 01 01 08 00 (AMQP....), which is AMQP 0-8"),
+        (b"AMQP\x00\x01\x00\x00", "41 4d 51 50 00 01 00 00 (AMQP....), which is AMQP 1.0"),
+        (b"AMQP\x02\x01\x00\x00", "41 4d 51 50 02 01 00 00 (AMQP....), which is AMQP 1.0 with TLS"),
+        (b"AMQP\x03\x01\x00\x00", "41 4d 51 50 03 01 00 00 (AMQP....), which is AMQP 1.0 with SASL"),
+        (b"AMQP\x03", "41 4d 51 50 03 (AMQP.), which is AMQP"),
+        (b"*1\r\n$4\r\n", "2a 31 0d 0a 24 34 0d 0a (*1..$4..), which is Redis"),
+        (b"\x10\x10\x00\x04MQTT", "10 10 00 04 4d 51 54 54 (....MQTT), which is MQTT"),
+        (b"\x10\x90\x01\x00\x06MQI", "10 90 01 00 06 4d 51 49 (.....MQI), which is MQTT"),
+        (b"\x10\x10\x00\x05MQTT", "10 10 00 05 4d 51 54 54 (....MQTT)"),
+        ((2).to_bytes(8, "big"), "00 00 00 00 00 00 00 02 (........), which is omq of version 2"),
+        ((65535).to_bytes(8, "big"), "00 00 00 00 00 00 ff ff (........), which is omq of version 65535"),
+        ((65536).to_bytes(8, "big"), "00 00 00 00 00 01 00 00 (........)"),
+        (bytes(8), "00 00 00 00 00 00 00 00 (........)"),
+        (bytes(6) + b"\x02", "00 00 00 00 00 00 02 (.......)"),
+        (b"\x1f\x20~\x7f", "1f 20 7e 7f (. ~.)"),
+        (b"", " ()"),
+    ],
+)
+def test_the_beginning_of_a_connection_is_shown(octets: bytes, shown: str) -> None:
+    assert handshake.shown(octets) == shown
+
+
+def test_a_method_of_http_ends_with_a_space() -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"):
+        octets = f"{method} /xxxxx".encode()[:8]
+        assert handshake.recognise(octets) == Http(octets)
+        octets = f"{method}X/xxxxx".encode()[:8]
+        if len(method) < 8 and b"X" in octets:
+            assert isinstance(handshake.recognise(octets), UnknownVersion)

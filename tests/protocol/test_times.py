@@ -84,6 +84,45 @@ def test_the_forms_of_a_time(time: str, microseconds: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "year"),
+    [("0", 2000), ("74", 2074), ("75", 1975), ("99", 1999), ("100", 100), ("0000", 2000), ("9999", 9999)],
+)
+def test_short_years_are_those_around_2000(written: str, year: int) -> None:
+    assert ack(f"(1/2/{written} 00:00:00Z)") == (datetime(year, 1, 2, tzinfo=UTC) - EPOCH) // MICROSECOND
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("gmt", 0), ("utc", 0), ("chi", -5), ("nyc", -4), ("hkg", 8), ("lon", 1), ("tyo", 9)]
+)
+def test_short_names_of_zones(zone: str, hours: int) -> None:
+    assert ack(f"(2013-08-07 10:01:02 {zone})") == SECOND - hours * 3_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("clock", "seconds"),
+    [
+        ("00:00", 0),
+        ("0:00", 0),
+        ("2359", 86340),
+        ("23:59:59", 86399),
+        ("24:00", 86400),
+        ("24:00:00.0", 86400),
+    ],
+)
+def test_the_first_and_the_last_time_of_a_day(clock: str, seconds: int) -> None:
+    assert ack(f"(1970-01-01 {clock}Z)") == seconds * 1_000_000
+
+
+@pytest.mark.parametrize("octets", range(4090, 4103))
+def test_a_fraction_may_be_long_before_a_zone(octets: int) -> None:
+    begin, end = "1970-01-01 00:00:00.5", " America/Argentina/ComodRivadavia"
+    written = begin + "0" * (octets - len(begin + end)) + end
+    assert time_of_sexp(written.encode()) == 3 * 3_600_000_000 + 500_000
+    with pytest.raises(ConversionError, match="must be a time such as"):
+        time_of_sexp(written.replace(".50", ".5x").encode())
+
+
+@pytest.mark.parametrize(
     "time",
     [
         "0", "1375869662", "1375869662.5", "now", '""', "()", "(())", "2013-08-07", "(2013-08-07)",

@@ -232,83 +232,155 @@ ACCESS = Area(
     },
 )
 
+AMQP_FIELDS = _protocol(
+    "dmp_fields",
+    "protocol_twins",
+    "amqp_0_9_methods",
+    "amqp_0_9_messages",
+    "amqp_0_9_delivery",
+    "amqp_1_0_translation",
+    "dmp_envelopes",
+    "dmp_recordings",
+    "portions",
+    "producers",
+)
+"""Tests of heads, properties and tables, which DMP and both versions of AMQP share."""
+
 AMQP_0_9 = (
-    *_protocol("amqp_0_9_server", "amqp_0_9_messages", "amqp_0_9_cuts", "amqp_0_9_recordings"),
-    *amqp("probe"),
+    *_protocol(
+        "amqp_0_9_server",
+        "amqp_0_9_messages",
+        "amqp_0_9_cuts",
+        "amqp_0_9_runs",
+        "amqp_0_9_methods",
+        "amqp_0_9_delivery",
+        "amqp_0_9_recordings",
+    ),
+    *amqp("probe", "channels", "pieces"),
 )
 """Tests of the dialogue of AMQP 0-9-1."""
 
 AMQP_1_0 = (
-    *_protocol("amqp_1_0_connection", "amqp_1_0_links", "amqp_1_0_transfers"),
-    *server("amqp_1_0", "amqp_1_0_nodes", "amqp_1_0_refusals", "amqp_1_0_connections", "amqp_1_0_windows"),
+    *_protocol(
+        *(
+            f"amqp_1_0_{name}"
+            for name in (
+                "connection", "links", "transfers", "sessions", "limits", "types", "runs", "stored",
+                "translation", "expansion", "long_messages", "unsettled",
+            )
+        )
+    ),
+    *server(
+        "amqp_1_0", "amqp_1_0_nodes", "amqp_1_0_refusals", "amqp_1_0_connections", "amqp_1_0_windows",
+        "amqp_1_0_idempotent", "amqp_1_0_annotations", "amqp_1_0_long_messages", "amqp_1_0_bad_input",
+    ),
+)  # fmt: skip
+"""Tests of the octets and the dialogue of AMQP 1.0."""
+
+DMP = (
+    *_protocol("dmp_envelopes", "dmp_dialogue", "dmp_recordings", "protocol_twins"),
+    *server("dmp_sinks", "dmp_feeds", "dmp_heads"),
 )
-"""Tests of the dialogue of AMQP 1.0."""
+"""Tests of DMP."""
+
+SEXPS = (
+    *_protocol("commands", "topics", "management", "statistics_frames", "frames", "times", "sexp"),
+    *_protocol("line_reader", "line_limits", "client_session", "protocol_twins"),
+    *server("topics", "bad_input", "management", "watching", "bulk_reading"),
+)
+"""Tests of sexps: commands, and the contents of frames."""
+
+
+def _nearest(first: str | tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tests nearest to a module, and then the others of its protocol."""
+    return tuple(dict.fromkeys((*(_protocol(first) if isinstance(first, str) else first), *others)))
+
 
 PROTOCOL = Area(
     "omq/protocol",
     ("tests/protocol",),
     {
-        "amqp/fields.py": _protocol("dmp_fields", "protocol_twins", "amqp_0_9_methods"),
-        "omq/block_lists.py": (*_protocol("commands"), *server("bulk_reading")),
-        "omq/blocks.py": (*_protocol("commands"), *server("bulk_reading")),
-        "omq/commands.py": _protocol("commands"),
-        "omq/derived.py": _protocol("management", "statistics_frames"),
-        "omq/converters.py": _protocol("commands", "topics"),
         "credentials.py": _protocol("credentials"),
-        "amqp/openamq.py": _protocol("dmp_fields", "amqp_0_9_messages", "protocol_twins"),
+        "handshake.py": (*_protocol("handshake"), *server("handshake")),
+        "silence.py": ("tests/client/test_silence.py",),
+        "tls.py": (*_protocol("tls_engine"), *server("tls"), "tests/client/test_client_tls.py"),
+        **{f"amqp/{name}.py": AMQP_FIELDS for name in ("fields", "head", "properties", "shortstr")},
+        "amqp/openamq.py": _nearest(
+            _protocol("openamq", "dmp_fields", "amqp_0_9_messages", "protocol_twins"),
+            (*AMQP_FIELDS, *server("head_portions", "dmp_feeds", "dmp_sinks")),
+        ),
         "amqp/portions.py": (*_protocol("portions", "dmp_dialogue"), *server("head_portions")),
-        **{f"amqp_0_9/{name}.py": AMQP_0_9 for name in ("channels", "events", "problems", "runs", "server")},
-        "amqp_0_9/delivery.py": (*_protocol("amqp_0_9_delivery"), *AMQP_0_9),
-        "amqp_0_9/frames.py": AMQP_0_9,
-        "amqp_0_9/layouts.py": (*_protocol("amqp_0_9_methods"), *AMQP_0_9),
-        "amqp_0_9/methods.py": (*_protocol("amqp_0_9_methods"), *AMQP_0_9),
+        "amqp/producer.py": (*_protocol("producers"), *server("dmp_heads", "amqp_1_0_idempotent")),
+        **{
+            f"amqp_0_9/{name}.py": AMQP_0_9
+            for name in ("channels", "events", "frames", "problems", "runs", "server")
+        },
+        "amqp_0_9/delivery.py": _nearest("amqp_0_9_delivery", AMQP_0_9),
+        "amqp_0_9/layouts.py": _nearest("amqp_0_9_methods", AMQP_0_9),
+        "amqp_0_9/methods.py": _nearest("amqp_0_9_methods", AMQP_0_9),
         **{
             f"amqp_1_0/{name}.py": AMQP_1_0
-            for name in ("conditions", "connection", "events", "frames", "link", "session", "transfers")
+            for name in ("conditions", "connection", "events", "frames", "link", "serials", "session")
         },
-        "amqp_1_0/annotations.py": server("amqp_1_0_idempotent"),
-        "amqp_1_0/composites.py": (*_protocol("amqp_1_0_types"), *AMQP_1_0),
-        "amqp_1_0/expansion.py": (*_protocol("amqp_1_0_expansion"), *AMQP_1_0),
-        "amqp_1_0/long_messages.py": _protocol("amqp_1_0_long_messages"),
-        "amqp_1_0/performatives.py": (*_protocol("amqp_1_0_types"), *AMQP_1_0),
-        "amqp_1_0/runs.py": (*_protocol("amqp_1_0_runs"), *AMQP_1_0),
-        "amqp_1_0/sections.py": _protocol("amqp_1_0_translation", "amqp_1_0_stored"),
-        "amqp_1_0/serials.py": AMQP_1_0,
-        "amqp_1_0/stored.py": _protocol("amqp_1_0_stored"),
+        "amqp_1_0/annotations.py": _nearest(server("amqp_1_0_idempotent", "amqp_1_0_annotations"), AMQP_1_0),
+        **{
+            f"amqp_1_0/{name}.py": _nearest("amqp_1_0_types", AMQP_1_0)
+            for name in ("composites", "decoding", "encoding", "performatives", "types")
+        },
+        **{
+            f"amqp_1_0/{name}.py": _nearest(f"amqp_1_0_{name}", AMQP_1_0)
+            for name in (
+                "expansion", "long_messages", "runs", "stored", "transfers", "translation", "unsettled",
+            )
+        },
         "amqp_1_0/number_types.py": _protocol("amqp_1_0_translation", "amqp_1_0_expansion"),
-        "amqp_1_0/translation.py": _protocol("amqp_1_0_translation"),
-        **{f"amqp_1_0/{name}.py": _protocol("amqp_1_0_types") for name in ("decoding", "encoding", "types")},
-        "amqp_1_0/unsettled.py": _protocol("amqp_1_0_unsettled"),
-        "http/basic.py": server("http", "metrics_access"),
-        "http/origins.py": server("websocket"),
-        "http/requests.py": server("http"),
-        "http/websocket.py": (*_protocol("upgrades"), *server("websocket")),
+        "amqp_1_0/sections.py": _nearest(_protocol("amqp_1_0_translation", "amqp_1_0_stored"), AMQP_1_0),
         "dmp/client.py": (*_protocol("dmp_dialogue"), "tests/client/test_dmp.py"),
-        "dmp/envelopes.py": _protocol("dmp_envelopes"),
-        "amqp/head.py": _protocol("dmp_fields"),
-        "amqp/producer.py": (*_protocol("producers"), *server("dmp_heads")),
-        "omq/client.py": _protocol("client_session"),
-        "silence.py": ("tests/client/test_silence.py",),
-        "dmp/reader.py": _protocol("dmp_envelopes"),
-        "dmp/responses.py": _protocol("dmp_dialogue"),
-        "dmp/server.py": _protocol("dmp_dialogue"),
-        "dmp/writer.py": (*_protocol("dmp_envelopes"), *server("dmp_feeds")),
-        "omq/frames.py": _protocol("frames"),
-        "handshake.py": (*_protocol("handshake"), *server("handshake")),
-        "omq/lines.py": (*_protocol("line_reader", "line_limits"), *server("bad_input", "bad_behaviour")),
-        "amqp/properties.py": _protocol("dmp_fields"),
-        "omq/sexp.py": _protocol("sexp", "protocol_twins"),
-        "omq/atoms.py": _protocol("sexp", "protocol_twins"),
-        "amqp/shortstr.py": _protocol("dmp_fields"),
-        "omq/management.py": _protocol("management"),
-        "omq/sentences.py": (*_protocol("client_session"), "tests/drivers/test_reasons.py"),
-        "omq/statistics.py": _protocol("statistics_frames"),
-        "omq/times.py": _protocol("times"),
-        "tls.py": _protocol("tls_engine"),
-        "omq/topics.py": (*_protocol("topics"), *server("topics")),
+        "dmp/envelopes.py": _nearest("dmp_envelopes", DMP),
+        "dmp/reader.py": _nearest("dmp_envelopes", (*DMP, *server("large_messages"))),
+        "dmp/responses.py": _nearest("dmp_dialogue", DMP),
+        "dmp/server.py": _nearest("dmp_dialogue", DMP),
+        "dmp/writer.py": _nearest("dmp_envelopes", DMP),
+        "http/basic.py": server("http", "metrics_access"),
+        "http/origins.py": (*server("http", "websocket"), "tests/console/test_origins.py"),
+        "http/requests.py": (*_protocol("requests"), *server("http", "websocket")),
+        "http/websocket.py": (*_protocol("upgrades"), *server("websocket")),
+        "omq/atoms.py": _nearest(_protocol("sexp", "protocol_twins"), SEXPS),
+        "omq/block_lists.py": (*_protocol("commands"), *server("bulk_reading")),
+        "omq/blocks.py": (*_protocol("commands"), *server("bulk_reading")),
+        "omq/client.py": (
+            *_protocol("client_session"),
+            *(f"tests/client/test_{name}.py" for name in ("client", "client_watching", "bulk", "reconnect")),
+        ),
+        "omq/commands.py": _nearest("commands", SEXPS),
+        "omq/converters.py": _nearest(_protocol("commands", "topics"), SEXPS),
+        "omq/derived.py": _nearest(_protocol("management", "statistics_frames"), SEXPS),
+        "omq/frames.py": _nearest(_protocol("frames", "protocol_twins"), SEXPS),
+        "omq/lines.py": (
+            *_protocol("line_reader", "line_limits", "protocol_twins"),
+            *server("bad_input", "bad_behaviour", "replies"),
+        ),
+        "omq/management.py": _nearest("management", SEXPS),
+        "omq/sentences.py": (
+            *_protocol("client_session", "commands", "line_reader"), "tests/drivers/test_reasons.py",
+        ),
+        "omq/sexp.py": _nearest(_protocol("sexp", "protocol_twins"), SEXPS),
+        "omq/statistics.py": _nearest("statistics_frames", SEXPS),
+        "omq/times.py": _nearest("times", SEXPS),
+        "omq/topics.py": _nearest(_protocol("topics"), (*server("topics"), *SEXPS)),
+        "omq/variants.py": _nearest("commands", SEXPS),
     },
-    frozenset({"dmp/envelopes.py", "dmp/reader.py", "dmp/writer.py", "omq/frames.py", "omq/lines.py"}),
-)
+    frozenset(
+        f"{name}.py"
+        for name in (
+            "amqp/fields", "amqp/head", "amqp/openamq", "amqp/producer", "amqp/properties",
+            "amqp_0_9/channels", "amqp_0_9/delivery", "amqp_0_9/runs",
+            "amqp_1_0/performatives", "amqp_1_0/runs", "amqp_1_0/stored", "amqp_1_0/transfers",
+            "dmp/envelopes", "dmp/reader", "dmp/writer",
+            "omq/atoms", "omq/frames", "omq/lines", "omq/sexp",
+        )
+    ),
+)  # fmt: skip
 
 STORAGE = Area(
     "storage/omq_storage",
