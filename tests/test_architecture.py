@@ -214,6 +214,7 @@ LAYERS = {
     "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
     "omq.client": {
         "omq.addresses",
+        "omq.keepalive",
         "omq.watching",
         "omq.errors",
         "omq.management",
@@ -249,6 +250,7 @@ LAYERS = {
         "omq.addresses",
         "omq.counted",
         "omq.errors",
+        "omq.keepalive",
         "omq.protocol",
         "omq.protocol.omq",
         "omq.protocol.dmp",
@@ -274,6 +276,7 @@ LAYERS = {
     "omq.printable": set(),
     "omq.addresses": set(),
     "omq.counted": set(),
+    "omq.keepalive": set(),
     "omq.management": set(),
     "omq.watching": {"omq.model"},
     "omq.model": set(),
@@ -297,6 +300,9 @@ WITHOUT_TRIO = (
 """The packages that do not import Trio, with the packages in them. They import no other event loop either."""
 
 EVENT_LOOPS = {"trio", "anyio", "asyncio"}
+
+SOCKETS = {"select", "selectors", "socket", "socketserver"}
+"""The modules that no module of `omq.protocol` imports: octets go in, events come out."""
 
 
 def modules() -> dict[str, Path]:
@@ -347,6 +353,8 @@ def test_imports_point_down_only(name: str) -> None:
             assert target in LAYERS[own], f"{name} imports {other}"
         if f"{own}.".startswith(tuple(f"{each}." for each in WITHOUT_TRIO)):
             assert other.partition(".")[0] not in EVENT_LOOPS, f"{name} imports {other}"
+        if own.startswith("omq.protocol"):
+            assert other.partition(".")[0] not in SOCKETS, f"{name} imports {other}"
 
 
 BEHIND_SESSIONS = (

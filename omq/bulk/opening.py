@@ -3,7 +3,7 @@
 import socket
 
 from omq.bulk.network import PlainWire, Security, Wire
-from omq.protocol.silence import keep_alive
+from omq.keepalive import keep_alive
 
 CONNECT_SECONDS = 10.0
 """The timeout for connecting, including the TLS handshake and the first eight octets."""

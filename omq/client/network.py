@@ -9,7 +9,7 @@ from typing import Protocol
 import anyio
 
 from omq.client.tcp import TcpStream, connect_tcp
-from omq.protocol.silence import keep_alive
+from omq.keepalive import keep_alive
 from omq.protocol.tls import AROUND_OCTETS, PIECE_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
 
