@@ -107,6 +107,32 @@ async def test_the_gap_of_a_transient_topic_is_reported(open_omq: OpenServer, nu
                 assert after.first == before.last + 1
 
 
+@pytest.mark.parametrize("missed", [0, 2])
+async def test_messages_that_pass_while_a_transient_topic_is_resumed_are_a_gap(
+    server: Server, relay: Relay, missed: int
+) -> None:
+    gaps: list[Gap] = []
+    async with (
+        connect_to(server) as other,
+        connect(relay.url, reconnect=True, on_gap=gaps.append) as client,
+    ):
+        await client.declare("t", Delivery.BROADCAST, Transient())
+        async with client.subscribe("t") as subscription:
+            await other.publish_confirmed("t", b"1")
+            assert await numbers(subscription, 1) == [1]
+            held = relay.hold(b"Subscribe t")
+            _, lost = await other.connections()
+            await other.disconnect(lost.id)
+            await held.arrived.wait()  # the client has the list of the topics
+            for _ in range(missed):
+                await other.publish_confirmed("t", b"0")
+            held.released.set()
+            await client.ping()
+            await other.publish_confirmed("t", b"2")
+            assert await numbers(subscription, 1) == [2]
+    assert [(gap.first, gap.last) for gap in gaps] == ([(2, 1 + missed)] if missed else [])
+
+
 async def test_a_server_that_does_not_list_its_topics_is_tried_again(
     open_omq: OpenServer, nursery: TaskGroup
 ) -> None:
