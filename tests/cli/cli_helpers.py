@@ -1,6 +1,7 @@
 """Runs the `omq` command as a shell does: a process of its own, against a server of its own."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -94,3 +95,12 @@ def running_server(directory: Path, *arguments: str, port: int = 0) -> Iterator[
         finally:
             process.terminate()
             process.wait(SECONDS)
+
+
+def right_aligned(head: str, row: str) -> set[str]:
+    """Return the headings of a table that end where the cells of a row end."""
+    return {
+        heading[0]
+        for heading in re.finditer(r"\S+(?: \S+)*", head)
+        if row[heading.end() - 1] != " " and row[heading.end() :][:1] in ("", " ")
+    }

@@ -168,15 +168,16 @@ class Library:
         self.free = 0
 
 
-def looks_before_trims(freed: int, looks: int) -> list[int]:
+def looks_before_trims(freed: int, looks: int, calm: int = 0) -> list[int]:
     """Return the numbers of the looks at which memory is returned, if N (`freed`) octets are free before each
-    of them.
+    of them, except for the first ones (`calm`), before which nothing is free.
     """
     library = Library()
     returns = Returns(library)
     trims = []
     for look in range(1, looks + 1):
-        library.free = max(library.free, freed)
+        if look > calm:
+            library.free = max(library.free, freed)
         if returns.look():
             trims.append(look)
     return trims
@@ -185,6 +186,11 @@ def looks_before_trims(freed: int, looks: int) -> list[int]:
 def test_memory_that_comes_back_each_time_is_given_back_less_and_less_often() -> None:
     assert looks_before_trims(LITTLE_OCTETS, 100) == []
     assert looks_before_trims(2 * LITTLE_OCTETS, 100) == [2, 6, 14, 30, 54, 78]
+
+
+def test_memory_comes_back_if_it_is_free_within_twice_the_patience() -> None:
+    assert looks_before_trims(2 * LITTLE_OCTETS, 20, calm=FIRST_LOOKS) == [4, 8, 16]
+    assert looks_before_trims(2 * LITTLE_OCTETS, 20, calm=FIRST_LOOKS + 1) == [5, 7, 11, 19]
 
 
 def test_memory_in_use_at_a_return_is_returned_later() -> None:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_helpers import OMQ, SECONDS, Shell, running_server
+from cli_helpers import OMQ, SECONDS, Shell, right_aligned, running_server
 
 
 def test_publish_and_subscribe(shell: Shell) -> None:
@@ -61,6 +61,15 @@ def test_declare_topics_delete(shell: Shell) -> None:
     assert row[4:] == ["0", "0", "-", "-", "0"]
     shell.ok("delete", "jobs")
     assert b"jobs" not in shell.ok("topics")
+
+
+def test_numbers_of_topics_are_aligned_to_the_right(shell: Shell) -> None:
+    shell.ok("pub", "aligned", "four", "--confirm")
+    head, *rows = shell.ok("topics").decode().splitlines()
+    (row,) = [row for row in rows if row.startswith("aligned ")]
+    found = right_aligned(head, row)
+    assert {"ID", "MESSAGES", "OCTETS", "FIRST", "LAST", "SUBSCRIBERS"} <= found
+    assert "PERSISTENCE" not in found
 
 
 def test_ping(shell: Shell) -> None:

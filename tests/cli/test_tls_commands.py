@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+import trustme
 from certificates import Authority
 from cli_helpers import Shell
 from server_command import run_server, running_server
@@ -63,6 +64,27 @@ def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
         status, output, log = server.stop()
     assert (status, output) == (0, "")
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_certificate_of_its_own_authority_is_not_trusted(tmp_path: Path, is_alone: bool) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    cert, key = tmp_path / "shown.pem", tmp_path / "shown.key"
+    if is_alone:
+        authority.cert_pem.write_to_path(cert)
+        authority.private_key_pem.write_to_path(key)
+    else:
+        chain = [*issued.cert_chain_pems, authority.cert_pem]
+        cert.write_bytes(b"".join(blob.bytes() for blob in chain))
+        issued.private_key_pem.write_to_path(key)
+    files = ("--tls-cert", cert, "--tls-key", key)
+    with running_server("--store", tmp_path / "store", *files, "--listen-tls", "127.0.0.1:0") as server:
+        done = omq(f"omqs://{server.address}", "ping")
+        assert (done.returncode, done.stdout) == (1, b"")
+        hint = b"; name the certificate of the authority that signed it with --ca or $OMQ_CA\n"
+        assert done.stderr.endswith(hint)
+        assert server.stop()[0] == 0
 
 
 def test_an_unusable_file_of_a_connection_option_is_a_usage_error(tmp_path: Path) -> None:

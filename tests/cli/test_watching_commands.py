@@ -9,7 +9,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from cli_helpers import OMQ, Shell
+from cli_helpers import OMQ, Shell, right_aligned
 from server_command import running_server
 
 
@@ -33,6 +33,8 @@ def test_waiting_messages_are_shown_and_purged(shell: Shell) -> None:
         "NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "PUBLISHERS WAITING",
     ]  # fmt: skip
     assert ["watched-jobs", "2", "2", "0", "0", "0", "0"] in [row.split() for row in rows]
+    (row,) = [row for row in rows if row.startswith("watched-jobs ")]
+    assert right_aligned(head, row) >= {*re.split("  +", head)[1:]}
     assert shell.ok("purge", "watched-jobs") == b"2\n"
     assert lag(shell, "watched-jobs")["ready"] == 0
 
@@ -117,6 +119,41 @@ def test_top_shows_only_commits_that_there_were(tmp_path: Path) -> None:
         assert b"\nlast commits: none\n" in shell.ok(*once)
         shell.ok("pub", "readings", "1", "--confirm")
         assert re.search(rb"\nlast commits: weak \d+\.\d ms\n", shell.ok(*once))
+        assert server.stop()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("octets", "shown"),
+    [(4 << 20, "4.0 MiB"), (1 << 30, "1.0 GiB"), (3 << 39, "1.5 TiB")],
+)
+def test_top_shows_the_memory_in_units(tmp_path: Path, octets: int, shown: str) -> None:
+    config = tmp_path / "omq.toml"
+    config.write_text(f"memory_bytes = {octets}\n")
+    with running_server(
+        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config
+    ) as server:
+        shell = Shell(server.address, tmp_path)
+        assert f"\nmemory: 0 octets of {shown}\n".encode() in shell.ok("top", "--once", "--interval", "0.1")
+        assert server.stop()[0] == 0
+
+
+def test_top_shows_shares_of_the_memory_that_are_more_than_half_full(tmp_path: Path) -> None:
+    config = tmp_path / "omq.toml"
+    config.write_text(f"memory_bytes = {4 << 20}\n")
+    with running_server(
+        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config
+    ) as server:
+        shell = Shell(server.address, tmp_path)
+        for topic in ("one", "two", "three"):
+            shell.ok("declare", topic, "--delivery", "round-robin", "--persistence", "transient")
+            shell.ok("pub", topic, "-", "--confirm", input=b"x" * 200_000)
+        (record,) = records(shell, "top", "--once", "--interval", "0.1")
+        (held,) = [share for share in record["server"]["memory"] if share["used"]]  # type: ignore[index]
+        assert (held["name"], held["limit"]) == ("waiting", 3 << 18)
+        used = held["used"]
+        assert 600_000 < used < 700_000
+        line = f"\nmemory: {used / 1024:.1f} KiB of 4.0 MiB; waiting {100 * used // (3 << 18)} %\n"
+        assert line.encode() in shell.ok("top", "--once", "--interval", "0.1")
         assert server.stop()[0] == 0
 
 
