@@ -38,7 +38,7 @@ def sentence(problem: msgspec.ValidationError, kind: type, table: dict[str, obje
 
 
 class _Unknown:
-    """In place of a value that msgspec does not locate."""
+    """The type of what stands for a value that msgspec does not locate."""
 
 
 _UNKNOWN = _Unknown()

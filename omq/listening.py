@@ -49,11 +49,11 @@ class Sockets(Struct, frozen=True):
     """
 
     any: list[SocketType]
-    """For TLS if it is configured and the client begins with it."""
+    """The sockets for TLS if it is configured and the client begins with it."""
     tls: list[SocketType]
-    """For TLS only."""
+    """The sockets for TLS only."""
     http: list[SocketType]
-    """For HTTP only, and TLS as the first ones."""
+    """The sockets for HTTP only, and TLS as the first ones."""
 
     @classmethod
     async def bind(cls, config: Config, passed: PassedSockets | None) -> Self:

@@ -13,13 +13,13 @@ from omq.printable import printable
 
 LINES = 5
 SECONDS = 10.0
-"""A throttle writes at most LINES lines in SECONDS unless it is made with other limits."""
+"""The limit of a throttle that is made without other limits: LINES lines in SECONDS."""
 
 CONNECTION_LINES = 100
-"""As many connects, and as many ends of connections, are written one by one in SECONDS."""
+"""The number of connects, and of ends of connections, that are written one by one in SECONDS."""
 
 PROBLEM_SECONDS = 5.0
-"""A throttle for one kind of problem writes one line in this time."""
+"""The number of seconds in which a throttle for one kind of problem writes one line."""
 
 
 def subject(

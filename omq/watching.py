@@ -83,7 +83,7 @@ class Server(Struct, frozen=True):
     disk_free: int
     """Octets that the file system of the store has free."""
     disk_reserve: int
-    """With less than this free, nothing is stored."""
+    """The free octets below which nothing is stored."""
     store_octets: int
     """Octets that the store takes on the disk."""
     spool: int

@@ -2,12 +2,14 @@
 
 A docstring of a function says in the imperative what the function does: "Return the …", "Count …". Its object
 is a noun: "Return the remaining messages", not "Return what is left". A docstring of a property, a class or
-an attribute may be a noun, but no clause for one: "The number of …", not "How many …".
+an attribute may be a noun, but no clause for one: "The number of …", not "How many …". It names its object
+itself: "The priorities of …", not "Those of …".
 """
 
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,11 @@ CLAUSE = re.compile(
     re.VERBOSE,
 )
 """A docstring or a comment that begins with a clause in the place of a noun, or of "if"."""
+
+LEADING = re.compile("And|As|At|By|For|From|In|It|Of|On|That|These|They|Those|To|With|Within|Without")
+"""The first words of a docstring of a class, a constant or an attribute that name nothing: prepositions, and
+pronouns for what the docstring before says.
+"""
 
 MARKS = ("#", "//", "--", "*")
 """The beginnings of lines of comments in Python, JavaScript and Lua."""
@@ -103,6 +110,26 @@ def not_imperative(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, words[0]
 
 
+def without_a_noun(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the first word of each docstring of a class, a constant or an attribute that is in LEADING, with
+    the line of the class or docstring.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            found = [(node.lineno, ast.get_docstring(node) or "")]
+        elif isinstance(node, ast.Module | ast.FunctionDef):
+            found = []
+        else:
+            continue
+        for before, statement in pairwise(node.body):
+            match statement:
+                case ast.Expr(ast.Constant(str(text))) if isinstance(before, ast.Assign | ast.AnnAssign):
+                    found.append((statement.lineno, text))
+        for line, text in found:
+            if text and LEADING.fullmatch(text.split()[0]):
+                yield line, text.split()[0]
+
+
 def clauses(source: str) -> Iterator[tuple[int, str]]:
     """Yield the first words of each docstring and comment that begins with such a clause, with its line.
 
@@ -138,6 +165,16 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
         f"{file.relative_to(ROOT)}:{line}: {word}"
         for file in tracked(".py")
         for line, word in not_imperative(file.read_text())
+    ]
+    assert found == []
+
+
+def test_docstrings_of_classes_constants_and_attributes_name_something() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {word}"
+        for file in tracked(".py")
+        if file.relative_to(ROOT).parts[0] in ("omq", "storage")
+        for line, word in without_a_noun(file.read_text())
     ]
     assert found == []
 
@@ -192,6 +229,19 @@ def test_a_forbidden_word_is_found(word: str) -> None:
 def test_a_docstring_without_a_verb_is_found(opening: str, found: list[tuple[int, str]]) -> None:
     assert list(not_imperative(f'def f() -> int:\n    """{opening}"""')) == found
     assert list(not_imperative(f'@property\ndef f(self) -> int:\n    """{opening}"""')) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('SECONDS = 1.0\n"""They pass."""', [(2, "They")]),
+        ('class A:\n    """Of a queue."""\n    b: int\n    """That of it."""', [(1, "Of"), (4, "That")]),
+        ('def f(self) -> None:\n    self.a = 1\n    """For messages."""', [(3, "For")]),
+        ('"""In a module."""\nSECONDS = 1.0\n"""Seconds that pass."""', []),
+    ],
+)
+def test_a_docstring_without_a_noun_is_found(source: str, found: list[tuple[int, str]]) -> None:
+    assert list(without_a_noun(source)) == found
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Kill omq-server, simulate power failures, damage its files, fill its disk, run hostile clients: does it
-keep its
-promises?
+"""Kill omq-server, simulate power failures, damage its files, fill its disk, and run hostile clients: does it
+keep its promises?
 
 `--help` lists the options; docs/RELIABILITY.md lists the promises.
 """

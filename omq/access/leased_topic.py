@@ -28,7 +28,7 @@ class TopicReadiness:
 
 
 class LeasedTopic:
-    """This very topic, and no later one of the same name, as the client of a session may publish to it."""
+    """The topic of a lease, and no later one of the same name, for the client of a session."""
 
     __slots__ = ("_catalogue", "_session", "topic")
 

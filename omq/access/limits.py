@@ -65,7 +65,7 @@ class Owner(Enum):
     CLIENT = "this client"
     """A configured client."""
     ADDRESS = "this address"
-    """Without configured clients, all connections from one address share its quotas."""
+    """An address, where no clients are configured: all connections from it share its quotas."""
 
 
 def spent(quota: Quota, owner: Owner, what: str) -> Refused:
@@ -138,9 +138,9 @@ class Rates(Struct, frozen=True):
     received: RateLimit | None = None
     """The limit of everything that the client sends to the server."""
     sent: RateLimit | None = None
-    """For everything that the client is sent; messages wait for it."""
+    """The limit of everything that the server sends to the client; messages wait for it."""
     answered: RateLimit | None = None
-    """For the answers among that, which wait for nothing but one another."""
+    """The limit of the answers among that, which wait for nothing but one another."""
 
     @classmethod
     def of(cls, octets_per_second: int | None) -> "Rates":

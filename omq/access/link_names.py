@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class LinkNames:
-    """Those of one client. Another client has others, whatever it calls its containers and links."""
+    """The names of one client. Another client may use the same names of containers and links."""
 
     __slots__ = ("_claims",)
 

@@ -43,7 +43,7 @@ ITEMS_A_STEP = 64
 """The number of items of a list after which the other connections have their turn."""
 
 _PERSISTENCES = {name.encode(): persistence for name, persistence in PERSISTENCES.items()}
-"""By the octets of their names in a request."""
+"""The persistences by the octets of their names in a request."""
 
 
 class Management:

@@ -108,7 +108,7 @@ class Session:
         self._shared = shared
         self._catalogue = shared.catalogue
         self.max_message_bytes = shared.max_message_bytes
-        """For terminals that know the size of a message before they read it, and hold it whole."""
+        """The octets of the longest message that is held whole."""
         self.max_uploaded_bytes = shared.max_uploaded_bytes
         self.fragment_octets = shared.fragment_octets
         self.durable_sync = shared.durable_sync

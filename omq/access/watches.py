@@ -78,7 +78,7 @@ class Watcher:
         self.due = math.inf
         """When its next round begins."""
         self.revision = 0
-        """That of its last round."""
+        """The revision of its last round."""
         self.allowed = self.watch
         """The topics that it might watch in its last round."""
         self.line = 0

@@ -33,7 +33,7 @@ class PerTopic:
 
 @dataclass(frozen=True, slots=True)
 class TimestampPerTopic:
-    """For each topic the first message at or after a time: milliseconds since the epoch."""
+    """The first message of each topic at or after a time: milliseconds since the epoch."""
 
     milliseconds: Mapping[str, int]
 
@@ -43,7 +43,7 @@ Bound = Edge | Timestamp | PerTopic | TimestampPerTopic
 
 @dataclass(frozen=True, slots=True)
 class NamedTopics:
-    """These topics; each must exist."""
+    """The topics with these names; each must exist."""
 
     names: tuple[str, ...]
 

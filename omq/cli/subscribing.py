@@ -37,7 +37,7 @@ answer, whichever is longer.
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """From the first message at or after a time, in microseconds since the epoch."""
+    """A start at the first message at or after a time, in microseconds since the epoch."""
 
     time: int
 

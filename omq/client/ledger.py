@@ -32,7 +32,7 @@ class PublishFailure:
     refusals: tuple[str, ...] = ()
     lost: bool = False
     private: bool = False
-    """It concerns a single message, and the task that published it waits for the report."""
+    """Whether it concerns a single message, and the task that published it waits for the report."""
     untold: int = field(init=False)
     """The number of messages whose failure was reported to no task that can act on it."""
     told_to: WeakSet[object] = field(default_factory=WeakSet)

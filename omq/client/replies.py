@@ -17,7 +17,7 @@ class Pending:
     sink: Receiver | None
     awaited: bool
     own: bool
-    """For a Confirm: the waiting task published the message directly before it."""
+    """Whether the task that waits for a Confirm published the message directly before it."""
     published: int
     """The number of the last message published before it."""
     answered: anyio.Event = field(default_factory=anyio.Event)

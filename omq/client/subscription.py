@@ -54,7 +54,7 @@ class Subscription:
         self.last: int | None = None
         """The id of the last received message, or the last id of a gap."""
         self.floor: int | None = None
-        """For FromCurrent: the last id before the subscription's start."""
+        """The last id before the start of a subscription FromCurrent; None for others."""
         self._capacity = capacity
         self._on_gap = on_gap
         self._connection: SubscribedConnection | None = None

@@ -95,8 +95,8 @@ class Catalogue:
         self._topics = TopicsByName(config, self.writers, resources, self._factory)
         self._drivers, self._records = self._topics.drivers, self._topics.records
         self.by_name: Mapping[bytes, Driver] = self._drivers
-        """For code that runs for each message: as `lookup`, but also those that are being replaced (see
-        `Driver.is_replaced`).
+        """The drivers for code that runs for each message: as `lookup`, but also those that are being
+        replaced (see `Driver.is_replaced`).
         """
         self.routes = self._topics.routes
         self._quota = TopicQuota(config.max_topics, lambda: len(self._drivers) + len(self._private))

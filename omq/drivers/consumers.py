@@ -16,10 +16,10 @@ class Consumers:
         """
         self._single = single_active
         self._in_line: dict[RoundRobinChannel, None] = {}
-        """With `single_active`: the consumers in the order of their arrival."""
+        """The consumers in the order of their arrival; empty without `single_active`."""
         self._active: RoundRobinChannel | None = None
         self._priorities: dict[RoundRobinChannel, int] = {}
-        """Those other than 0."""
+        """The priorities other than 0."""
         self._sharing: set[RoundRobinChannel] = set()
 
     @property

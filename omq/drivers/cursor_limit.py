@@ -22,7 +22,7 @@ class CursorLimit:
         """The id of the first message that the channel never delivers."""
         self._share = share
         self._unsettled: Unsettled | None = None
-        """With a window: the messages that were taken and are not settled."""
+        """The messages that were taken and are not settled; None without a window."""
 
     @property
     def unsettled(self) -> int:

@@ -76,7 +76,7 @@ class DirectNode:
         self._totals = totals
         self._forget = forget
         self._channels: deque[DirectChannel] = deque()
-        """In the order in which they get messages: the next one first."""
+        """The channels in the order in which they get messages: the next one first."""
         self._producers: dict[NodeProducer, None] = {}
         self._wanting: dict[NodeProducer, int] = {}
         """The producers that need more credit, and the number of messages that each was last told to send."""

@@ -56,7 +56,7 @@ class Resources(Struct, frozen=True):
     memory: Memory
     readers: trio.CapacityLimiter
     listers: trio.CapacityLimiter
-    """For lists of stored blocks: work in Python, which slows down all other threads."""
+    """The limit for lists of stored blocks: work in Python, which slows down all other threads."""
     ids: Reservations
     alarms: Alarms
     lanes: Lanes

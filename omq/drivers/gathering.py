@@ -12,11 +12,13 @@ from typing import Protocol
 import trio
 
 QUIET_SECONDS = 0.0003
-"""A commit waits for no more posts when none came for this time. A client needs less between two sends."""
+"""The number of seconds without a post after which a commit waits for no more of them. A client needs less
+between two sends.
+"""
 
 
 LONGEST_SECONDS = 0.01
-"""And never longer than this, although a disk may take much longer for a commit."""
+"""The greatest number of seconds that a commit waits, although a disk may take much longer."""
 
 
 class WaitingPosts(Protocol):

@@ -12,8 +12,8 @@ class Distribution(Struct, frozen=True):
     """A snapshot of a histogram."""
 
     counts: tuple[int, ...]
-    """For each of BOUNDS, the number of times within it and above the bound before it; then the number of
-    times above all bounds.
+    """The number of times within each of BOUNDS and above the bound before it; then the number of times
+    above all bounds.
     """
     seconds: float
     """The sum of all times."""

@@ -74,7 +74,7 @@ class Private(Struct, frozen=True):
     """
 
     with_last_consumer: bool = False
-    """As with `Durable`."""
+    """Whether the topic is deleted with its last consumer, as with `Durable`."""
     owner: Ownership | None = None
     """The owner of the topic; None for a topic without an owner."""
 
@@ -85,7 +85,7 @@ class Ephemeral(Struct, frozen=True):
     """
 
     with_last_consumer: bool = False
-    """As with `Durable`."""
+    """Whether the topic is deleted with its last consumer, as with `Durable`."""
     owner: Ownership | None = None
     """The owner of the topic; None for a topic that all connections may use."""
 

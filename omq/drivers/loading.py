@@ -36,7 +36,7 @@ class Loaded:
     lost: range = range(0)
     """Ids of messages that may have been lost before they were durable."""
     options: QueueOptions | None = None
-    """Those of a queue that was declared as one."""
+    """The options of a queue that was declared as one."""
 
 
 class TopicLoader:

@@ -22,7 +22,7 @@ GROUP_POSTS = 8192
 """The most posts of one commit: each takes some microseconds, however short it is."""
 
 POSTS_IN_TURN = 512
-"""After this many posts that are put into a commit, the other tasks of the server have a turn."""
+"""The number of posts that are put into a commit after which the other tasks of the server have a turn."""
 
 
 class CommitGroup:

@@ -31,7 +31,7 @@ millisecond.
 """
 
 FEW_LEVELS = 16
-"""With more priorities than these it is faster to look at each message."""
+"""The number of priorities above which it is faster to look at each message."""
 
 
 class _Priorities:

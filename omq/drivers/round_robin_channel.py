@@ -66,7 +66,7 @@ message.
 """
 
 MOST_UNDELIVERABLE = 1_000
-"""With this number of waiting undeliverable messages a channel gets nothing until others take some."""
+"""The number of waiting undeliverable messages with which a channel gets nothing until others take some."""
 
 
 class Dealer(Protocol):
@@ -121,8 +121,7 @@ class RoundRobinChannel:
         self.traffic = dealer.traffic
         self.settles = False
         self.undealt = 0
-        """For the driver: the number of messages that it has set aside because they are undeliverable here.
-        """
+        """The number of messages that the driver has set aside because they are undeliverable here."""
         self._dealer = dealer
         self._pieces = pieces
         self._credit = ChannelCredit()

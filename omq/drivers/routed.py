@@ -29,19 +29,19 @@ ROUTED_OCTETS = 6 << 20
 the store takes its time for each topic."""
 
 ROUTED_MESSAGES = 1 << 16
-"""Their limit in messages."""
+"""The limit of the messages of one commit."""
 
 ROUTED_SHARE = 3, 4
-"""They take at most this part of the memory for posts, so that other levels have the rest."""
+"""The greatest part of the memory for posts that they take, so that other levels have the rest."""
 
 LONG_COMMIT_SECONDS = 0.01
-"""After a longer commit, the next one waits for more messages."""
+"""The number of seconds of a commit after which the next one waits for more messages."""
 
 QUIET_SECONDS = 0.001
-"""It begins when none came for this time."""
+"""The number of seconds without a message after which it begins."""
 
 TOPICS_IN_TURN = 2048
-"""The tasks of the server have a turn after each step over N topics."""
+"""The number of topics of a step, after which the other tasks of the server have a turn."""
 
 log = logging.getLogger("omq.writer")
 
@@ -57,7 +57,7 @@ class RoutedPost:
         self.held = part.held
         """The octets that they take of the memory for posts."""
         self.confirmation = Confirmation()
-        """It is settled when the outcome of all messages is known. See `failures`."""
+        """The confirmation, which is settled when the outcome of all messages is known. See `failures`."""
         self._posts: list[tuple[bytes, int, Confirmation]] = []
 
     def failures(self) -> Iterator[tuple[bytes, int, Failure]]:

@@ -151,12 +151,12 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class Modified(msgspec.Struct, frozen=True):
-    """As Released, but the delivery left traces."""
+    """The message is delivered again, as after Released, but the delivery left traces."""
 
     delivery_failed: bool = False
-    """The message counts one delivery more from now on."""
+    """Whether the message counts one delivery more from now on."""
     undeliverable_here: bool = False
-    """This channel does not get the message again."""
+    """Whether this channel does not get the message again."""
 
 
 Outcome = Accepted | Rejected | Released | Modified
@@ -300,7 +300,7 @@ class Channel(Protocol):
     """The counters of its topic. `written` counts the messages; the terminal adds the octets that it sent."""
 
     rest: RemainderHolder
-    """After `close` it is HELD: nothing more can be taken."""
+    """The holder of the rest of a message; HELD after `close`, when nothing more can be taken."""
 
     settles: bool
     """Whether messages stay unsettled until `settle`: from the first grant of a window on, and if

@@ -19,7 +19,7 @@ log = logging.getLogger("omq.stalled")
 
 
 FRAMES = -1
-"""In the place of the id of a topic: frames that wait for a window, which no other connection has."""
+"""The id that stands for a topic for frames that wait for a window, which no other connection has."""
 
 
 class HeldReader:

@@ -36,7 +36,7 @@ class TopicsByName:
         self.routes: dict[bytes, Route] = {}
         """The routes of the topics that may be found by their names now."""
         self.records: dict[int, TopicRecord] = {}
-        """By topic id. Ephemeral topics have none."""
+        """The records by topic id. Ephemeral topics have none."""
 
     def add(self, loaded: Loaded, lifetime: Durable = DURABLE) -> Driver:
         """Open the driver of a topic that the store has."""

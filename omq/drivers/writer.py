@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from omq_storage._codec import StoreCommit, StorePart
 
 TOPICS_IN_TURN = 64
-"""The other tasks of the server have a turn after this many topics whose blocks are made, or become available
-to subscribers.
+"""The number of topics whose blocks are made, or become available to subscribers, after which the other tasks
+of the server have a turn.
 """
 
 TOPICS_SETTLED_IN_TURN = 512
-"""They have another one after this many topics, or routed posts, that are settled. That is quick, and each
-turn wakes publishers.
+"""The number of settled topics, or routed posts, after which they have another one. To settle is quick, and
+each turn wakes publishers.
 """
 
 log = logging.getLogger("omq.writer")

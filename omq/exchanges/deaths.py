@@ -53,7 +53,7 @@ class DeadMessage(NamedTuple):
     routing_key: bytes
     head: bytes
     records: Sequence[Record]
-    """Those of all its deaths, the latest first. The head may have no room for the oldest ones."""
+    """The records of all its deaths, the latest first. The head may have no room for the oldest ones."""
 
 
 class _Known(NamedTuple):

@@ -34,16 +34,16 @@ def refusal_of_internal(name: bytes) -> Refused:
 
 
 class ExchangeType(Enum):
-    """The type of an exchange. The values are the names in AMQP."""
+    """The type of an exchange: the bindings by which it routes messages. The values are the names in AMQP."""
 
     DIRECT = "direct"
-    """To bindings with the routing key of the message."""
+    """Bindings with the routing key of the message."""
     FANOUT = "fanout"
-    """To all bindings."""
+    """All bindings."""
     TOPIC = "topic"
-    """To bindings whose pattern the routing key matches."""
+    """Bindings whose pattern the routing key matches."""
     HEADERS = "headers"
-    """To bindings whose arguments the headers of the message match."""
+    """Bindings whose arguments the headers of the message match."""
 
 
 class Exchange(Struct, frozen=True):
@@ -83,7 +83,7 @@ class Binding(Struct, frozen=True):
     destination: Destination
     key: bytes
     arguments: Table
-    """In the order of the names, so that tables in another order are equal."""
+    """The arguments in the order of their names, so that tables in another order are equal."""
 
 
 PREDECLARED = tuple(

@@ -54,7 +54,7 @@ class ConnectionSums:
 
     open: Counter[str]
     ended: dict[str, EndedConnections]
-    """By protocol: those that have ended, with the octets and messages of the open ones."""
+    """The ended connections of each protocol, with the octets and messages of the open ones."""
     unconfirmed: int
     stalled: int
 

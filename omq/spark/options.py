@@ -106,7 +106,8 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86
 """Seconds in each unit of a duration."""
 
 _LONGEST_PRODUCER = 200
-"""In octets: an app-id has up to 255, and the writer appends a hyphen and the partition."""
+"""The octets of the longest name: an app-id has up to 255, and the writer appends a hyphen and the partition.
+"""
 
 
 def spelled(place: ServerPlace) -> dict[str, str]:

@@ -27,7 +27,7 @@ class StreamPosition:
     id: int
     """The topic's id, which differs after the topic was deleted and created again."""
     bounds: tuple[int, ...]
-    """At least one bound; not decreasing."""
+    """The bounds of the partitions: at least one; they do not decrease."""
     joined: bool = False
     """Whether the task of the last partition before, of another topic, also reads the first one here."""
 

@@ -30,7 +30,7 @@ _PROBE = (
     "    sys.exit(9)\n"
 )
 _MODULES = ("omq.arrow.batches", "omq.bulk.local")
-"""They import all that a worker needs, apart from PySpark, which Spark itself gives to its workers."""
+"""The modules that import all that a worker needs, except for PySpark: workers get that from Spark itself."""
 
 _SECONDS = 60
 

@@ -52,7 +52,7 @@ class LevelInspection:
     level: Level
     found: Salvage
     missing: dict[int, list[tuple[int, int]]]
-    """For each topic the ranges of message ids (first, last) that cannot be read."""
+    """The ranges of message ids (first, last) of each topic that cannot be read."""
     rolled_back: bool
     """Whether a power failure may have lost messages that a client has seen."""
     foreign: bool

@@ -132,7 +132,7 @@ class BlockRecord:
     heads: bool = False
     """Whether any of its messages has a head."""
     body: int = 0
-    """For one message in fragments: the number of its body, see ``omq_storage.fragments``; otherwise 0."""
+    """The number of the body of one message in fragments, see ``omq_storage.fragments``; otherwise 0."""
 
     @property
     def last(self) -> int:

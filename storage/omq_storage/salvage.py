@@ -66,13 +66,13 @@ class Salvage:
     blocks: dict[int, dict[int, tuple[BlockRecord, int]]] = field(default_factory=dict)
     """The intact blocks by first message id, each with the leaf page of its entry."""
     large: dict[int, dict[int, Fragmented]] = field(default_factory=dict)
-    """Those of ``blocks`` that are messages in fragments."""
+    """The messages in fragments among ``blocks``."""
     fragments: dict[int, "Body"] = field(default_factory=dict)
     """The fragments that were found of each body."""
     extents: dict[int, Extent] = field(default_factory=dict)
     positions: dict[int, Position] = field(default_factory=dict)
     sequences: dict[int, dict[bytes, tuple[int, int]]] = field(default_factory=dict)
-    """For each idempotent producer: the number of its last use, and its last sequence number."""
+    """The number of the last use and the last sequence number of each idempotent producer."""
     topics: dict[int, TopicRecord] = field(default_factory=dict)
     older_topics: dict[int, TopicRecord] = field(default_factory=dict)
     """Records of topics on free pages; some of these topics may have been deleted."""

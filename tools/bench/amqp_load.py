@@ -40,7 +40,7 @@ class Load:
     durable: bool = False
     confirm: bool = False
     consumers: int = 1
-    """With `fanout` each gets every message, else they share them."""
+    """The number of consumers: with `fanout` each gets every message, else they share them."""
     fanout: bool = False
     prefetch: int = 0
     """0 for consumers that do not acknowledge."""

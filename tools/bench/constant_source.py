@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from omq.spark.frozen_modules import freeze_loaded_modules
 
 BATCH_OCTETS = 512 << 10
-"""Of the values of one record batch: as much as one of a topic that was published in portions."""
+"""The octets of the values of one record batch: as many as in one of a topic published in portions."""
 
 
 class ConstantSource(DataSource):

@@ -67,7 +67,7 @@ class Neighbour:
     name: str
     what: str
     unit: str
-    """Of its work."""
+    """The unit of its work."""
     work: Callable[["Neighbourhood", int], Iterator[int]]
     """Works for ever in the process with this number, and yields the amount of its work since the last time.
     """

@@ -315,7 +315,7 @@ class OmqLines(OmqSystem):
 
 
 class OmqPlain(OmqSystem):
-    """With the plain Python codec, as where there was no C compiler when it was installed."""
+    """The server with the plain Python codec, as where there was no C compiler when it was installed."""
 
     name = "omq-plain"
 

@@ -87,7 +87,7 @@ class Figure:
     kind: str
     octets: int
     nanoseconds: float
-    """For each octet."""
+    """The mean time for one octet."""
     longest: float
     """The longest step in milliseconds."""
 

@@ -319,7 +319,7 @@ def amount(value: float, unit: str) -> str:
 class Process(NamedTuple):
     id: int
     started: int
-    """With it, a process that has the id of one that has ended is another one."""
+    """The time of its start, because a later process may get the id of one that has ended."""
 
 
 def _processes() -> Iterator[tuple[Process, int, float]]:

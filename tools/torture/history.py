@@ -90,7 +90,7 @@ class Failure:
 
     when: int
     due: Mapping[Safety, int]
-    """For each level, the time up to which every promise must be kept."""
+    """The time of each level up to which every promise must be kept."""
     ids_are_consecutive: bool
 
 

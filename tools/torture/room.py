@@ -39,7 +39,7 @@ MIB = 1 << 20
 
 
 HOUSEKEEPING_SECONDS = 6.0
-"""Within this time all periodic work of the server runs, except checkpoints of Async."""
+"""The number of seconds in which all periodic work of the server runs, except checkpoints of Async."""
 
 IDLE_SECONDS = 11.0
 """The number of seconds that Trio keeps an idle thread."""

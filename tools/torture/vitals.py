@@ -14,7 +14,7 @@ COUNTS = re.compile(r"SIGUSR1: (\d+) connections?, (\d+) tasks?\n")
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """At one moment."""
+    """The resources of a process at one moment."""
 
     when: float
     memory: int

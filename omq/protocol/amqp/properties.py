@@ -80,7 +80,7 @@ _FIELDS = tuple(
     )
     for place, field in enumerate(fields(Properties))
 )
-"""In the order on the wire: flag, attribute name, name in errors, wire type."""
+"""The flag, attribute name, name in errors and wire type of each property, in the order on the wire."""
 
 _FLAG_OF = {name: flag for flag, name, *_ in _FIELDS}
 

@@ -57,7 +57,7 @@ WIDE_CONTENT = 0xB0
 
 _TABLE_AT = 4
 _BEGINNING = b"\x00\x00\x20\x00"
-"""Of a head with nothing but headers: no exchange, no routing key, and the property flags."""
+"""The first octets of a head with nothing but headers: no exchange, no routing key, and the flags."""
 _NAME = b"\x08amqp-1.0x"
 _ONLY_HEADERS = _BEGINNING[2:]
 _U32 = Struct(">I")

@@ -74,7 +74,7 @@ class EnvelopeRun:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeBatch:
-    """As an `EnvelopeRun`, with the bodies as a batch that can be posted."""
+    """An `EnvelopeRun` with the bodies as a batch that can be posted."""
 
     batch: Batch
     heads: list[bytes]

@@ -31,7 +31,7 @@ class HttpRequest:
 
     method: str
     target: str
-    """As it was sent."""
+    """The target as it was sent."""
     path: str
     """The path in the target, not decoded."""
     authority: str

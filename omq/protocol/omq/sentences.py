@@ -44,7 +44,7 @@ class Sentence(Struct, frozen=True):
 
     constructor: str
     argument: bytes | None
-    """In printed form: compare it with `shortened`."""
+    """The argument in printed form: compare it with `shortened`."""
     what: str
 
     def answers(self, constructor: str, argument: bytes | None) -> bool:

@@ -26,7 +26,7 @@ _MONTH_NUMBERS = {
 }
 
 _MOST_SLASHES = 3
-"""As in `posix/America/Indiana/Knox`."""
+"""The greatest number of slashes in the name of a zone, such as `posix/America/Indiana/Knox`."""
 
 _LONG = 4096
 """A longer time has a long fraction."""

@@ -42,9 +42,9 @@ class AmqpChannel:
         self.cancelled: list[Consumer] = []
         """Consumers that may have unacknowledged messages."""
         self.fed: dict[bytes, LeasedFeed] = {}
-        """By their tags, the consumers whose messages go by a feed."""
+        """The feeds of consumers whose messages go by a feed, by the tags of the consumers."""
         self.getters: dict[tuple[bytes, bool], Getter] = {}
-        """By the names of queues, and whether messages are not acknowledged."""
+        """The getters by the names of their queues, and by whether messages are not acknowledged."""
         self.last_queue: bytes | None = None
         """The queue that was declared last."""
         self.reply_queue: bytes | None = None

@@ -37,7 +37,7 @@ CHECKED = stored_properties.REPLY_TO | stored_properties.EXPIRATION | stored_pro
 """The flags of the properties that concern the server."""
 
 LOOKED_AT = CHECKED | stored_properties.HEADERS
-"""Those flags, and the flag of the headers, by which exchanges may route."""
+"""The flags of CHECKED, and the flag of the headers, by which exchanges may route."""
 
 MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10

@@ -75,7 +75,7 @@ class Incoming(Producing):
         self._bodies: list[bytes] = []
         self._heads: list[bytes] = []
         self._deliveries: list[PostedDeliveries] = []
-        """Of `_bodies`."""
+        """The deliveries of `_bodies`."""
         self._runs: list[_Run] = []
         """The messages before `_bodies` in this read."""
         self._posted: deque[Posted] = deque()

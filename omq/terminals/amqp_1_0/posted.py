@@ -34,7 +34,7 @@ class Posted(msgspec.Struct, frozen=True):
     """Messages of one post, whose outcomes are not told yet."""
 
     deliveries: Sequence[PostedDeliveries]
-    """In the order of the messages."""
+    """The deliveries in the order of the messages."""
     count: int
     confirmation: Confirmation
 

@@ -14,7 +14,7 @@ from omq.terminals.connection.transport import Transport
 
 
 class WaitingFrames:
-    """Those of one connection. Always call `close` at the end."""
+    """The frames of one connection that wait for windows. Always call `close` at the end."""
 
     def __init__(self, stalled: Stalled, transport: Transport, scope: trio.CancelScope) -> None:
         """Count nothing yet. `scope` is the connection: it is cancelled if others need the memory."""

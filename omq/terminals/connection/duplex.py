@@ -50,9 +50,9 @@ class Duplex:
         self.scope = arrival.scope
         """Cancel it to cut the connection off."""
         self.excused = LivenessPause()
-        """Within it the client does not count as silent, because the server does not read the connection."""
+        """The times in which the server does not read the connection, so that its client is not silent."""
         self.nursery: trio.Nursery | None = None
-        """Of the tasks of the connection, while it is served."""
+        """The nursery of the tasks of the connection, while it is served."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused)
         self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
 

@@ -22,7 +22,7 @@ class LivenessCheck(Enum):
 
 
 class LivenessPause:
-    """Within this block the silence of the client does not count, because the server does not read it."""
+    """A block in which the silence of the client does not count, because the server does not read it."""
 
     __slots__ = ("_depth",)
 

@@ -24,7 +24,7 @@ import trio
 from omq.drivers.signal import Signal
 
 ROUND_OCTETS = 1 << 20
-"""After this number of octets no turn begins in a round. To copy them takes up to a millisecond."""
+"""The octets of a round after which no turn begins in it. To copy them takes up to a millisecond."""
 
 TURN_OCTETS = 64 << 10
 """The octets that a turn counts besides those that it sends: it takes some 0.1 ms to send a little."""

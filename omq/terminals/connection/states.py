@@ -4,11 +4,11 @@ from msgspec import Struct
 
 
 class Greeting(Struct, frozen=True):
-    """It is not known whose connection it is."""
+    """The state before the client of the connection is known."""
 
     by: float
-    """The time by which it must be known."""
+    """The time by which the client must be known."""
 
 
 class InputEnded(Struct, frozen=True):
-    """Nothing more is read. Answers that wait are sent if the connection still lasts."""
+    """The state in which nothing more is read. Waiting answers are sent if the connection still lasts."""
