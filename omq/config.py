@@ -91,6 +91,8 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_subscriptions: Count | None = None
     max_topics: Count | None = None
     max_leases: Count | None = None
+    max_exchanges: Count | None = None
+    max_bindings: Count | None = None
     max_bytes_per_second: Octets | None = None
     certificate: str | None = None
 

@@ -57,6 +57,8 @@ class ClientAccount:
         self.connections = Quota(quotas.connections)
         self.topics = Quota(quotas.topics)
         self.leases = Quota(quotas.leases)
+        self.exchanges = Quota(quotas.exchanges)
+        self.bindings = Quota(quotas.bindings)
         self.subscriptions = Quota(quotas.subscriptions)
         self.watchers = Quota(quotas.watchers)
         self.rates = Rates.of(max_bytes_per_second)
@@ -69,6 +71,8 @@ class ClientAccount:
         self.connections.most = quotas.connections
         self.topics.most = quotas.topics
         self.leases.most = quotas.leases
+        self.exchanges.most = quotas.exchanges
+        self.bindings.most = quotas.bindings
         self.subscriptions.most = quotas.subscriptions
         self.watchers.most = quotas.watchers
 

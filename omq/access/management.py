@@ -72,7 +72,7 @@ class Management:
                 return management.Done(int(await self._exchanges.delete(name)))
             case management.Bind(source, destination, key, arguments):
                 end = self._checked_end(source, destination)
-                await self._exchanges.bind(source, end, key, table(arguments))
+                await self._exchanges.bind(source, end, key, table(arguments), self._session.admit_binding)
                 return management.Done(1)
             case management.Unbind(source, destination, key, arguments):
                 end = self._checked_end(source, destination)
@@ -149,6 +149,7 @@ class Management:
             wanted.name,
             wanted.type,
             arguments,
+            self._session.admit_exchange,
             durable=wanted.durable,
             auto_delete=wanted.auto_delete,
             internal=wanted.internal,

@@ -17,6 +17,10 @@ class ClientQuotas(Struct, frozen=True):
     """Topics that the client made since the server started, without those that were deleted."""
     leases: int | None = None
     """Leases that are not used yet."""
+    exchanges: int | None = None
+    """Exchanges that the client declared since the server started, without those that were deleted."""
+    bindings: int | None = None
+    """Bindings that the client made since the server started, without those that ended."""
     subscriptions: int | None = None
     """Subscriptions and feeds."""
     watchers: int | None = None
@@ -33,6 +37,8 @@ class ClientQuotas(Struct, frozen=True):
             share(config.max_connections),
             share(config.max_topics),
             share(config.max_leases),
+            share(config.max_exchanges),
+            share(config.max_bindings),
             share(config.max_subscriptions),
             share(MOST_WATCHERS),
         )
@@ -43,6 +49,8 @@ class ClientQuotas(Struct, frozen=True):
             self.connections if client.max_connections is None else client.max_connections,
             self.topics if client.max_topics is None else client.max_topics,
             self.leases if client.max_leases is None else client.max_leases,
+            self.exchanges if client.max_exchanges is None else client.max_exchanges,
+            self.bindings if client.max_bindings is None else client.max_bindings,
             self.subscriptions if client.max_subscriptions is None else client.max_subscriptions,
             self.watchers,
         )

@@ -414,6 +414,20 @@ class Session:
         # as long as anything refers to it, and its topics count for as long as they exist.
         return lambda: client.topics.give()
 
+    def admit_exchange(self) -> Release:
+        """Count an exchange that will be made. Raises Refused."""
+        client = self._client
+        check_quota(client.exchanges, client.owner, "exchanges")
+        client.exchanges.take()
+        return lambda: client.exchanges.give()  # it refers to the client, see `admit`
+
+    def admit_binding(self) -> Release:
+        """Count a binding that will be made. Raises Refused."""
+        client = self._client
+        check_quota(client.bindings, client.owner, "bindings")
+        client.bindings.take()
+        return lambda: client.bindings.give()  # it refers to the client, see `admit`
+
     # -- messages out --------------------------------------------------------------------------------------
 
     async def open(

@@ -205,7 +205,13 @@ class Topology:
             self._check(Right.DECLARE, name)
             check_forwarding(self._check, alternate_exchange(name, arguments), None)
         await self._exchanges.declare(
-            name, type_name, arguments, durable=durable, auto_delete=auto_delete, internal=internal
+            name,
+            type_name,
+            arguments,
+            self._session.admit_exchange,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
         )
 
     def find_exchange(self, name: bytes) -> Exchange:
@@ -220,7 +226,7 @@ class Topology:
     async def bind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
         """Bind a queue or an exchange to an exchange. Raises Refused."""
         self._check_binding(source, destination)
-        await self._exchanges.bind(source, destination, key, arguments)
+        await self._exchanges.bind(source, destination, key, arguments, self._session.admit_binding)
 
     async def unbind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
         """Remove a binding if there is one. Raises Refused."""

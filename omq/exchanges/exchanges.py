@@ -18,6 +18,7 @@ from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
+from omq.drivers.topic_quota import Admit, Release
 from omq.exchanges.matching import index_of
 from omq.exchanges.records import (
     binding_record,
@@ -69,6 +70,10 @@ class ExchangeRegistry:
         self._router = Router(self._declared, self._topic)
         self._count = 0
         """The number of bindings."""
+        self._exchanges_released: dict[bytes, Release] = {}
+        """Calls for exchanges that have gone, by the names of those that clients declared since the start."""
+        self._bindings_released: dict[Binding, Release] = {}
+        """Calls for bindings that have gone, for those that clients made since the start."""
         self._changing = trio.Lock()
         self._erasing: set[bytes] = set()
         """Exchanges that are deleted, but not yet in the store."""
@@ -153,6 +158,7 @@ class ExchangeRegistry:
         name: bytes,
         type_name: bytes,
         arguments: Table = NO_ARGUMENTS,
+        admit: Admit | None = None,
         *,
         durable: bool = False,
         auto_delete: bool = False,
@@ -160,7 +166,7 @@ class ExchangeRegistry:
     ) -> Exchange:
         """Return the exchange with this name and these properties; make it if there is none.
 
-        Raises Refused.
+        `admit` counts one that is made against the quota of a client. Raises Refused.
         """
         _check_is_not_default(name)
         wanted = Exchange(
@@ -180,12 +186,20 @@ class ExchangeRegistry:
                 raise refusal_of_reserved("exchange", name)
             if len(self._declared.exchanges) - len(PREDECLARED) >= self._catalogue.most_exchanges:
                 most = self._catalogue.most_exchanges
-                raise Refused(Reason.QUOTA, f"the server has its {most} exchanges, the most it may have")
+                what = f"the server has its {most} exchanges, the most it is configured for"
+                raise Refused(Reason.QUOTA, what)
+            released = None if admit is None else admit()
             with trio.CancelScope(shield=True):  # so that the store and the memory stay the same
-                await self._erase(name)
-                if durable:
-                    await self._change_store(partial(_put, wanted))
+                try:
+                    await self._erase(name)
+                    if durable:
+                        await self._change_store(partial(_put, wanted))
+                except Refused:
+                    _call(released)
+                    raise
                 self._add(wanted)
+                if released is not None:
+                    self._exchanges_released[name] = released
             return wanted
 
     async def delete(self, name: bytes, *, if_unused: bool = False) -> bool:
@@ -207,9 +221,16 @@ class ExchangeRegistry:
             return True
 
     async def bind(
-        self, source: bytes, destination: Destination, key: bytes, arguments: Table = NO_ARGUMENTS
+        self,
+        source: bytes,
+        destination: Destination,
+        key: bytes,
+        arguments: Table = NO_ARGUMENTS,
+        admit: Admit | None = None,
     ) -> None:
-        """Bind a queue or an exchange to an exchange, unless it is bound so already. Raises Refused."""
+        """Bind a queue or an exchange to an exchange, unless it is bound so already. `admit` counts a binding
+        that is made against the quota of a client. Raises Refused.
+        """
         async with self._changing:
             wanted = self._checked(source, destination, key, arguments)
             if wanted in self._from[source]:
@@ -220,13 +241,21 @@ class ExchangeRegistry:
                 )
             if self._count >= self._catalogue.most_bindings:
                 most = self._catalogue.most_bindings
-                raise Refused(Reason.QUOTA, f"the server has its {most} bindings, the most it may have")
+                what = f"the server has its {most} bindings, the most it is configured for"
+                raise Refused(Reason.QUOTA, what)
             index_of(self._declared.exchanges[source].type).add(wanted)  # raises Refused for a bad one
+            released = None if admit is None else admit()
             with trio.CancelScope(shield=True):
-                record = self._record(wanted)
-                if record is not None:
-                    await self._store_binding(wanted, record)
+                try:
+                    record = self._record(wanted)
+                    if record is not None:
+                        await self._store_binding(wanted, record)
+                except Refused:
+                    _call(released)
+                    raise
                 self._bind(wanted)
+                if released is not None:
+                    self._bindings_released[wanted] = released
 
     async def unbind(
         self, source: bytes, destination: Destination, key: bytes, arguments: Table = NO_ARGUMENTS
@@ -349,6 +378,7 @@ class ExchangeRegistry:
         for each in list(self._from.pop(exchange.name)):
             self._leave(each)
         del self._declared.indexes[exchange.name]
+        _call(self._exchanges_released.pop(exchange.name, None))
         for each in list(self._to.get(Destination(DestinationKind.EXCHANGE, exchange.name), ())):
             self._unbind(each)
         self._router.forget()
@@ -373,10 +403,16 @@ class ExchangeRegistry:
     def _leave(self, unwanted: Binding) -> None:
         """Take a binding away from its destination."""
         self._count -= 1
+        _call(self._bindings_released.pop(unwanted, None))
         bound = self._to[unwanted.destination]
         del bound[unwanted]
         if not bound:
             del self._to[unwanted.destination]
+
+
+def _call(released: Release | None) -> None:
+    if released is not None:
+        released()
 
 
 def _put(exchange: Exchange, store: StoreCatalogue) -> None:

@@ -1,4 +1,6 @@
-"""One client cannot take everything that clients share: connections, topics, leases, subscriptions."""
+"""One client cannot take everything that clients share: connections, topics, leases, subscriptions, exchanges
+and bindings.
+"""
 
 import re
 import tracemalloc
@@ -10,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
-from omq.protocol.omq.types import Declared, Deleted, Leased, Subscribed, Unsubscribed
+from omq.protocol.omq.types import Declared, Deleted, Leased, Managed, Subscribed, Unsubscribed
 
 from .conversation import CONNECT, VERSION_ONE, Conversation, Host, eventually, serving
 from .dmp_conversation import feed, lease, response, show
@@ -65,11 +67,26 @@ KINDS = [
         Subscribed,
         id="subscriptions",
     ),
+    pytest.param("max_exchanges", b"exchanges", lambda number: exchange(number), Managed, id="exchanges"),
+    pytest.param("max_bindings", b"bindings", lambda number: binding(number), Managed, id="bindings"),
 ]
+
+
+def exchange(number: int, kind: bytes = b"fanout") -> bytes:
+    flags = b"(durable false) (auto_delete false) (internal false)"
+    return b"(Manage (Declare_exchange (name e%d) (type %s) %s (alternate ())))" % (number, kind, flags)
+
+
+def binding(number: int, source: bytes = b"amq.fanout", request: bytes = b"Bind") -> bytes:
+    ends = b"(source %s) (destination (Exchange amq.direct))" % source
+    return b"(Manage (%s %s (key k%d) (arguments ())))" % (request, ends, number)
 
 
 def subject(command: bytes) -> bytes:
     """Return the beginning of the Error that answers a command."""
+    managed = re.search(rb"\((?:name|source) ([^)]+)\)", command)
+    if managed is not None:
+        return b"Manage " + managed[1]
     return b" ".join(command.strip(b"()").split()[:2])
 
 
@@ -241,6 +258,41 @@ async def test_connections_that_want_the_last_leases_at_the_same_time(store: Pat
         for _ in range(3):
             await lease(one, b"(Put t0)")
         assert await one.refusal(b"(Put t0)") == spent(b"Put t0", b"this address", 3, b"unused leases")
+
+
+async def test_exchanges_and_bindings_count_until_they_end(store: Path) -> None:
+    async with serving(store, max_exchanges=4, max_bindings=8) as host:
+        one = await host.connect()
+        for number in (0, 0, 1):  # one that exists already does not count again
+            assert isinstance(await one.ask(exchange(number)), Managed)
+        full = spent(b"Manage e2", b"this address", 2, b"exchanges")
+        assert await one.refusal(exchange(2)) == full
+        for number in (0, 1, 2, 2, 3):
+            assert isinstance(await one.ask(binding(number, b"e0")), Managed)
+        no_binding = spent(b"Manage e1", b"this address", 4, b"bindings")
+        assert await one.refusal(binding(4, b"e1")) == no_binding
+        assert isinstance(await one.ask(binding(0, b"e0", b"Unbind")), Managed)
+        assert isinstance(await one.ask(binding(4, b"e1")), Managed)
+        assert await one.refusal(binding(5, b"e1")) == no_binding
+        assert isinstance(await one.ask(b"(Manage (Delete_exchange (name e0)))"), Managed)
+        for number in (5, 6, 7):  # the bindings of the exchange have ended with it
+            assert isinstance(await one.ask(binding(number, b"e1")), Managed)
+        assert await one.refusal(binding(8, b"e1")) == no_binding
+        # One that is refused for another reason does not count.
+        for _ in range(3):
+            assert (await one.refusal(exchange(2, b"delayed"))).endswith(b"unknown exchange type 'delayed'")
+        assert isinstance(await one.ask(exchange(2)), Managed)
+        assert await one.refusal(exchange(3)) == spent(b"Manage e3", b"this address", 2, b"exchanges")
+        one.close()
+        await eventually(lambda: host.connections == 0)
+        # The client has no connection any more, and what it made counts nevertheless.
+        again = await host.connect()
+        assert await again.refusal(exchange(3)) == spent(b"Manage e3", b"this address", 2, b"exchanges")
+        assert await again.refusal(binding(8, b"e1")) == no_binding
+        elsewhere = await connect_from(host, "127.0.0.2")
+        assert isinstance(await elsewhere.ask(exchange(3)), Managed)
+        assert isinstance(await elsewhere.ask(binding(8, b"e1")), Managed)
+        elsewhere.close()
 
 
 async def test_subscriptions_and_feeds_count_until_they_end(store: Path) -> None:
