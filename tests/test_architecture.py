@@ -170,6 +170,7 @@ LAYERS = {
     "omq.terminals.connection": {
         "omq.addresses",
         "omq.access",
+        "omq.exchanges",  # routes, for DMP and AMQP 0-9-1
         "omq.drivers",
         "omq.config",
         "omq.logs",
@@ -186,6 +187,7 @@ LAYERS = {
         "omq.logs",
         "omq.threads",
         "omq.model",
+        "omq.protocol",  # work in steps
         "omq.protocol.amqp",
         "omq_storage",
     },

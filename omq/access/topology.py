@@ -56,6 +56,7 @@ from omq.exchanges.types import (
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
+from omq.protocol.steps import Steps
 from omq.watching import Limits
 from omq_storage.batches import Batch
 
@@ -129,7 +130,21 @@ class Topology:
     def parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> Sequence[RoutedPart]:
         """Divide messages by the topics that get them: see `omq.exchanges.routes.Router.parts`.
 
-        Raises Refused, and omq.exchanges.routes.TopicIsReplaced.
+        Raises Refused, omq.exchanges.routes.TopicIsReplaced, and omq.exchanges.routes.RouteIsLong.
+        """
+        may_copy = self._check_parts(exchange, key, heads)
+        return self._exchanges.parts(exchange, key, heads, may_copy=may_copy)
+
+    def parts_in_steps(
+        self, exchange: bytes, key: bytes, heads: Sequence[bytes]
+    ) -> Steps[Sequence[RoutedPart]]:
+        """Do as `parts`, however long it takes."""
+        may_copy = self._check_parts(exchange, key, heads)
+        return self._exchanges.parts_in_steps(exchange, key, heads, may_copy=may_copy)
+
+    def _check_parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> bool:
+        """Check the rights for these messages. Return whether any may have the headers CC and BCC. Raises
+        Refused.
         """
         place = (DEFAULT, key) if exchange == DEFAULT else (exchange, b"")
         if place not in self._allowed:
@@ -141,7 +156,7 @@ class Topology:
         if may_copy and exchange == DEFAULT:
             for copy in {key for head in heads for key in copies_of(head).keys}:
                 self._check_publish(exchange, copy)
-        return self._exchanges.parts(exchange, key, heads, may_copy=may_copy)
+        return may_copy
 
     def _check_publish(self, exchange: bytes, key: bytes) -> None:
         if exchange != DEFAULT:

@@ -43,6 +43,7 @@ from omq.exchanges.types import (
 )
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Table, table_octets
+from omq.protocol.steps import Steps
 from omq.threads import in_thread
 from omq_storage.catalogue import StoreCatalogue
 from omq_storage.topology import BindingRecord
@@ -96,6 +97,12 @@ class ExchangeRegistry:
     ) -> Sequence[RoutedPart]:
         """See `Router.parts`."""
         return self._router.parts(exchange, key, run, may_copy=may_copy)
+
+    def parts_in_steps(
+        self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
+    ) -> Steps[Sequence[RoutedPart]]:
+        """See `Router.parts_in_steps`."""
+        return self._router.parts_in_steps(exchange, key, run, may_copy=may_copy)
 
     async def _deliver(
         self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[DeadLetter]

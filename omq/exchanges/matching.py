@@ -6,7 +6,7 @@ users rely where the specification is silent (AMQP 0-9-1 specification, section 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -49,8 +49,10 @@ class Index(ABC):
         """Remove a binding that the index has."""
 
     @abstractmethod
-    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterable[Destination]:
-        """Return the destinations of a message with these routing keys; some may come more than once."""
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination | None]:
+        """Yield the destinations of a message with these routing keys, some of them more than once, and None
+        for work that gives none: so the caller can pause after each item. Bindings may change meanwhile.
+        """
 
 
 def index_of(kind: ExchangeType) -> Index:
@@ -88,7 +90,7 @@ class DirectIndex(Index):
 
     def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
         for key in keys:
-            yield from self._by_key.get(key, ())
+            yield from tuple(self._by_key.get(key, ()))
 
 
 class FanoutIndex(Index):
@@ -103,8 +105,8 @@ class FanoutIndex(Index):
     def remove(self, binding: Binding) -> None:
         _take(self._bound, binding.destination)
 
-    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterable[Destination]:
-        return self._bound
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
+        return iter(tuple(self._bound))
 
 
 def _take(bound: Counter[Destination], destination: Destination) -> None:
@@ -158,17 +160,20 @@ class TopicIndex(Index):
             path.pop()
             del path[-1].nexts[words.pop()]
 
-    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination | None]:
         for key in keys:
-            for node in self._matching(_words(key)):
-                yield from node.bound
+            for node in (yield from self._matching(_words(key))):
+                yield from tuple(node.bound)
 
-    def _matching(self, words: Iterable[bytes]) -> Iterable[_Node]:
-        """Return the nodes at which the patterns end that match these words."""
+    def _matching(self, words: Iterable[bytes]) -> Generator[None, None, Iterable[_Node]]:
+        """Return the nodes at which the patterns end that match these words. Yield None for each node on the
+        way.
+        """
         here = _reached(self._root)
         for word in words:
             after: dict[_Node, None] = {}
             for node in here:
+                yield
                 if node.repeats:
                     after[node] = None
                 for step in (word, ONE):
@@ -262,14 +267,13 @@ class HeadersIndex(Index):
             if not bound:
                 del self._by_header[header]
 
-    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
-        for binding in self._without:
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination | None]:
+        for binding in tuple(self._without):
             yield binding.destination
         for name, value in headers.items():
             for wanted in (value, _PRESENT):
-                for binding, requirement in self._by_header.get((name, wanted), {}).items():
-                    if requirement.is_met(headers):
-                        yield binding.destination
+                for binding, requirement in tuple(self._by_header.get((name, wanted), {}).items()):
+                    yield binding.destination if requirement.is_met(headers) else None
 
 
 def _indexed(requirement: _Requirement) -> Sequence[tuple[bytes, Hashable]]:

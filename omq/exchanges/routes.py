@@ -1,7 +1,8 @@
 """Computes routes, and keeps them: which topics get a message, by exchange and routing key.
 
 A route stays valid until a binding, an exchange or a topic in it changes; then all routes are dropped. To
-compute one again takes some microseconds.
+compute one again takes some microseconds. Where many bindings match a message, or nearly match it, it takes
+long: then the route is computed in steps, between which other connections have their turn.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,18 @@ from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange,
 from omq.logs import quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import read_table
+from omq.protocol.steps import Steps, finished
 
 MOST_KEPT = 8 << 20
 """The approximate number of octets that the kept routes may take."""
 
 OCTETS_OF_ROUTE = 300
 """The approximate octets of memory for a route, besides its names and topics."""
+
+STEP = 512
+"""The number of bindings, or nodes of patterns, that are examined in one step: this takes a few tenths of a
+millisecond.
+"""
 
 MOST_HEADERS = 1024
 """The longest headers table in octets for which a route is kept."""
@@ -33,6 +40,10 @@ Route = tuple[Driver, ...]
 
 class TopicIsReplaced(Exception):
     """A topic of the route is being given other types: await `ExchangeRegistry.settled`, then route again."""
+
+
+class RouteIsLong(Exception):
+    """The route takes more than a step to compute: use `Router.parts_in_steps`."""
 
 
 class RoutedPart(NamedTuple):
@@ -69,27 +80,49 @@ class Router:
         """None where the route depends on the headers."""
         self._routes_by_headers: dict[tuple[bytes, bytes, bytes], Route] = {}
         self._kept = 0
+        self._changes = 0
+        """The number of changes so far of what is declared."""
 
     def forget(self) -> None:
         """Drop all routes, because something that is declared has changed."""
+        self._changes += 1
+        self._drop()
+
+    def _drop(self) -> None:
         self._routes.clear()
         self._routes_by_headers.clear()
         self._kept = 0
 
     def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
-        """Return the topics of a message, without regard to its headers CC and BCC.
+        """Return the topics of a message, without regard to its headers CC and BCC, however long that takes.
 
         Raises Refused for a missing exchange, and TopicIsReplaced.
         """
+        return finished(self._route(exchange, key, head))
+
+    def _route(self, exchange: bytes, key: bytes, head: bytes) -> Steps[Route]:
         if exchange == DEFAULT:
             # A look at the catalogue costs no more than one at the routes, and is never out of date.
             driver = self._topic(key)
             return () if driver is None else (driver,)
+        route = yield from self._without_headers(exchange, key)
+        if route is None:
+            route = yield from self._route_by_headers(exchange, key, head)
+        return route
+
+    def _without_headers(self, exchange: bytes, key: bytes) -> Steps[Route | None]:
+        """Return the topics of a message; None where they depend on its headers."""
         try:
-            route = self._routes[exchange, key]
+            return self._routes[exchange, key]
         except KeyError:
-            return self._compute(exchange, key, head)
-        return self._route_by_headers(exchange, key, head) if route is None else route
+            pass
+        changes = self._changes
+        found = yield from self._find(exchange, (key,), NO_HEADERS)
+        route = None if found.reads_headers else found.route
+        if changes == self._changes:
+            self._make_room(len(exchange) + len(key), found.route)
+            self._routes[exchange, key] = route
+        return route
 
     def parts(
         self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
@@ -98,35 +131,47 @@ class Router:
 
         `run` has the heads of the messages, and `may_copy` says whether any of them may have the headers CC
         and BCC. Raises Refused also for an internal exchange, and where these headers are not arrays of
-        strings.
+        strings; and RouteIsLong.
         """
         if exchange == DEFAULT and not may_copy:
             driver = self._topic(key)
             return (RoutedPart(() if driver is None else (driver,), None, run),)
+        steps = self.parts_in_steps(exchange, key, run, may_copy=may_copy)
+        try:
+            next(steps)
+        except StopIteration as stop:
+            parts: Sequence[RoutedPart] = stop.value
+            return parts
+        steps.close()
+        raise RouteIsLong
+
+    def parts_in_steps(
+        self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
+    ) -> Steps[Sequence[RoutedPart]]:
+        """Do as `parts`, however long it takes. A binding that changes meanwhile counts or not."""
         declared = self._exchanges.get(exchange)
         if declared is not None and declared.internal:
             raise refusal_of_internal(exchange)
-        if exchange == DEFAULT or self._routes.get((exchange, key)) is not None:
-            depends = False
-        else:
-            self.route(exchange, key)  # so that it is known whether it depends on the headers
-            depends = self._routes[exchange, key] is None
-        if not (depends or may_copy):
-            return (RoutedPart(self.route(exchange, key), None, run),)
-        return self._parts(exchange, key, run, depends)
+        depends = False
+        if exchange != DEFAULT:
+            route = yield from self._without_headers(exchange, key)
+            if route is not None and not may_copy:
+                return (RoutedPart(route, None, run),)
+            depends = route is None
+        return (yield from self._parts(exchange, key, run, depends))
 
     def _parts(
         self, exchange: bytes, key: bytes, run: Sequence[bytes], depends: bool
-    ) -> Sequence[RoutedPart]:
+    ) -> Steps[Sequence[RoutedPart]]:
         parts: dict[Route, tuple[list[int], list[bytes]]] = {}
         for index, head in enumerate(run):
             if depends:
                 check_headers(head)
             copies = copies_of(head)
             if copies.keys:
-                route = self._find(exchange, (key, *copies.keys), headers_of_head(head)).route
+                route = (yield from self._find(exchange, (key, *copies.keys), headers_of_head(head))).route
             else:
-                route = self.route(exchange, key, head)
+                route = yield from self._route(exchange, key, head)
             indexes, stored = parts.setdefault(route, ([], []))
             indexes.append(index)
             stored.append(copies.head)
@@ -135,21 +180,16 @@ class Router:
             for route, (indexes, stored) in parts.items()
         ]
 
-    def _compute(self, exchange: bytes, key: bytes, head: bytes) -> Route:
-        found = self._find(exchange, (key,), NO_HEADERS)
-        self._make_room(len(exchange) + len(key), found.route)
-        self._routes[exchange, key] = None if found.reads_headers else found.route
-        return self._route_by_headers(exchange, key, head) if found.reads_headers else found.route
-
-    def _route_by_headers(self, exchange: bytes, key: bytes, head: bytes) -> Route:
+    def _route_by_headers(self, exchange: bytes, key: bytes, head: bytes) -> Steps[Route]:
         table = headers_octets(head)
         try:
             return self._routes_by_headers[exchange, key, table]
         except KeyError:
             pass
         headers = headers_of(read_table(table, 0, len(table))[0]) if table else NO_HEADERS
-        route = self._find(exchange, (key,), headers).route
-        if len(table) <= MOST_HEADERS:
+        changes = self._changes
+        route = (yield from self._find(exchange, (key,), headers)).route
+        if len(table) <= MOST_HEADERS and changes == self._changes:
             self._make_room(len(exchange) + len(key) + len(table), route)
             self._routes_by_headers[exchange, key, table] = route
         return route
@@ -157,13 +197,14 @@ class Router:
     def _make_room(self, octets: int, route: Route) -> None:
         octets += OCTETS_OF_ROUTE + 8 * len(route)
         if self._kept + octets > MOST_KEPT:
-            self.forget()
+            self._drop()
         self._kept += octets
 
-    def _find(self, first: bytes, keys: Sequence[bytes], headers: Headers) -> "_Found":
+    def _find(self, first: bytes, keys: Sequence[bytes], headers: Headers) -> Steps["_Found"]:
         if first != DEFAULT and first not in self._exchanges:
             raise missing_exchange(first)
         reads_headers = False
+        work = 0
         drivers: dict[Driver, None] = {}
         ahead = [first]
         passed = {first}  # bindings between exchanges may form a cycle
@@ -172,20 +213,34 @@ class Router:
             if name == DEFAULT:
                 drivers.update(dict.fromkeys(filter(None, map(self._topic, keys))))
                 continue
-            exchange, index = self._exchanges[name], self._indexes[name]
+            work += 1
+            exchange = self._exchanges.get(name)
+            if exchange is None:
+                continue  # it was deleted after a pause
+            index = self._indexes[name]
             reads_headers |= index.reads_headers
-            matches = dict.fromkeys(index.destinations(keys, headers))
-            nexts = [each.name for each in matches if each.kind is DestinationKind.EXCHANGE]
-            drivers.update(dict.fromkeys(filter(None, map(self._topic_of, matches))))
+            matches: dict[Destination, None] = {}
+            for each in index.destinations(keys, headers):
+                work += 1
+                if not work % STEP:
+                    yield
+                if each is None or each in matches:
+                    continue
+                matches[each] = None
+                if each.kind is DestinationKind.QUEUE:
+                    driver = self._topic(each.name)
+                    if driver is not None:
+                        drivers[driver] = None
+                elif each.name not in passed:
+                    ahead.append(each.name)
+                    passed.add(each.name)
             alternate = exchange.alternate
-            if not matches and alternate is not None and (not alternate or alternate in self._exchanges):
-                nexts = [alternate]
-            ahead += (name for name in nexts if name not in passed)
-            passed.update(nexts)
+            if matches or alternate is None or alternate in passed:
+                continue
+            if not alternate or alternate in self._exchanges:
+                ahead.append(alternate)
+                passed.add(alternate)
         return _Found(tuple(drivers), reads_headers)
-
-    def _topic_of(self, destination: Destination) -> Driver | None:
-        return self._topic(destination.name) if destination.kind is DestinationKind.QUEUE else None
 
 
 class _Found(Struct, frozen=True):

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 import trio
-from server.conversation import InProcess, answers_pile_up, serving
+from server.conversation import InProcess, answers_pile_up, eventually, serving
 
 from omq.terminals.amqp_0_9.outbox import MOST_ANSWERS
-from omq.terminals.amqp_0_9.publishing import MESSAGES_A_SLICE
+from omq.terminals.amqp_0_9.publishing import MESSAGES_A_SLICE, TARGETS_IN_TURN
 from omq.terminals.connection.statistics import Kind
 
 from .broker import Broker
 from .raw_client import Client
 from .wire import (
+    bind,
     bind_by,
     commit,
     consume,
@@ -149,3 +150,40 @@ async def test_a_client_that_reads_no_returns_takes_no_memory(tmp_path: Path) ->
             assert publisher.kind is Kind.AMQP_0_9
             assert publisher.waiting_answers <= MOST_ANSWERS + MESSAGES_A_SLICE
             nursery.cancel_scope.cancel()
+
+
+def messages_in(host: InProcess) -> list[int]:
+    """Return the number of messages that came into each topic."""
+    return [driver.statistics().messages_in for driver in host.server.catalogue]
+
+
+class Posted(trio.abc.Instrument):
+    """The greatest number of messages that come into the topics of a server in one step of a task."""
+
+    def __init__(self, host: InProcess) -> None:
+        self._host = host
+        self._before = self._count()
+        self.most = 0
+
+    def _count(self) -> int:
+        return sum(messages_in(self._host))
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        count = self._count()
+        self.most = max(self.most, count - self._before)
+        self._before = count
+
+
+async def test_a_message_for_many_queues_is_posted_in_turn_with_others(tmp_path: Path) -> None:
+    queues = 3 * TARGETS_IN_TURN
+    async with serving(tmp_path) as host:
+        stream = await connected(host)
+        for number in range(queues):
+            await stream.send_all(declare_queue(1, f"q{number}") + bind(1, f"q{number}", "amq.fanout", ""))
+        await eventually(lambda: len(messages_in(host)) == queues)
+        posted = Posted(host)
+        trio.lowlevel.add_instrument(posted)
+        await stream.send_all(publish(1, "amq.fanout", "", b"x"))
+        await eventually(lambda: all(messages_in(host)))
+        trio.lowlevel.remove_instrument(posted)
+        assert 0 < posted.most <= TARGETS_IN_TURN

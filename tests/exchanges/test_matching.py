@@ -33,7 +33,8 @@ def bound(name: str, key: str = "", arguments: Table | None = None) -> Binding:
 def queues(index: Index, *keys: str, headers: Table | None = None) -> set[str]:
     """Return the queues that get a message."""
     values = NO_HEADERS if headers is None else headers_of(headers)
-    return {each.name.decode() for each in index.destinations([key.encode() for key in keys], values)}
+    found = index.destinations([key.encode() for key in keys], values)
+    return {each.name.decode() for each in found if each is not None}
 
 
 # -- direct and fanout --------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ class ChannelPost(msgspec.Struct):
 
     count: int
     parts: list[_Part] = msgspec.field(default_factory=list)
+    _settled: int = 0
+    """The number of the first parts that are known to be settled."""
 
     def add(self, group: Group, begin: int, count: int, indexes: Sequence[int] | None) -> None:
         """Note that N `count` of these messages are in this group: those at `indexes`, or all of them."""
@@ -99,10 +101,13 @@ class ChannelPost(msgspec.Struct):
 
     @property
     def is_settled(self) -> bool:
-        for part in self.parts:  # noqa: SIM110 - a generator takes three times as long for one part
-            if not part.group.is_settled:
-                return False
-        return True
+        # Each part is asked once after it is settled: a message may have thousands, and every one that is
+        # settled is a reason to look.
+        parts, settled = self.parts, self._settled
+        while settled < len(parts) and parts[settled].group.is_settled:
+            settled += 1
+        self._settled = settled
+        return settled == len(parts)
 
     def failures(self) -> dict[int, Failure]:
         """Return the failures of settled messages, by their indexes. A message succeeds if all its topics

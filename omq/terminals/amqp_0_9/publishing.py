@@ -18,7 +18,7 @@ from omq.access.topology import REPLIES, Topology
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
-from omq.exchanges.routes import RoutedPart, TopicIsReplaced
+from omq.exchanges.routes import RoutedPart
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties as stored_properties
 from omq.protocol.amqp_0_9.delivery import returned
@@ -30,6 +30,7 @@ from omq.terminals.amqp_0_9.posts import ChannelPost, Group, Groups
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.liveness import LivenessPause
+from omq.terminals.connection.routing import routed
 from omq.threads import in_thread
 from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, joined
 
@@ -43,6 +44,11 @@ MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10
 """The numbers of messages that may need work one by one, and of octets of their heads, after which the other
 connections have their turn.
+"""
+
+TARGETS_IN_TURN = 32
+"""The number of topics of a message, or of the messages of a read, after which the other connections have
+their turn: a fanout exchange may lead to thousands.
 """
 
 
@@ -119,6 +125,8 @@ class Publishing:
             for place, target in enumerate(part.route):
                 if place:
                     batch = await _again(batch)
+                    if not place % (8 * TARGETS_IN_TURN):  # to note a topic costs little
+                        await trio.lowlevel.checkpoint()
                 group = self._groups.get(target)
                 if group is None:
                     group = self._groups[target] = Group()
@@ -129,13 +137,10 @@ class Publishing:
     async def parts(self, publisher: Publisher, run: PublishRun) -> Sequence[RoutedPart]:
         """Check messages, and divide them by the topics that get them. Raises ChannelProblem."""
         heads = self._checked(publisher, run) if run.properties & CHECKED else run.heads
-        while True:
-            try:
-                return self._topology.parts(run.exchange, run.routing_key, heads)
-            except TopicIsReplaced:
-                await self._topology.settled()
-            except Refused as refused:
-                raise problem_of(refused.failure, BasicPublish) from refused
+        try:
+            return await routed(self._topology, run.exchange, run.routing_key, heads)
+        except Refused as refused:
+            raise problem_of(refused.failure, BasicPublish) from refused
 
     def drop(self) -> None:
         """Drop the messages that were published since the last `flush`."""
@@ -150,7 +155,10 @@ class Publishing:
             return
         groups, self._groups = self._groups, {}
         publishers, self._publishers = self._publishers, {}
-        for target, group in groups.items():
+        for number, (target, group) in enumerate(groups.items()):
+            if number and not number % TARGETS_IN_TURN:
+                self._at_once.send()
+                await trio.lowlevel.cancel_shielded_checkpoint()  # a transaction is posted whole
             try:
                 batch = joined(group.batches)
                 offered: Offered = CONFIRMED

@@ -3,7 +3,7 @@
 The exchange in a head is only kept: consumers get it as it was sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import trio
 
@@ -12,15 +12,18 @@ from omq.access.topology import Target as Driver
 from omq.access.topology import Topology
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.uploads import Upload
-from omq.exchanges.routes import RoutedPart, TopicIsReplaced
 from omq.exchanges.types import DEFAULT
 from omq.protocol.amqp.head import PLAIN_HEAD, names
 from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch
+from omq.terminals.connection.routing import routed
 from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch, Bodies, joined
 
 HEADS_A_TURN = 512
 """The number of messages whose keys are read before other connections have their turn."""
+
+TARGETS_IN_TURN = 32
+"""The number of topics that get messages of one read after which other connections have their turn."""
 
 SHOWN_DEFAULT = b"$default$"
 """OpenAMQ's name of the default exchange."""
@@ -57,9 +60,9 @@ class ExchangeTarget:
         heads = batch.heads or [PLAIN_HEAD] * len(batch)
         groups: dict[Driver, _Group] = {}
         unrouted: list[tuple[bytes, bytes]] = []
-        routed = begin = 0
+        count = begin = 0
         for end, key in await _keys(heads):
-            parts = await self._parts(key, heads[begin:end])
+            parts = await routed(self._topology, self._exchange, key, heads[begin:end])
             for part in parts:
                 indexes = range(begin, end) if part.indexes is None else [begin + at for at in part.indexes]
                 chosen = _chosen(batch.batch, indexes)
@@ -68,7 +71,7 @@ class ExchangeTarget:
                     group.batches.append(chosen)
                     group.heads += part.heads
                 if part.route:
-                    routed += chosen.count
+                    count += chosen.count
                 elif batch.options:
                     bodies = chosen.bodies()
                     unrouted += [
@@ -78,17 +81,18 @@ class ExchangeTarget:
                     ]
             begin = end
         if groups:
-            sink.posted(routed, all_of([await self._offer(*each) for each in groups.items()]))
+            sink.posted(count, all_of(await self._offer_all(groups)))
         for head, body in unrouted:
             await self._leased.returned(head, body)
 
-    async def _parts(self, key: bytes, heads: Sequence[bytes]) -> Sequence[RoutedPart]:
-        """Return the parts of these messages for the topics that they go to. Raise Refused."""
-        while True:
-            try:
-                return self._topology.parts(self._exchange, key, heads)
-            except TopicIsReplaced:
-                await self._topology.settled()
+    async def _offer_all(self, groups: Mapping[Driver, _Group]) -> list[Confirmation]:
+        """Post the messages of these groups. Raise Refused."""
+        offered: list[Confirmation] = []
+        for number, (driver, group) in enumerate(groups.items(), 1):
+            if not number % TARGETS_IN_TURN:
+                await trio.lowlevel.checkpoint()
+            offered.append(await self._offer(driver, group))
+        return offered
 
     async def _offer(self, driver: Driver, group: _Group) -> Confirmation:
         """Post the messages of a group, waiting for room if there is none. Raise Refused."""
