@@ -240,6 +240,7 @@ AMQP_FIELDS = _protocol(
     "amqp_0_9_delivery",
     "amqp_1_0_translation",
     "dmp_envelopes",
+    "step_sizes",
     "dmp_recordings",
     "portions",
     "producers",
@@ -270,6 +271,7 @@ AMQP_1_0 = (
             )
         )
     ),
+    *_protocol("step_sizes"),
     *server(
         "amqp_1_0", "amqp_1_0_nodes", "amqp_1_0_refusals", "amqp_1_0_connections", "amqp_1_0_windows",
         "amqp_1_0_idempotent", "amqp_1_0_annotations", "amqp_1_0_long_messages", "amqp_1_0_bad_input",
@@ -278,14 +280,14 @@ AMQP_1_0 = (
 """Tests of the octets and the dialogue of AMQP 1.0."""
 
 DMP = (
-    *_protocol("dmp_envelopes", "dmp_dialogue", "dmp_recordings", "protocol_twins"),
+    *_protocol("dmp_envelopes", "dmp_dialogue", "step_sizes", "dmp_recordings", "protocol_twins"),
     *server("dmp_sinks", "dmp_feeds", "dmp_heads"),
 )
 """Tests of DMP."""
 
 SEXPS = (
     *_protocol("commands", "topics", "management", "statistics_frames", "frames", "times", "sexp"),
-    *_protocol("line_reader", "line_limits", "client_session", "protocol_twins"),
+    *_protocol("line_reader", "line_limits", "step_sizes", "client_session", "protocol_twins"),
     *server("topics", "bad_input", "management", "watching", "bulk_reading"),
 )
 """Tests of sexps: commands, and the contents of frames."""
@@ -345,7 +347,7 @@ PROTOCOL = Area(
         "http/origins.py": (*server("http", "websocket"), "tests/console/test_origins.py"),
         "http/requests.py": (*_protocol("requests"), *server("http", "websocket")),
         "http/websocket.py": (*_protocol("upgrades"), *server("websocket")),
-        "omq/atoms.py": _nearest(_protocol("sexp", "protocol_twins"), SEXPS),
+        "omq/atoms.py": _nearest(_protocol("sexp", "step_sizes", "protocol_twins"), SEXPS),
         "omq/block_lists.py": (*_protocol("commands"), *server("bulk_reading")),
         "omq/blocks.py": (*_protocol("commands"), *server("bulk_reading")),
         "omq/client.py": (
@@ -357,14 +359,14 @@ PROTOCOL = Area(
         "omq/derived.py": _nearest(_protocol("management", "statistics_frames"), SEXPS),
         "omq/frames.py": _nearest(_protocol("frames", "protocol_twins"), SEXPS),
         "omq/lines.py": (
-            *_protocol("line_reader", "line_limits", "protocol_twins"),
+            *_protocol("line_reader", "line_limits", "step_sizes", "protocol_twins"),
             *server("bad_input", "bad_behaviour", "replies"),
         ),
         "omq/management.py": _nearest("management", SEXPS),
         "omq/sentences.py": (
             *_protocol("client_session", "commands", "line_reader"), "tests/drivers/test_reasons.py",
         ),
-        "omq/sexp.py": _nearest(_protocol("sexp", "protocol_twins"), SEXPS),
+        "omq/sexp.py": _nearest(_protocol("sexp", "step_sizes", "protocol_twins"), SEXPS),
         "omq/statistics.py": _nearest("statistics_frames", SEXPS),
         "omq/times.py": _nearest("times", SEXPS),
         "omq/topics.py": _nearest(_protocol("topics"), (*server("topics"), *SEXPS)),
