@@ -102,5 +102,5 @@ def right_aligned(head: str, row: str) -> set[str]:
     return {
         heading[0]
         for heading in re.finditer(r"\S+(?: \S+)*", head)
-        if row[heading.end() - 1] != " " and row[heading.end() :][:1] in ("", " ")
+        if row[heading.end() - 1 :][:1] not in ("", " ") and row[heading.end() :][:1] in ("", " ")
     }

@@ -12,6 +12,11 @@ import pytest
 from cli_helpers import OMQ, Shell, right_aligned
 from server_command import running_server
 
+from omq.cli.watching import TopicRates
+from omq.client import Numbers, Round
+from omq.model import Delivery, Transient
+from omq.watching import TopicWatch
+
 
 def records(shell: Shell, *command: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in shell.ok(*command, "--format", "json").splitlines()]
@@ -155,6 +160,56 @@ def test_top_shows_shares_of_the_memory_that_are_more_than_half_full(tmp_path: P
         line = f"\nmemory: {used / 1024:.1f} KiB of 4.0 MiB; waiting {100 * used // (3 << 18)} %\n"
         assert line.encode() in shell.ok("top", "--once", "--interval", "0.1")
         assert server.stop()[0] == 0
+
+
+def test_top_sorts_topics_and_limits_their_number(tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        shell = Shell(server.address, tmp_path)
+        for topic, lines in (
+            ("a", b"1\n"),
+            ("b", b"1\n2\n3\n"),
+            ("c", b"octets of a line that is much longer than the others\n2\n"),
+        ):
+            shell.ok("declare", topic, "--delivery", "round-robin")
+            shell.ok("pub", topic, "-", "--confirm", input=lines)
+        for order, expected in (("name", "abc"), ("ready", "bca"), ("octets", "cba"), ("in", "abc")):
+            for limit in (2, 3):
+                options = ("--sort", order, "--limit", str(limit))
+                shown = shell.ok("top", "--once", "--interval", "0.1", *options).decode()
+                table = shown.partition("\n\n")[2].splitlines()
+                assert [row.split()[0] for row in table[1:]] == [*expected[:limit]]
+                assert right_aligned(*table[:2]) >= {"READY", "UNCONFIRMED", "MESSAGES", "OCTETS"}
+                assert "\ntopics: 3, 0 messages/s in, 0 messages/s out\n" in shown
+        assert server.stop()[0] == 0
+
+
+def test_rates_are_those_of_the_time_in_which_a_topic_changed() -> None:
+    def round(seconds: int, *changed: TopicWatch, gone: tuple[int, ...] = ()) -> Round:
+        for topic in changed:
+            topics[topic.id] = Numbers(1_000_000 * seconds, topic)
+        for id in gone:
+            del topics[id]
+        return Round(1_000_000 * seconds, None, dict(topics), tuple(one.id for one in changed), gone, ())
+
+    def watched(id: int, messages_in: int, messages_out: int) -> TopicWatch:
+        counts = (messages_in, 0, messages_out, 0, 0, 0)
+        return TopicWatch(
+            id, b"t", Delivery.BROADCAST, Transient(), 0, 0, 1, 0, 1, 0, 0, 0, *counts, None, None
+        )
+
+    topics: dict[int, Numbers] = {}
+    rates = TopicRates()
+    for taken, first, second in (
+        (round(10, watched(1, 100, 50)), (0, 0), (0, 0)),
+        (round(12, watched(1, 300, 150)), (100, 50), (0, 0)),
+        (round(14, watched(2, 9, 9)), (0, 0), (0, 0)),
+        (round(15, watched(1, 310, 150), watched(2, 13, 11)), (10, 0), (4, 2)),
+        (round(15, watched(1, 320, 150)), (0, 0), (0, 0)),
+        (round(16, watched(2, 15, 15)), (0, 0), (2, 4)),
+        (round(17, watched(1, 321, 150), gone=(2,)), (1, 0), (0, 0)),
+    ):
+        rates.take(taken)
+        assert (rates.of(1), rates.of(2)) == (first, second)
 
 
 @pytest.mark.parametrize("interval", ["0.05", "3601", "nan", "often"])
