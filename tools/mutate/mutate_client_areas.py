@@ -52,6 +52,11 @@ BULK = Area(
     ),
     {
         "local.py": (*_replay("replay", "replay_of_large_messages"), *_client("bulk")),
+        "network.py": (
+            *_client("bulk", "bulk_ahead", "bulk_silence"),
+            *_replay("replay", "interrupted_replay"),
+            "tests/spark/test_spark_security.py",
+        ),
         "places.py": _replay("replay", "replay_command_line"),
         "sinks.py": _replay("replay", "interrupted_replay"),
     },
