@@ -83,13 +83,14 @@ def test_a_subscriber_is_found_and_disconnected(shell: Shell) -> None:
         ]
         assert isinstance(connection["age_ms"], int)
         assert connection["stalled_ms"] is None
-        assert shell.ok("connections").decode().splitlines()[0].split()[:4] == [
-            "ID",
-            "CLIENT",
-            "PEER",
-            "PROTOCOL",
-        ]
-        assert "omq sub" in shell.ok("connections", "--topic", "watched-news").decode()
+        head, *rows = shell.ok("connections").decode().splitlines()
+        assert head.split()[:4] == ["ID", "CLIENT", "PEER", "PROTOCOL"]
+        (row,) = [row for row in rows if " omq sub " in row]
+        numbers = {"ID", "AGE", "IN", "OUT", "SUBSCRIPTIONS", "BEHIND", "HELD", "STALLED"}
+        assert right_aligned(head, row) >= numbers
+        head, row = shell.ok("connections", "--topic", "watched-news").decode().splitlines()
+        assert " omq sub " in row
+        assert right_aligned(head, row) >= {"CONNECTION", "POSITION", "BEHIND", "CREDIT", "UNCONFIRMED"}
         shell.ok("disconnect", str(subscriber["connection"]))
         assert reader.wait(60) == 1
     finally:
