@@ -6,6 +6,7 @@ processor time of a command. The request is JSON, and comes with the three stand
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -44,7 +45,7 @@ class ForkedOmq:
     def run(
         self, arguments: Sequence[str | bytes], input: bytes, environment: Mapping[str, str], seconds: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command to its end, as subprocess.run does."""
+        """Run a command to its end, as subprocess.run does. Raises subprocess.TimeoutExpired."""
         words = [os.fsdecode(argument) for argument in arguments]
         request = json.dumps(
             {"arguments": words, "environment": dict(environment), "directory": str(Path.cwd())}
@@ -69,10 +70,19 @@ class ForkedOmq:
             threads = [Thread(target=write), *(Thread(target=read, args=(number,)) for number in (1, 2))]
             for thread in threads:
                 thread.start()
+            process = int(self._requests.recv(MOST_OCTETS))
             self._requests.settimeout(seconds)
-            status = int(self._requests.recv(MOST_OCTETS))
-            for thread in threads:
-                thread.join()
+            try:
+                status = int(self._requests.recv(MOST_OCTETS))
+            except TimeoutError:
+                os.kill(process, signal.SIGKILL)
+                self._requests.settimeout(None)
+                self._requests.recv(MOST_OCTETS)
+                raise subprocess.TimeoutExpired(words, seconds) from None
+            finally:
+                # They would block the end of this block: a file that a thread reads cannot be closed.
+                for thread in threads:
+                    thread.join()
         return subprocess.CompletedProcess(words, status, output[1], output[2])
 
 
@@ -113,6 +123,7 @@ def serve(requests: socket.socket) -> None:
             requests.close()
             become(json.loads(request), streams)
             return
+        requests.send(b"%d" % process)
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(process, 0)
