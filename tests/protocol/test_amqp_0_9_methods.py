@@ -14,7 +14,7 @@ from omq.protocol.amqp.fields import VALUES_A_STEP, Array, Table, Void
 from omq.protocol.amqp.openamq import widened_table
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.layouts import Method, TableReader
+from omq.protocol.amqp_0_9.layouts import NO_FIELDS, Method, TableReader
 from omq.protocol.amqp_0_9.methods import (
     BasicDeliver,
     BasicQos,
@@ -159,3 +159,34 @@ def test_values_out_of_range_cannot_be_encoded(method: Method) -> None:
 def test_every_method_is_true() -> None:
     assert all(bool(method) for method in (methods.ConnectionCloseOk(), methods.TxSelect()))
     assert len(all_methods()) == 70
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        (methods.AccessRequestOk(), (1,)),
+        (methods.ExchangeDeclare(b"e"), (b"e", b"direct", False, False, False, False, False, NO_FIELDS)),
+        (methods.ExchangeDelete(b"e"), (b"e", False, False)),
+        (methods.ExchangeBind(b"d", b"s"), (b"d", b"s", b"", False, NO_FIELDS)),
+        (methods.ExchangeUnbind(b"d", b"s"), (b"d", b"s", b"", False, NO_FIELDS)),
+        (methods.QueueDeclare(b"q"), (b"q", False, False, False, False, False, NO_FIELDS)),
+        (methods.QueueBind(b"q", b"e"), (b"q", b"e", b"", False, NO_FIELDS)),
+        (methods.QueuePurge(b"q"), (b"q", False)),
+        (methods.QueueDelete(b"q"), (b"q", False, False, False)),
+        (methods.QueueUnbind(b"q", b"e"), (b"q", b"e", b"", NO_FIELDS)),
+        (methods.BasicQos(0, 1), (0, 1, False)),
+        (methods.BasicConsume(b"q"), (b"q", b"", False, False, False, False, NO_FIELDS)),
+        (methods.BasicCancel(b"c"), (b"c", False)),
+        (methods.BasicPublish(b"e", b"k"), (b"e", b"k", False, False)),
+        (methods.BasicGet(b"q"), (b"q", False)),
+        (methods.BasicAck(1), (1, False)),
+        (methods.BasicReject(1), (1, True)),
+        (methods.BasicRecoverAsync(), (False,)),
+        (methods.BasicRecover(), (False,)),
+        (methods.BasicNack(1), (1, False, True)),
+        (methods.ConfirmSelect(), (False,)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_defaults_of_arguments(method: Method, arguments: tuple[object, ...]) -> None:
+    assert method == type(method)(*arguments)

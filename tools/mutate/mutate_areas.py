@@ -242,6 +242,7 @@ AMQP_FIELDS = _protocol(
     "dmp_envelopes",
     "step_sizes",
     "dmp_recordings",
+    "amqp_0_9_runs",
     "portions",
     "producers",
 )
@@ -266,7 +267,7 @@ AMQP_1_0 = (
         *(
             f"amqp_1_0_{name}"
             for name in (
-                "connection", "links", "transfers", "sessions", "limits", "types", "runs", "stored",
+                "connection", "links", "transfers", "sessions", "limits", "forms", "types", "runs", "stored",
                 "translation", "expansion", "long_messages", "unsettled",
             )
         )

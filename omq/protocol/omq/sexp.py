@@ -128,9 +128,7 @@ def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
             _refuse(text, at)
     elif text.startswith(b"#|", at):
         return (yield from _comment_end(text, at + 2))
-    elif octet in b"()" or text.startswith(b"#;", at):
-        end = at + (1 if octet in b"()" else 2)
-    else:
+    else:  # neither a parenthesis nor `#;`: the expression takes these
         end = yield from _bare_end(text, at)
     yield at, end
     return end
