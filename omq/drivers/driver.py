@@ -124,6 +124,8 @@ class Driver(StoredReads):
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
+        self.gone = DELETED
+        """The failure of messages that come when the topic is `deleted`, or has another driver."""
         self.is_replaced = False
         """Whether the topic is being given other types: nothing may be posted or opened here."""
         self.lifetime = opening.lifetime
@@ -251,7 +253,7 @@ class Driver(StoredReads):
         if batch.count > 1 and batch.octets >= self.most():
             return PendingTransientOffer(self, batch, heads, origins).again()
         if self.deleted:
-            raise Refused.of(DELETED)
+            raise Refused.of(self.gone)
         if not self.has_ids(batch.count) or not self.publisher_queue.try_enter(octets):
             return self._without_room(batch, heads, origins)
         self.hand_over(batch, heads, origins, octets)

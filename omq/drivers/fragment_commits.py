@@ -12,7 +12,7 @@ from typing import Protocol
 import trio
 
 from omq.drivers.posts import StoredDriver
-from omq.drivers.reasons import DELETED, Failure, Refused
+from omq.drivers.reasons import Failure, Refused
 from omq.threads import in_thread
 from omq_storage.environment import Environment
 from omq_storage.errors import Limit, StoreFull
@@ -87,7 +87,7 @@ class FragmentCommits:
         """Store these parts in one transaction; if that fails, one by one."""
         writer = self._writer
         for waiting in group:
-            waiting.failure = DELETED if waiting.driver.deleted else writer.refusal
+            waiting.failure = waiting.driver.gone if waiting.driver.deleted else writer.refusal
         parts = [waiting.part for waiting in group if waiting.failure is None]
         try:
             if parts:

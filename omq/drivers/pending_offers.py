@@ -9,7 +9,7 @@ from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.posts import Post
 from omq.drivers.publisher_queue import PublisherQueue, WaitingPublisher
-from omq.drivers.reasons import DELETED, Failure, Refused
+from omq.drivers.reasons import Failure, Refused
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
 from omq.drivers.wait_graph import Room
@@ -49,6 +49,8 @@ class InMemory(Numbered, Protocol):
     """The interface of the driver of a transient topic for a pending offer."""
 
     publisher_queue: PublisherQueue
+    gone: Failure
+    """The failure of messages that come when the topic is deleted, or has another driver."""
 
     @property
     def ids(self) -> Reservations: ...
@@ -134,7 +136,7 @@ class PendingTransientOffer(PendingOffer):
         """Post the next piece, if that is possible now. Raises Refused."""
         topic = self._topic
         if topic.deleted:
-            raise Refused.of(DELETED)
+            raise Refused.of(topic.gone)
         begin, piece = self._pieces[0]
         end = begin + piece.count
         heads = self._heads[begin:end]

@@ -19,6 +19,8 @@ class StoredDriver(Numbered, Protocol):
     """The interface of a driver for the writer."""
 
     deleted: bool
+    gone: Failure
+    """The failure of messages that come when the topic is deleted, or has another driver."""
     failures: int
     """The number of commits that failed to store posts of this topic."""
 

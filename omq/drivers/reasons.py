@@ -42,6 +42,7 @@ class Failure(Struct, frozen=True):
 
 
 DELETED = Failure(Reason.DELETED, "the topic was deleted")
+RETYPED = Failure(Reason.DIFFERS, "the topic was declared with other types meanwhile")
 NO_TOPIC = Failure(Reason.NOT_FOUND, "there is no such topic")
 NO_QUEUE = Failure(Reason.DIFFERS, "it is a broadcast topic, and no queue")
 NO_CLIENT = Failure(Reason.FORBIDDEN, "no client has this name and secret")

@@ -16,7 +16,7 @@ from omq.drivers.making import first_bound
 from omq.drivers.problems import for_clients
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, RETYPED, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topics_by_name import TopicsByName
@@ -127,6 +127,7 @@ class TopicChanges:
             exclusive = old.is_exclusive(channel)
             channel.close()
             subscriber.replaced(driver.open(subscriber, FromCurrent(), exclusive=exclusive))
+        old.gone = RETYPED
         self._factory.stop(old)
         self.replaced()
         return driver

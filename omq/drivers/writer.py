@@ -26,7 +26,7 @@ from omq.drivers.histogram import Histogram
 from omq.drivers.post_queue import POSTS_IN_TURN, PostQueue
 from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients, logged
-from omq.drivers.reasons import DELETED, Failure
+from omq.drivers.reasons import Failure
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.routed import RoutedPost, RoutedQueue, assign_ids, commit_of
 from omq.drivers.signal import Signal
@@ -312,7 +312,7 @@ class Writer:
             else:
                 failures = await self._reserve(counts, defective)
             # From here on no topic of the group can lose its blocks: a deletion waits for this lock.
-            failures |= {driver: DELETED for driver in posts_of if driver.deleted}
+            failures |= {driver: driver.gone for driver in posts_of if driver.deleted}
             for number, (driver, posts) in enumerate(posts_of.items(), 1):
                 await _take_turns(number)
                 if driver in failures or driver in defective:

@@ -24,13 +24,17 @@ from .wire import (
     ack,
     bind,
     bind_by,
+    body,
     cancel,
     consume,
     declare_exchange,
     declare_queue,
     get,
+    header,
+    open_channel,
     properties,
     publish,
+    publishing,
     qos,
     reject,
     select_confirms,
@@ -239,3 +243,20 @@ def test_a_durable_queue_and_its_binding_survive(tmp_path: Path, how: signal.Sig
             client.call(declare_queue(1, "lost", passive=1)).told() == "channel.close 404 NOT_FOUND (50,10)"
         )
         broker.close()
+
+
+async def test_a_message_on_its_way_to_a_topic_that_gets_other_types_is_refused(
+    server: RunningServer, broker: Broker
+) -> None:
+    """It is not confirmed and lost, as it may be where the topic itself has gone."""
+    parts = [b"x" * 100_000] * 10
+    async with connect(f"omq://127.0.0.1:{server.port}") as omq, omq.subscribe("undeclared"):
+        amqp = broker.channel()
+        amqp.call(select_confirms(1))
+        amqp.send(publishing(1, "", "undeclared"), header(1, sum(map(len, parts))))
+        amqp.send(*[body(1, part) for part in parts[:5]])
+        amqp.call(open_channel(2))  # so the server has read what is before it
+        await omq.declare("undeclared", Delivery.ROUND_ROBIN, PERSISTENT)
+        amqp.send(*[body(1, part) for part in parts[5:]])
+        assert amqp.wait().told() == "channel.close 406 PRECONDITION_FAILED (60,40)"
+        assert amqp.call(declare_queue(2, "undeclared", passive=1)).told().endswith("messages=0 consumers=1")
