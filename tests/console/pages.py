@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -59,15 +61,18 @@ class Page:
         )
         return found
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until a condition holds."""
-        WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(lambda _: condition(), what)
+    def until(self, condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+        """Wait until a condition holds. `what`: the error if it does not, or what returns it then."""
+        try:
+            WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+        except TimeoutException:
+            pytest.fail(what if isinstance(what, str) else what())
 
     def sees(self, selector: str, text: str) -> None:
         """Wait until an element has this text in it."""
         self.until(
             lambda: any(text in each for each in self.texts(selector)),
-            f"no {selector} has {text!r}, but: {self.texts(selector)}",
+            lambda: f"no {selector} has {text!r}, but: {self.texts(selector)}",
         )
 
     def click(self, selector: str, text: str = "") -> None:

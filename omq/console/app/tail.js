@@ -28,8 +28,10 @@ export function tailView(context, name, look) {
   /** @type {any[]} */
   let pending = [];
   let seen = 0;
-  let skipped = 0;
+  let undrawn = 0;
   let missed = 0;
+  /** The number of messages for which the subscriptions before had no room. */
+  let skipped = 0;
   /** The number of messages that the subscription had skipped when the counts were cleared. */
   let cleared = 0;
   /** Of the bodies in `rows`, the newest first. @type {number[]} */
@@ -78,7 +80,7 @@ export function tailView(context, name, look) {
     rows.replaceChildren();
     pending = [];
     sizes = [];
-    seen = skipped = missed = 0;
+    seen = undrawn = missed = skipped = 0;
     cleared = subscription?.skipped ?? 0;
     tell();
   }
@@ -90,9 +92,10 @@ export function tailView(context, name, look) {
   }
 
   function tell() {
-    const parts = [`${count(seen)} received`];
-    const total = skipped + (subscription?.skipped ?? 0) - cleared;
-    if (total) parts.push(`${count(total)} not drawn`);
+    // Messages for which the subscription had no room were received, too.
+    const roomless = skipped + (subscription?.skipped ?? 0) - cleared;
+    const parts = [`${count(seen + roomless)} received`];
+    if (undrawn + roomless) parts.push(`${count(undrawn + roomless)} not drawn`);
     if (missed) parts.push(`${count(missed)} missed`);
     if (isPaused) parts.push("paused");
     setText(counts, parts.join(" · "));
@@ -101,14 +104,14 @@ export function tailView(context, name, look) {
   /** @param {import("../client/lib/messages.js").Message} message */
   function take(message) {
     seen++;
-    if (isPaused) skipped++;
+    if (isPaused) undrawn++;
     else if (!filter || contains(message.body, filter)) {
       // Keep only the shown part: `slice` copies, so that the rest can be released.
       const { id, body } = message;
       pending.push({ id, body: body.slice(0, SHOWN), size: body.length, received: Date.now() * 1000 });
       if (pending.length > DRAWN) {
         pending.shift();
-        skipped++;
+        undrawn++;
       }
     }
     if (!timer) timer = window.setTimeout(() => requestAnimationFrame(drawPending), FRAME_MS);
@@ -118,7 +121,7 @@ export function tailView(context, name, look) {
     timer = 0;
     if (isClosed) return;
     if (isPaused) {
-      skipped += pending.length;
+      undrawn += pending.length;
       pending = [];
       return void tell();
     }
