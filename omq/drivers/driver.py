@@ -23,7 +23,7 @@ from omq.drivers.problems import logged
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
-from omq.drivers.reasons import DELETED, Failure, Reason, Refused
+from omq.drivers.reasons import DELETED, RETYPED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, EndReason, Subscriber
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
@@ -234,6 +234,8 @@ class Driver(StoredReads):
         for extras, what in ((heads, "heads"), (origins, "origins")):
             if extras and len(extras) != batch.count:
                 raise ValueError(f"there are {len(extras)} {what} for {batch.count} messages")
+        if self.is_replaced:
+            raise Refused.of(RETYPED)
         self._used = True
         if self.writer is None and not heads and not origins:
             pushes = Pushes()
@@ -272,9 +274,11 @@ class Driver(StoredReads):
 
     async def post_uploaded(self, message: Uploaded, head: bytes, origin: Origin | None) -> Confirmation:
         """Post a message whose body is stored; wait for room in the queue of posts. Only for a persistent
-        topic. The confirmation is settled as that of `offer`.
+        topic. The confirmation is settled as that of `offer`. Raises Refused.
         """
         assert self.writer is not None, "a transient topic has no store"
+        if self.is_replaced:
+            raise Refused.of(RETYPED)
         self._used = True
         heads = (head,) if head else ()
         origins = () if origin is None else (origin,)

@@ -68,6 +68,8 @@ class QueueDriver(LimitedDriver):
         channels = self._channels
         if len(channels) != 1 or self.writer is not None or self.options.max_priority is not None:
             return False
+        if self.is_replaced:
+            return False  # `offer` refuses it
         if self._is_undealt() or self.publisher_queue.is_wanted or self.spills_next or self.deleted:
             return False
         if self._sizes is not None or batch.octets > FREE_OCTETS or not self.has_ids(1):

@@ -18,6 +18,7 @@ from omq.model import Delivery, Transient
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import Head, decode, encode
 from omq.protocol.amqp.properties import Properties
+from omq_storage.batches import Bodies
 
 
 @pytest.fixture
@@ -385,6 +386,28 @@ async def test_messages_for_a_topic_that_gets_new_types_wait(
         for place in ((b"", b"q"), (b"amq.headers", b"")):
             (part,) = exchanges.parts(*place, [head()])
             assert part.route == (drivers.catalogue.lookup(b"q"),)
+
+
+async def test_messages_that_were_routed_before_their_topic_got_new_types_are_refused(
+    exchanges: ExchangeRegistry, drivers: Drivers
+) -> None:
+    routed_to = await drivers.catalogue.lookup_or_declare(b"q")
+    async with trio.open_nursery() as nursery, drivers.catalogue.ids.held_back():
+        nursery.start_soon(drivers.catalogue.declare, b"q", Delivery.ROUND_ROBIN, Transient())
+        await wait_all_tasks_blocked()
+        with pytest.raises(Refused) as caught:
+            routed_to.offer(Bodies([b"x"]))
+        assert caught.value.reason is Reason.DIFFERS
+    current = drivers.catalogue.lookup(b"q")
+    assert current is not None
+    assert (current.delivery, current.next_id) == (Delivery.ROUND_ROBIN, 1)
+    late = await routed_to.post(Bodies([b"x"]))
+    settled = trio.Event()
+    late.listen(settled.set)
+    with trio.fail_after(60):
+        await settled.wait()
+    assert late.failure is not None
+    assert late.failure.reason is Reason.DIFFERS
 
 
 async def test_routes_by_long_headers_are_computed_each_time(
