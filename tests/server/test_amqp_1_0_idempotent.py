@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from omq.drivers.queue_options import Overflow, QueueOptions
-from omq.protocol.amqp_1_0 import encoding, performatives, types
+from omq.protocol.amqp_1_0 import encoding, frames, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Binary, Map, Number, NumberType, Symbol, Value
@@ -112,6 +112,20 @@ async def test_values_of_other_types_are_rejected_and_the_link_goes_on(store: Pa
         await client.publish(numbered("p", ulong(1), b"last"))
         assert (await client.message()).octets == data(b"good")
         assert (await client.message()).octets == numbered("p", ulong(1), b"last")
+
+
+async def test_the_messages_beside_a_rejected_one_have_one_outcome(store: Path) -> None:
+    sent = [numbered("", ulong(1), b"bad"), *(numbered("p", ulong(1 + number), b"x") for number in range(3))]
+    transfers = [
+        frames.write(0, performatives.write(Transfer(1, number, b"%d" % number, 0)), message)
+        for number, message in enumerate(sent)
+    ]
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("q")
+        await client.send(b"".join(transfers))
+        assert rejected((await client.outcome()).state) == "amqp:invalid-field"
+        accepted = await client.outcome()
+        assert (accepted.first, accepted.last, accepted.state) == (1, 3, ACCEPTED)
 
 
 async def test_one_annotation_alone_and_a_group_have_no_effect(store: Path) -> None:

@@ -11,7 +11,7 @@ from omq.protocol.amqp_1_0.performatives import Detach, Rejected, Transfer
 from omq_storage import codec
 
 from .amqp_1_0_peer import ACCEPTED, condition, data, opened
-from .conversation import serving
+from .conversation import eventually, serving
 from .test_amqp_1_0_idempotent import numbered, ulong
 from .test_amqp_1_0_relay import rejected, to
 
@@ -137,3 +137,17 @@ async def test_a_long_message_is_copied_once(store: Path, is_relayed: bool) -> N
         finally:
             tracemalloc.stop()
         assert peak < 24 * MIB
+
+
+async def test_a_link_that_ends_within_a_message_holds_no_memory(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("q")
+        unfinished = host.server.memory.unfinished
+        parts = [data(BODY)[begin : begin + 60_000] for begin in range(0, 240_000, 60_000)]
+        for number, part in enumerate(parts):
+            begun = Transfer(1, more=True) if number else Transfer(1, 0, b"0", 0, False, True)
+            await client.say(begun, payload=part)
+        await eventually(lambda: unfinished.used >= 240_000)
+        await client.say(Detach(1, closed=True))
+        await client.until(Detach)
+        await eventually(lambda: unfinished.used == 0)
