@@ -69,12 +69,16 @@ AMQP_1_0 = Area(
         "direct.py": server("amqp_1_0_nodes", "amqp_1_0_at_once", "amqp_1_0_statistics"),
         "forms.py": server("amqp_1_0", "amqp_1_0_windows", "amqp_1_0_aborted", "amqp_1_0_annotations"),
         "idempotent.py": server("amqp_1_0_idempotent"),
-        "incoming.py": server("amqp_1_0", "amqp_1_0_answers", "amqp_1_0_long_messages"),
-        "links.py": server("amqp_1_0", "amqp_1_0_refusals", "amqp_1_0_stolen"),
+        "incoming.py": server(
+            "amqp_1_0", "amqp_1_0_answers", "amqp_1_0_long_messages", "amqp_1_0_idempotent"
+        ),
+        "links.py": server("amqp_1_0", "amqp_1_0_refusals", "amqp_1_0_stolen", "amqp_1_0_long_messages"),
         "offsets.py": server("amqp_1_0", "amqp_1_0_refusals"),
         "outgoing.py": server("amqp_1_0", "amqp_1_0_answers", "amqp_1_0_turns", "amqp_1_0_expiry"),
-        "posted.py": server("amqp_1_0", "amqp_1_0_publishing_workers", "amqp_1_0_refusals"),
-        "producing.py": server("amqp_1_0_long_messages", "amqp_1_0", "amqp_1_0_nodes"),
+        "posted.py": server(
+            "amqp_1_0", "amqp_1_0_publishing_workers", "amqp_1_0_refusals", "amqp_1_0_idempotent"
+        ),
+        "producing.py": server("amqp_1_0_long_messages", "amqp_1_0", "amqp_1_0_nodes", "amqp_1_0_idempotent"),
         "refusals.py": server("amqp_1_0_refusals", "amqp_1_0_rights", "amqp_1_0_answers"),
         "relay.py": server("amqp_1_0_relay"),
         "terminal.py": server("amqp_1_0_connections", "amqp_1_0_external", "amqp_1_0_bad_input", "amqp_1_0"),
