@@ -1,6 +1,7 @@
 """Envelopes parsed and written: single, in runs, in pieces, malformed, and mutated at random."""
 
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
@@ -145,7 +146,7 @@ def test_a_body_that_fits_into_no_envelope_is_not_begun() -> None:
     longest = 2**32 - 1 - len(NAMED_OCTETS) - 4
     begun = dmp_writer.opening(longest, NAMED_OCTETS)
     assert begun == b"\xff\xff\xff\xff" + NAMED_OCTETS + longest.to_bytes(4, "big")
-    with pytest.raises(ValueError, match=f"^a body of {longest + 1} octets does not fit into an envelope$"):
+    with pytest.raises(ValueError, match=rf"^a body of {longest + 1} octets does not fit into an envelope$"):
         dmp_writer.opening(longest + 1, NAMED_OCTETS)
 
 
@@ -457,3 +458,12 @@ def test_heads_are_translated_in_steps() -> None:
     assert wide[0] == head_of_times(5_000, 8)
     assert wide[-1] == NAMED_OCTETS
     assert list(map(openamq.narrowed_head, wide)) == narrow
+
+
+@pytest.mark.parametrize("head", [PLAIN_HEAD, b"\x01e\x00\x00\x00"])
+@pytest.mark.parametrize("opening", [dmp_writer.opening, dmp_writer.opening_for_sink])
+def test_the_size_of_an_envelope_has_32_bits(opening: Callable[[int, bytes], bytes], head: bytes) -> None:
+    longest = 2**32 - 1 - len(head) - 4
+    assert opening(longest, head) == b"\xff\xff\xff\xff" + head + longest.to_bytes(4, "big")
+    with pytest.raises(ValueError, match=rf"^a body of {longest + 1} octets does not fit into an envelope$"):
+        opening(longest + 1, head)
