@@ -190,3 +190,24 @@ def test_every_method_is_true() -> None:
 )
 def test_the_defaults_of_arguments(method: Method, arguments: tuple[object, ...]) -> None:
     assert method == type(method)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("octets", "problem"),
+    [
+        ("000a0015 000000", "response has 3 of its 4 octets of length"),
+        ("000a0015", "response has 0 of its 4 octets of length"),
+        ("000a0015 00000005 6162", "response has 2 of its 5 octets"),
+        ("000a001f 0001 000000", "frame-max has 3 of its 4 octets"),
+        ("000a001f 00", "channel-max has 1 of its 2 octets"),
+        ("003c0050 00000000000000", "delivery-tag has 7 of its 8 octets"),
+        ("003c0050 0000000000000000", "the flags are missing"),
+        ("003c0050 0000000000000000 00 0000", "2 octets follow the last argument"),
+        ("003c0046 00", "a reserved field has 1 of its 2 octets"),
+        ("000a", "a method of 2 octets has no class"),
+        ("000a0063", "method 99 of class 10 is not known"),
+    ],
+)
+def test_problems_of_arguments_state_numbers(octets: str, problem: str) -> None:
+    with pytest.raises(ConnectionProblem, match=rf"^{problem}$"):
+        decode(bytes.fromhex(octets))
