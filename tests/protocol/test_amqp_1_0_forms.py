@@ -107,6 +107,7 @@ def test_a_wrong_count_of_fields_ends_a_run(count: int) -> None:
     for wide in (False, True):
         assert taken(transfer(*values, wide=wide)) == (1, len(transfer(*values, wide=wide)))
         assert taken(transfer(*values, count=count, wide=wide)) == (0, 0)
+        assert taken(transfer(b"\x43", TAG, count=3, wide=wide)) == (0, 0)
 
 
 @pytest.mark.parametrize(
