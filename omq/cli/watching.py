@@ -227,7 +227,7 @@ def _octets(octets: float) -> str:
         return counted(round(octets), "octet")
     for unit in ("KiB", "MiB", "GiB"):
         octets /= 1024
-        if octets < 1024:
+        if octets < 1023.95:  # it would be shown as 1024.0
             return f"{octets:.1f} {unit}"
     octets /= 1024
     return f"{octets:.1f} TiB"

@@ -130,7 +130,7 @@ def test_top_shows_only_commits_that_there_were(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("octets", "shown"),
-    [(4 << 20, "4.0 MiB"), (1 << 30, "1.0 GiB"), (3 << 39, "1.5 TiB")],
+    [(4 << 20, "4.0 MiB"), ((1 << 30) - 1, "1.0 GiB"), (1 << 30, "1.0 GiB"), (3 << 39, "1.5 TiB")],
 )
 def test_top_shows_the_memory_in_units(tmp_path: Path, octets: int, shown: str) -> None:
     config = tmp_path / "omq.toml"
