@@ -381,6 +381,24 @@ def test_a_transaction_has_a_limit(broker: Broker) -> None:
     assert client.wait().told() == "channel.close 506 RESOURCE_ERROR (0,0)"
 
 
+def test_the_end_of_a_transaction_frees_its_memory(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(declare_queue(1, "freed", exclusive=1))
+    some = [
+        publish(2, "", "freed", bytes(60_000)) for _ in range(70)
+    ]  # a third of what a transaction may hold
+    client.open(2)
+    client.call(select_tx(2))
+    for end, name in 2 * [(commit, "commit-ok"), (rollback, "rollback-ok")]:
+        client.send(*some)
+        assert client.call(end(2)).name == name
+    for _ in range(4):
+        client.send(*some)
+        assert client.call(close_channel(2)).name == "channel.close-ok"
+        client.open(2)
+        client.call(select_tx(2))
+
+
 # -- many, and ends -----------------------------------------------------------------------------------------
 
 
