@@ -21,3 +21,12 @@ def in_one_step(head: bytes) -> int:
 @pytest.mark.parametrize(("octets", "count"), [(0, MANY), (1024, MANY), (1025, 5), (10_000, 1)])
 def test_short_heads_are_translated_once(octets: int, count: int) -> None:
     assert in_one_step(b"x" * octets) == count
+
+
+@pytest.mark.parametrize(("octets", "count"), [(0, 192), (63, 192), (64, 187), (64 * 6112, 1)])
+def test_a_step_frames_heads_of_a_limited_size(octets: int, count: int) -> None:
+    portion = Portion()
+    for _ in range(count):
+        assert not portion.is_spent
+        portion.spend_framed(bytes(octets))
+    assert portion.is_spent
