@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from measuring import unmeasured
 from server_command import RunningServer, running_server
 
 from omq.cli.allocator import FIRST_LOOKS, LITTLE_OCTETS, MOST_LOOKS, MUCH_OCTETS, Returns
@@ -124,7 +125,7 @@ def test_the_memory_of_a_crowd_is_given_back_within_seconds(
 ) -> None:
     """Also the memory of Python's objects, of which a few stay in every place."""
     options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--log-level", "error")
-    with running_server(*options) as server:
+    with unmeasured(), running_server(*options) as server:
         with closing(connected(server.port, 1)) as client:
             ask(client, [b"(Declare t%d Broadcast Transient)\n" % number for number in range(topics)])
         before = mib_of(server)
