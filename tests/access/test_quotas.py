@@ -11,11 +11,29 @@ SHARES = ClientQuotas.of(
         store="s", max_connections=10, max_topics=20, max_leases=30, max_subscriptions=40, client_share=0.5
     )
 )
-OWN = {"max_connections": 1, "max_topics": 2, "max_leases": 3, "max_subscriptions": 4}
+OWN = {
+    "max_connections": 1,
+    "max_topics": 2,
+    "max_leases": 3,
+    "max_subscriptions": 4,
+    "max_exchanges": 5,
+    "max_bindings": 6,
+}
 
 
 def test_a_client_has_its_share_and_at_least_one() -> None:
-    assert ClientQuotas(connections=5, topics=10, leases=15, subscriptions=20, watchers=50) == SHARES
+    assert (
+        ClientQuotas(
+            connections=5,
+            topics=10,
+            leases=15,
+            exchanges=5_000,
+            bindings=50_000,
+            subscriptions=20,
+            watchers=50,
+        )
+        == SHARES
+    )
     least = Config(store="s", max_connections=10, max_topics=199, max_leases=200, client_share=0.01)
     bounds = ClientQuotas.of(least)
     assert (bounds.connections, bounds.topics, bounds.leases, bounds.watchers) == (1, 1, 2, 1)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_helpers import OMQ, Shell, right_aligned
@@ -154,7 +155,8 @@ def test_top_shows_shares_of_the_memory_that_are_more_than_half_full(tmp_path: P
             shell.ok("declare", topic, "--delivery", "round-robin", "--persistence", "transient")
             shell.ok("pub", topic, "-", "--confirm", input=b"x" * 200_000)
         (record,) = records(shell, "top", "--once", "--interval", "0.1")
-        (held,) = [share for share in record["server"]["memory"] if share["used"]]  # type: ignore[index]
+        server_of: Any = record["server"]
+        (held,) = [share for share in server_of["memory"] if share["used"]]
         assert (held["name"], held["limit"]) == ("waiting", 3 << 18)
         used = held["used"]
         assert 600_000 < used < 700_000
