@@ -95,9 +95,8 @@ def _octets(value: Value) -> bytes | None:
             return str(number).encode()
         case Boolean(truth):
             return b"true" if truth else b"false"
-        case Decimal(scale, digits):
-            text = f"{digits:0{scale + 1}d}"
-            return (f"{text[:-scale]}.{text[-scale:]}" if scale else text).encode()
+        case Decimal():
+            return value.text().encode()
         case Void():
             return None
         case Table():

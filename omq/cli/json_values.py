@@ -34,7 +34,7 @@ def json_value(value: Value) -> object:
         case Boolean():
             return value.value
         case Decimal():
-            return _decimal(value)
+            return value.text()
         case LongString() | ByteArray():
             return json_text(value.octets)
         case Array():
@@ -53,8 +53,3 @@ def json_text(octets: bytes) -> object:
         return octets.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(octets).decode()}
-
-
-def _decimal(number: Decimal) -> str:
-    digits = str(number.value).rjust(number.scale + 1, "0")
-    return f"{digits[: -number.scale]}.{digits[-number.scale :]}" if number.scale else digits

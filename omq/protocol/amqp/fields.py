@@ -68,6 +68,11 @@ class Decimal(msgspec.Struct, frozen=True):
     scale: int
     value: int
 
+    def text(self) -> str:
+        """Return the number in decimal digits, with as many behind the point as `scale` says."""
+        digits = f"{self.value:0{self.scale + 1}d}"
+        return f"{digits[: -self.scale]}.{digits[-self.scale :]}" if self.scale else digits
+
 
 class LongString(msgspec.Struct, frozen=True):
     """Type `S`. OpenAMQ ends these with an octet 0 that their length includes; `octets` includes it too."""
