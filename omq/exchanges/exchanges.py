@@ -7,6 +7,7 @@ except where the end of a topic ends an exchange (see `_remove`).
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, assert_never
@@ -195,15 +196,11 @@ class ExchangeRegistry:
                 most = self._catalogue.most_exchanges
                 what = f"the server has its {most} exchanges, the most it is configured for"
                 raise Refused(Reason.QUOTA, what)
-            released = None if admit is None else admit()
-            with trio.CancelScope(shield=True):  # so that the store and the memory stay the same
-                try:
-                    await self._erase(name)
-                    if durable:
-                        await self._change_store(partial(_put, wanted))
-                except Refused:
-                    _call(released)
-                    raise
+            # The scope keeps the store and the memory the same.
+            with _counted(admit) as released, trio.CancelScope(shield=True):
+                await self._erase(name)
+                if durable:
+                    await self._change_store(partial(_put, wanted))
                 self._add(wanted)
                 if released is not None:
                     self._exchanges_released[name] = released
@@ -251,15 +248,10 @@ class ExchangeRegistry:
                 what = f"the server has its {most} bindings, the most it is configured for"
                 raise Refused(Reason.QUOTA, what)
             index_of(self._declared.exchanges[source].type).add(wanted)  # raises Refused for a bad one
-            released = None if admit is None else admit()
-            with trio.CancelScope(shield=True):
-                try:
-                    record = self._record(wanted)
-                    if record is not None:
-                        await self._store_binding(wanted, record)
-                except Refused:
-                    _call(released)
-                    raise
+            with _counted(admit) as released, trio.CancelScope(shield=True):
+                record = self._record(wanted)
+                if record is not None:
+                    await self._store_binding(wanted, record)
                 self._bind(wanted)
                 if released is not None:
                     self._bindings_released[wanted] = released
@@ -415,6 +407,20 @@ class ExchangeRegistry:
         del bound[unwanted]
         if not bound:
             del self._to[unwanted.destination]
+
+
+@contextmanager
+def _counted(admit: Admit | None) -> Iterator[Release | None]:
+    """Count an exchange or a binding that is made within against a quota, unless that fails. The value is the
+    call for when it has gone.
+    Raises Refused.
+    """
+    released = None if admit is None else admit()
+    try:
+        yield released
+    except BaseException:
+        _call(released)
+        raise
 
 
 def _call(released: Release | None) -> None:
