@@ -10,8 +10,7 @@ from pathlib import Path
 import lmdb
 
 from omq_storage.catalogue import StoreCatalogue
-from omq_storage.checkpoint import recover
-from omq_storage.environment import Environment
+from omq_storage.environment import Environment, replay
 from omq_storage.errors import StoreError, StoreInUse
 from omq_storage.files import DIRECTORY_MODE, FILE_MODE, create, make_directory, sync_directory
 from omq_storage.identity import Expected, Lineage
@@ -20,12 +19,14 @@ from omq_storage.levels import Level
 from omq_storage.store import (
     CATALOGUE,
     CATALOGUE_MAP_SIZE,
+    FORMAT_WITH_JOURNAL,
     MAP_SIZE,
     Format,
     StoreState,
     lineage_of,
     lock_store,
     read_format,
+    recover_level,
     require_ours,
     write_format,
 )
@@ -126,11 +127,13 @@ def _require_intact(path: Path, form: Format, boot_id: str) -> None:
         catalogue.close()
     for level in Level:
         expected = None if lineage is None else Expected(level, lineage)
-        if level is not Level.STRONG:
-            recover(path / level.value, boot_id, expected)
+        is_journaled = form.number >= FORMAT_WITH_JOURNAL
+        recover_level(path, level, boot_id, expected, is_journaled)
         require_intact(path / level.value)
         if expected is not None:
             require_ours(path / level.value, expected)
+        if level is Level.STRONG and is_journaled:
+            replay(path / level.value, boot_id, MAP_SIZE)
 
 
 def _give_new_identity(path: Path, boot_id: str) -> None:

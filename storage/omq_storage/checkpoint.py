@@ -55,6 +55,7 @@ from omq_storage.identity import Expected, LevelIdentity, read_identity
 from omq_storage.integrity import DATA
 from omq_storage.levels import Level
 from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
+from omq_storage.pages import Pages
 
 _MAGIC = b"omqcheck"
 _START = Struct(">8sI")
@@ -76,7 +77,9 @@ class Recovered:
     what: str
     """One sentence for an operator."""
     rolled_back: bool
-    """Whether messages that a client may have seen could be lost."""
+    """Whether messages that a client may have seen could be lost, unless a journal has them."""
+    is_restored: bool = False
+    """Whether it is back at its last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
     return Recovered(
         f"{happened}; it is back at its last checkpoint, of transaction {newest.transaction}.",
         rolled_back=True,
+        is_restored=True,
     )
 
 
@@ -314,6 +318,20 @@ def prepare(path: Path) -> None:
     """
     if not (path / CHECKPOINT).exists():
         write_durably(path / CHECKPOINT, bytes(2 * _SLOT))
+
+
+def begin_checkpoints(path: Path, identity: LevelIdentity) -> None:
+    """Create the checkpoint file of an environment whose commits were all synced, and which is closed.
+
+    Raises OSError.
+    """
+    with Pages(path / DATA) as pages:
+        newest = pages.newest
+    with (path / DATA).open("rb") as file:
+        head = file.read(2 * newest.page_size)
+    slot = _Slot(1, _NO_BOOT, newest.transaction, clean=True, pages=head, identity=identity)
+    content = bytes(_SLOT) + _encode(slot)  # the slot of an odd number
+    write_durably(path / CHECKPOINT, content + bytes(2 * _SLOT - len(content)))
 
 
 def _read(path: Path) -> _Slot | None:

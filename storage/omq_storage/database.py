@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import lmdb
 
+from omq_storage.changes import Changes
 from omq_storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
 from omq_storage.files import FILE_MODE, NO_ROOM, has_room, sync_directory
 from omq_storage.integrity import ADVICE, DATA
@@ -97,6 +98,41 @@ class Writing(Reading):
     def delete(self, table: bytes, key: bytes) -> None:
         """Remove a key, if the table has it."""
         self._transaction.delete(key, db=self._tables[table])
+
+    @property
+    def number(self) -> int:
+        """The number that the transaction will have."""
+        return self._transaction.id()
+
+
+class RecordedWriting(Writing):
+    """A write transaction that records its changes."""
+
+    __slots__ = ("_changes",)
+
+    def __init__(
+        self,
+        transaction: "LmdbTransaction[bytes]",
+        tables: "Mapping[bytes, LmdbTable]",
+        changes: Changes,
+    ) -> None:
+        super().__init__(transaction, tables)
+        self._changes = changes
+
+    def put(self, table: bytes, key: bytes, value: bytes, *, at_end: bool = False) -> None:
+        """See ``Writing.put``."""
+        super().put(table, key, value, at_end=at_end)
+        self._changes.add(table, key, value)
+
+    def put_many(self, table: bytes, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """See ``Writing.put_many``."""
+        super().put_many(table, records)
+        self._changes.add_many(table, records)
+
+    def delete(self, table: bytes, key: bytes) -> None:
+        """See ``Writing.delete``."""
+        if self._transaction.delete(key, db=self._tables[table]):
+            self._changes.add(table, key, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +238,9 @@ class Database:
                 self._slots.end(transaction)
 
     @contextmanager
-    def writing(self) -> Iterator[Writing]:
+    def writing(self, changes: Changes | None = None) -> Iterator[Writing]:
         """Run the block in a write transaction, one at a time.  The end of the block commits, an exception
-        aborts.
+        aborts.  The transaction adds its changes to ``changes``.
 
         Raises StoreFull, StoreFailed or StoreError; then nothing of the transaction is stored.
         """
@@ -213,7 +249,10 @@ class Database:
             if self._refusal is not None:
                 raise StoreFailed(self._refusal)
             with self._environment.begin(write=True) as transaction:
-                yield Writing(transaction, self._tables)
+                if changes is None:
+                    yield Writing(transaction, self._tables)
+                else:
+                    yield RecordedWriting(transaction, self._tables, changes)
 
     def refuse_writes(self, sentence: str) -> None:
         """Make every later ``writing`` raise StoreFailed with this sentence."""

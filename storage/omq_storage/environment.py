@@ -16,7 +16,7 @@ sequence number refers to a message that was lost.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
@@ -42,6 +42,8 @@ from omq_storage.fragments import (
     take_loose,
 )
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
+from omq_storage.journal import has_records
+from omq_storage.journaled import JournaledCommits
 from omq_storage.levels import Level
 from omq_storage.lookup import VerifiedBlock, infos_from, read_stored
 from omq_storage.merging import merge_small
@@ -103,10 +105,14 @@ class Environment:
     level: Level
     path: Path
 
-    def __init__(self, path: Path, level: Level, *, map_size: int, boot_id: str) -> None:
+    def __init__(
+        self, path: Path, level: Level, *, map_size: int, boot_id: str, journaled: bool = True
+    ) -> None:
         """Open the environment in this existing directory, after ``checkpoint.recover``.
 
         ``map_size``: limit of the data file in octets.  ``boot_id``: names this start of the machine.
+        ``journaled``: whether Level.STRONG has checkpoints and a journal, as since format 4; without them
+        each of its commits is synced.  The other levels always have checkpoints.
 
         Raises StoreError, and OSError when the checkpoint file cannot be used.
         """
@@ -116,23 +122,38 @@ class Environment:
         self._write_lock = RLock()
         self._closed = False
         self._checkpoints: Checkpoints | None = None
-        durable = level is Level.STRONG
-        if not durable:
+        self._journaled: JournaledCommits | None = None
+        has_checkpoints = journaled or level is not Level.STRONG
+        if has_checkpoints:
             prepare(path)
         self._database = Database(
-            path, TABLES_OF_FORMAT_1, map_size=map_size, sync=durable, added=ADDED_TABLES
+            path, TABLES_OF_FORMAT_1, map_size=map_size, sync=not has_checkpoints, added=ADDED_TABLES
         )
         # The bodies that are being written, with their topics: sweep leaves them alone.
         self._bodies: set[int] = set()
         self._last_body: int | None = None
         self._bodies_lock = Lock()
         self._verified = VerifiedBodies()
-        with self._database.reading() as transaction:
-            known = transaction.get(IDENTITY, IDENTITY_KEY) if transaction.has(IDENTITY) else None
-            self._identity = None if known is None else unpack_identity(IDENTITY_KEY, known)
-        if not durable:
-            self._checkpoints = Checkpoints(self._database, boot_id, self._identity)
-        self._database.make_tables()
+        with ExitStack() as failed:
+            failed.callback(self._database.close)
+            with self._database.reading() as transaction:
+                known = transaction.get(IDENTITY, IDENTITY_KEY) if transaction.has(IDENTITY) else None
+                self._identity = None if known is None else unpack_identity(IDENTITY_KEY, known)
+            if has_checkpoints:
+                self._checkpoints = Checkpoints(self._database, boot_id, self._identity)
+                failed.callback(self._checkpoints.close)
+                if level is Level.STRONG:
+                    self._journaled = JournaledCommits(self._database, self._checkpoints, self._identity)
+                    failed.callback(self._journaled.close)
+            self._database.make_tables()
+            if self._journaled is not None:
+                self._journaled.checkpoint()
+            failed.pop_all()
+
+    @property
+    def replayed(self) -> int:
+        """The number of commits of the last start before that the journal had and the data file had not."""
+        return 0 if self._journaled is None else self._journaled.replayed
 
     def identify(self, identity: LevelIdentity) -> None:
         """Store the identity of this environment; durable on return at every level.
@@ -140,12 +161,20 @@ class Environment:
         Raises StoreFull and StoreFailed.
         """
         if identity != self._identity:
-            self._database.make_tables(added=True)
-            with self._writing() as transaction:
-                transaction.put(IDENTITY, IDENTITY_KEY, pack_identity(identity))
+            with self._write_lock:
+                self._make_ready()
+                try:
+                    self._database.make_tables(added=True)
+                    with self._database.writing() as transaction:
+                        transaction.put(IDENTITY, IDENTITY_KEY, pack_identity(identity))
+                except StoreFull:
+                    self.checkpoint()  # some tables may be there
+                    raise
             self._identity = identity
         if self._checkpoints is not None:
             self._checkpoints.identify(identity)
+        if self._journaled is not None:
+            self._journaled.identify(identity)
 
     def append(
         self,
@@ -171,34 +200,9 @@ class Environment:
         if not sequences.keys() <= {block.topic for block in blocks}:
             raise ValueError("Sequences are kept only together with a block of their topic.")
         values = [_packed(block) for block in blocks]
-        extents: dict[int, Extent] = {}
         if not blocks:
-            return extents
-        with self._writing() as transaction:
-            newest = transaction.cursor(INDEX)
-            highest = newest.key() if newest.last() else b""
-            for block, value in zip(blocks, values, strict=True):
-                topic = block.topic
-                extent = extents[topic] if topic in extents else extent_of(transaction, topic)
-                if block.first < extent.next:
-                    raise StoreError(
-                        f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
-                    )
-                key = block_key(topic, block.first)
-                if isinstance(block, Fragmented):
-                    take_loose(transaction, block)
-                    info = info_of(block)
-                else:
-                    info = block_info(block, value)
-                at_end = key > highest
-                transaction.put(BLOCKS, key, value, at_end=at_end)
-                transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
-                highest = max(highest, key)
-                extents[topic] = extent.extended(info.first, info.last, info.bytes)
-            for topic, extent in extents.items():
-                put_extent(transaction, topic, extent)
-            for topic, last in sequences.items():
-                keep_sequences(transaction, topic, last)
+            return {}
+        extents = self._write(lambda transaction: _append(transaction, blocks, values, sequences))
         for block in blocks:
             if isinstance(block, Fragmented):
                 self.abandon(block.body)  # it is a message, and not written any more
@@ -210,8 +214,7 @@ class Environment:
 
         Raises what ``append`` raises.
         """
-        with self._writing() as transaction:
-            put_commit(transaction, commit)
+        self._write(lambda transaction: put_commit(transaction, commit))
 
     # -- messages in fragments: see omq_storage.fragments --------------------------------------------------
 
@@ -243,8 +246,7 @@ class Environment:
 
         Raises what ``append`` raises.
         """
-        with self._writing() as transaction:
-            put_fragments(transaction, parts)
+        self._write(lambda transaction: put_fragments(transaction, parts))
 
     def abandon(self, body: int) -> None:
         """Give up a body that nobody writes any more. If it is no message, ``sweep`` deletes it."""
@@ -282,8 +284,7 @@ class Environment:
         Durable as ``append`` is, and raises what ``append`` raises.
         """
         if sequences:
-            with self._writing() as transaction:
-                keep_sequences(transaction, topic, sequences)
+            self._write(lambda transaction: keep_sequences(transaction, topic, sequences))
 
     def read(self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64) -> list[Block]:
         """Return the block that contains message ``first``, or else the next one, and blocks that follow it.
@@ -428,19 +429,26 @@ class Environment:
 
     def set_positions(self, positions: Mapping[int, Position]) -> None:
         """Store these positions in one transaction; durable as ``append`` is."""
-        if not positions:
-            return
-        with self._writing() as transaction:
+
+        def put(transaction: Writing) -> None:
             for topic, position in positions.items():
                 key = topic_key(topic)
                 transaction.put(POSITIONS, key, pack_position(key, position))
 
-    def checkpoint(self) -> None:
-        """Make all commits so far survive a power failure.  Does nothing at Level.STRONG.
+        if positions:
+            self._write(put)
 
-        Other threads may append meanwhile.  Raises StoreFailed when the disk refuses to sync.
+    def checkpoint(self) -> None:
+        """Make all commits so far survive a power failure, and free the pages that only an earlier state
+        needs.
+
+        Except at Level.STRONG, other threads may append meanwhile.  Raises StoreFailed when the disk refuses
+        to sync.
         """
-        if self._checkpoints is not None:
+        if self._journaled is not None:
+            with self._write_lock:
+                self._journaled.checkpoint()
+        elif self._checkpoints is not None:
             self._checkpoints.take()
 
     def reader_check(self) -> int:
@@ -453,7 +461,9 @@ class Environment:
     def usage(self) -> Usage:
         """Return the used part of the map, and the last transaction that is durable."""
         room = self._database.room()
-        durable = room.transaction if self._checkpoints is None else self._checkpoints.durable
+        durable = room.transaction
+        if self._checkpoints is not None and self._journaled is None:
+            durable = self._checkpoints.durable
         return Usage(room.map_size, room.used, room.readers, room.transaction, durable)
 
     def close(self, clean: bool = True) -> None:
@@ -469,6 +479,8 @@ class Environment:
                 if clean and self._checkpoints is not None:
                     self._checkpoints.take(clean=True)
             finally:
+                if self._journaled is not None:
+                    self._journaled.close()
                 if self._checkpoints is not None:
                     self._checkpoints.close()
                 self._database.close()
@@ -476,22 +488,47 @@ class Environment:
     @contextmanager
     def _writing(self) -> Iterator[Writing]:
         with self._write_lock:
-            if self._database.panicked():
-                self.reopen()
-            if self._checkpoints is not None:
-                self._checkpoints.require_held()
-            with self._database.writing() as transaction:
-                yield transaction
+            self._make_ready()
+            if self._journaled is None:
+                with self._database.writing() as transaction:
+                    yield transaction
+            else:
+                with self._journaled.writing() as transaction:
+                    yield transaction
+
+    def _make_ready(self) -> None:
+        """Call this before every write.  Raises StoreError."""
+        if self._database.panicked():
+            self.reopen()
+        if self._checkpoints is not None:
+            self._checkpoints.require_held()
+
+    def _write(self, change: Callable[[Writing], T]) -> T:
+        """Run a change in one transaction.  Level.STRONG tries it again where it had no room but a checkpoint
+        frees some: nobody takes its checkpoints at regular times.
+        """
+        with self._write_lock:
+            try:
+                with self._writing() as transaction:
+                    return change(transaction)
+            except StoreFull:
+                if self._journaled is None or not self._journaled.has_commits:
+                    raise
+                self.checkpoint()
+                with self._writing() as transaction:
+                    return change(transaction)
 
     def reopen(self, growth: int = 0) -> None:
         """Close LMDB and open it again, as after a failure, with a map larger by ``growth``.
 
         No other call may write meanwhile.  Raises StoreError.
         """
-        if self._checkpoints is None:
-            self._database.reopen(growth)
-        else:
+        if self._journaled is not None:
+            self._journaled.renew(growth)
+        elif self._checkpoints is not None:
             self._checkpoints.renew(growth)
+        else:
+            self._database.reopen(growth)
 
     def _freeing(self, topic: int, kept: Kept, forget: bool = False) -> tuple[Extent, bool]:
         """Delete the oldest blocks in one transaction; see ``delete_oldest``."""
@@ -534,5 +571,48 @@ class Environment:
             return result
 
 
+def replay(path: Path, boot_id: str, map_size: int) -> None:
+    """Make the commits again that the journal of Level.STRONG has and its data file has not.  The directory
+    was recovered, its data file is intact, and nothing uses it.
+
+    Raises what ``Environment`` raises.
+    """
+    if has_records(path):
+        Environment(path, Level.STRONG, map_size=map_size, boot_id=boot_id).close()
+
+
 def _packed(block: Block | Fragmented) -> bytes:
     return pack_fragmented(block) if isinstance(block, Fragmented) else pack(block)
+
+
+def _append(
+    transaction: Writing,
+    blocks: Sequence[Block | Fragmented],
+    values: Sequence[bytes],
+    sequences: Mapping[int, Mapping[bytes, int]],
+) -> dict[int, Extent]:
+    """Store blocks with these values in a transaction, see ``Environment.append``."""
+    extents: dict[int, Extent] = {}
+    newest = transaction.cursor(INDEX)
+    highest = newest.key() if newest.last() else b""
+    for block, value in zip(blocks, values, strict=True):
+        topic = block.topic
+        extent = extents[topic] if topic in extents else extent_of(transaction, topic)
+        if block.first < extent.next:
+            raise StoreError(f"Message {block.first} of topic {topic} cannot be stored after {extent.last}.")
+        key = block_key(topic, block.first)
+        if isinstance(block, Fragmented):
+            take_loose(transaction, block)
+            info = info_of(block)
+        else:
+            info = block_info(block, value)
+        at_end = key > highest
+        transaction.put(BLOCKS, key, value, at_end=at_end)
+        transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
+        highest = max(highest, key)
+        extents[topic] = extent.extended(info.first, info.last, info.bytes)
+    for topic, extent in extents.items():
+        put_extent(transaction, topic, extent)
+    for topic, last in sequences.items():
+        keep_sequences(transaction, topic, last)
+    return extents

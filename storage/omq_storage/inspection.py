@@ -1,7 +1,7 @@
 """Verifying a whole store: whether everything that was stored is there, with the right checksum.
 
-If a power failure left a level between two checkpoints, the inspection first restores the last one, as the
-next start would do.  It changes nothing else.
+If a power failure left a level between two checkpoints, the inspection first restores the last one, and makes
+the commits again that the journal of Strong has, as the next start would do.  It changes nothing else.
 """
 
 from collections import Counter
@@ -11,14 +11,25 @@ from pathlib import Path
 from typing import Protocol
 
 from omq_storage.catalogue import TABLES as CATALOGUE_TABLES
-from omq_storage.checkpoint import CHECKPOINT, is_readable, recover
+from omq_storage.checkpoint import CHECKPOINT, is_readable
 from omq_storage.environment import TABLES as LEVEL_TABLES
+from omq_storage.environment import replay
 from omq_storage.errors import DamagedFile
 from omq_storage.identity import Expected, LevelIdentity, Lineage, read_identity
-from omq_storage.integrity import ADVICE, DATA
+from omq_storage.integrity import ADVICE, DATA, problems
 from omq_storage.levels import Level
 from omq_storage.salvage import Salvage, salvage
-from omq_storage.store import CATALOGUE, FORMAT, FORMAT_FILE, Format, StoreState, read_format
+from omq_storage.store import (
+    CATALOGUE,
+    FORMAT,
+    FORMAT_FILE,
+    FORMAT_WITH_JOURNAL,
+    MAP_SIZE,
+    Format,
+    StoreState,
+    read_format,
+    recover_level,
+)
 from omq_storage.topics import TopicRecord
 
 _NO_LINEAGE = "it has lost which store it belongs to"
@@ -109,7 +120,8 @@ def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspec
     if form is None:
         # Without the file it is unknown whether the store is a copy that was never opened. Such a copy must
         # skip ids, so treat it as one.
-        form = Format(FORMAT if identities or catalogue.lineage else 1, StoreState.BACKUP)
+        newest = FORMAT if (path / Level.STRONG.value / CHECKPOINT).exists() else FORMAT_WITH_JOURNAL - 1
+        form = Format(newest if identities or catalogue.lineage else 1, StoreState.BACKUP)
     lineage: Lineage | None = None
     if form.number > 1 and form.state is not StoreState.BEGUN:
         lineage, objection = _expected_lineage(catalogue.lineage, identities)
@@ -123,7 +135,10 @@ def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspec
     traces: set[int] = set()
     for level in Level:
         progress(level.value)
-        levels[level] = _inspect_level(path / level.value, level, catalogue, boot_id, lineage)
+        has_checkpoints = level is not Level.STRONG or form.number >= FORMAT_WITH_JOURNAL
+        levels[level] = _inspect_level(
+            path / level.value, level, catalogue, boot_id, lineage, has_checkpoints
+        )
         traces |= levels[level].found.known
     unknown = sorted(topic for topic in traces if topic >= (catalogue.next_topic or 0))
     if unknown and not damaged:
@@ -158,16 +173,25 @@ def _expected_lineage(
 
 
 def _inspect_level(
-    path: Path, level: Level, catalogue: Salvage, boot_id: str, lineage: Lineage | None
+    path: Path,
+    level: Level,
+    catalogue: Salvage,
+    boot_id: str,
+    lineage: Lineage | None,
+    has_checkpoints: bool,
 ) -> LevelInspection:
     rolled_back = False
     misplaced: list[str] = []
     expected = None if lineage is None else Expected(level, lineage)
-    if level is not Level.STRONG and path.is_dir():
+    if path.is_dir():
         try:
-            rolled_back = recover(path, boot_id, expected).rolled_back
+            rolled_back = recover_level(path.parent, level, boot_id, expected, has_checkpoints).rolled_back
+            if level is Level.STRONG and has_checkpoints and not problems(path):
+                replay(path, boot_id, MAP_SIZE)
         except DamagedFile as error:
             misplaced = [str(error).removesuffix(f"; {ADVICE}.") + "."]
+        except FileNotFoundError:
+            pass  # what cannot be found is reported below
     found = salvage(path, LEVEL_TABLES)
     damaged = _file_problems(path / DATA, found)
     foreign = expected is not None and found.identity is not None and expected.is_foreign(found.identity)
@@ -178,7 +202,7 @@ def _inspect_level(
         if objection is not None:
             misplaced.append(f"The file {path / DATA} is not the right one: {objection}.")
     damaged += dict.fromkeys(misplaced)
-    if level is not Level.STRONG and not is_readable(path):
+    if has_checkpoints and not is_readable(path):
         damaged.append(f"The file {path / CHECKPOINT} is missing or damaged.")
     missing = {}
     for topic in sorted(found.known):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from omq_storage import journal
 from omq_storage.checkpoint import CHECKPOINT, saved_identity
 from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.identity import LevelIdentity, read_identity
@@ -19,6 +20,7 @@ _MOVED = ".moved"
 _IDENTITY_OF: dict[str, Callable[[Path], LevelIdentity | None]] = {
     DATA: read_identity,
     CHECKPOINT: saved_identity,
+    journal.JOURNAL: journal.saved_identity,
 }
 """The files of a level, and the function that reads the identity of each from its directory."""
 

@@ -29,7 +29,15 @@ from omq_storage.fragments import FRAGMENTS
 from omq_storage.levels import Level
 from omq_storage.lookup import infos_from, use_stored
 from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockRecord, Extent
-from omq_storage.store import CATALOGUE, MAP_SIZE, StoreState, current_boot, read_format
+from omq_storage.store import (
+    CATALOGUE,
+    FORMAT_WITH_JOURNAL,
+    MAP_SIZE,
+    Format,
+    StoreState,
+    current_boot,
+    read_format,
+)
 from omq_storage.topics import TOPICS, TopicRecord, topic_records
 
 if TYPE_CHECKING:
@@ -50,12 +58,13 @@ class StoreReader:
         try:
             # If a later part cannot be opened, the earlier ones are closed: LMDB refuses to open them again.
             with ExitStack() as unused:
-                _require_store(path)
+                form = _require_store(path)
                 self._catalogue = _Environment(path / CATALOGUE, (TOPICS,))
                 unused.callback(self._catalogue.close)
                 self._levels = {}
                 for level in Level:
-                    if level is not Level.STRONG and needs_recovery(path / level.value, current_boot()):
+                    has_checkpoints = level is not Level.STRONG or form.number >= FORMAT_WITH_JOURNAL
+                    if has_checkpoints and needs_recovery(path / level.value, current_boot()):
                         raise StoreError(
                             f"The store {path} was not closed before the machine was started again; "
                             "start omq-server on it once, which puts it in order."
@@ -182,11 +191,14 @@ _lock = Lock()
 _readers: dict[tuple[int, int, int], StoreReader] = {}
 
 
-def _require_store(path: Path) -> None:
-    """Raise StoreError unless this directory has a store in a known format.  Raises OSError, too."""
+def _require_store(path: Path) -> Format:
+    """Return the format of the store in this directory.  Raises NewerFormat, and StoreError if there is none.
+    Raises OSError, too.
+    """
     form = read_format(path)
     if form is None or form.state is StoreState.BEGUN:
         raise StoreError(f"There is no store in {path}.")
+    return form
 
 
 def opened(path: Path) -> StoreReader:

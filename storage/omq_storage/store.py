@@ -25,11 +25,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, assert_never
 
+from omq_storage import journal
 from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, StoreCatalogue
-from omq_storage.checkpoint import Recovered, recover
+from omq_storage.checkpoint import begin_checkpoints, recover
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreFull, StoreInUse
-from omq_storage.files import FILE_MODE, make_directory, write_durably
+from omq_storage.files import FILE_MODE, NO_ROOM, make_directory, write_durably
 from omq_storage.identity import Expected, Lineage, read_identity
 from omq_storage.integrity import ADVICE, DATA, require_intact
 from omq_storage.levels import Level
@@ -38,8 +39,10 @@ from omq_storage.reserved_space import ReservedSpace
 CATALOGUE = "catalogue"
 FORMAT_FILE = "format"
 
-FORMAT = 3
+FORMAT = 4
 _OLDEST_FORMAT = 1
+FORMAT_WITH_JOURNAL = 4
+"""The first format in which the level Strong has checkpoints and a journal."""
 _LOCK_FILE = "lock"
 CATALOGUE_MAP_SIZE = 1 << 34
 MAP_SIZE = 1 << 40
@@ -124,9 +127,10 @@ class Store:
                 # Verify everything that could keep the store from opening before any level is changed.
                 known = None if is_new or form is None else lineage_of(catalogue, path, form)
                 recoveries = []
+                is_journaled = not is_new and form is not None and form.number >= FORMAT_WITH_JOURNAL
                 for level in Level:
                     expected = None if known is None else Expected(level, known)
-                    recoveries.append(_recover(path / level.value, level, boot_id, expected))
+                    recoveries.append(recover_level(path, level, boot_id, expected, is_journaled))
                     if not is_new:
                         require_intact(path / level.value)
                     if expected is not None:
@@ -139,27 +143,49 @@ class Store:
                 lost = [recovery.level for recovery in recoveries if recovery.rolled_back]
                 opening = lineage.opening(() if is_backup else lost)
                 is_noted = _note(catalogue, opening, required=opening.lost != lineage.lost)
-                environments = {}
-                for level in Level:
-                    environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
+                environments: dict[Level, Environment] = {}
+
+                def open_level(level: Level, journaled: bool) -> None:
+                    def attempt() -> Environment:
+                        return Environment(
+                            path / level.value, level, map_size=map_size, boot_id=boot_id, journaled=journaled
+                        )
+
+                    try:
+                        environment = attempt()
+                    except StoreFull:  # what the journal has must be stored again
+                        with spare.released():
+                            environment = attempt()
                     opened.callback(environment.close, clean=False)
                     environments[level] = environment
+
+                for level in Level:
+                    open_level(level, is_journaled)
                     # Read the small records once: damage to them must fail the start, and not a later
                     # request.
-                    environment.extents()
-                    environment.positions()
+                    environments[level].extents()
+                    environments[level].positions()
                 is_identified = is_noted and _identify(catalogue, environments, opening)
                 if is_backup:
                     catalogue.skip_ids()
                 number = form.number if form is not None and not is_new else _OLDEST_FORMAT
+                begins = is_identified and not is_journaled and _begin_checkpoints(path, opening)
                 if is_identified:
-                    number = FORMAT
+                    number = FORMAT if is_journaled or begins else FORMAT_WITH_JOURNAL - 1
                 if form != Format(number, StoreState.WHOLE):
                     write_format(path, StoreState.WHOLE, number)
+                if begins:
+                    # From the first commit without a sync on, an earlier version must not open the store.
+                    environments[Level.STRONG].close()
+                    open_level(Level.STRONG, journaled=True)
                 if is_backup:
                     recoveries = [Recovery(level, _RESTORED, rolled_back=True) for level in Level]
                 else:
                     recoveries = [_with_earlier(recovery, opening.lost) for recovery in recoveries]
+                    recoveries = [
+                        _with_replayed(recovery, environments[recovery.level].replayed)
+                        for recovery in recoveries
+                    ]
                 opened.pop_all()
                 return cls(path, catalogue, environments, tuple(recoveries), spare, lock)
         except NotADirectoryError as error:
@@ -361,6 +387,19 @@ def _identify(catalogue: StoreCatalogue, environments: dict[Level, Environment],
     return True
 
 
+def _begin_checkpoints(path: Path, lineage: Lineage) -> bool:
+    """Create the checkpoint file of Level.STRONG, each of whose commits is synced.  Return False if the disk
+    has no room for it.
+    """
+    try:
+        begin_checkpoints(path / Level.STRONG.value, lineage.identity(Level.STRONG))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        return False
+    return True
+
+
 def _with_earlier(recovery: Recovery, lost: tuple[Level, ...]) -> Recovery:
     """Return the result for a level, with the loss that an earlier, interrupted start has found."""
     if recovery.rolled_back or recovery.level not in lost:
@@ -368,14 +407,37 @@ def _with_earlier(recovery: Recovery, lost: tuple[Level, ...]) -> Recovery:
     return Recovery(recovery.level, f"{_INTERRUPTED}  {recovery.what}", rolled_back=True)
 
 
-def _recover(path: Path, level: Level, boot_id: str, expected: Expected | None) -> Recovery:
+def _with_replayed(recovery: Recovery, commits: int) -> Recovery:
+    """Return the result for a level, with the number of commits that were made again from its journal."""
+    if not commits:
+        return recovery
+    what = f"{recovery.what}  Commits that its journal had, and that are there again: {commits}."
+    return Recovery(recovery.level, what, recovery.rolled_back)
+
+
+def recover_level(
+    path: Path, level: Level, boot_id: str, expected: Expected | None, is_journaled: bool
+) -> Recovery:
+    """Restore a level of the store in this directory to its last checkpoint, if that is necessary.
+
+    ``is_journaled``: whether Level.STRONG has checkpoints and a journal.  For the rest, see
+    ``checkpoint.recover``.
+    """
+    directory = path / level.value
     match level:
-        case Level.STRONG:
-            is_new = not (path / DATA).exists()
+        case Level.STRONG if not is_journaled:
+            is_new = not (directory / DATA).exists()
             what = "It is new." if is_new else "Every commit is durable; nothing needed to be done."
-            recovered = Recovered(what, rolled_back=False)
+            return Recovery(level, what, rolled_back=False)
+        case Level.STRONG:
+            recovered = recover(directory, boot_id, expected)
+            identity = journal.saved_identity(directory)
+            if expected is not None and identity is not None and expected.is_foreign(identity):
+                expected.require(directory / journal.JOURNAL, identity)
+            # The journal has every commit since then.
+            return Recovery(level, recovered.what, recovered.rolled_back and not recovered.is_restored)
         case Level.WEAK | Level.ASYNC:
-            recovered = recover(path, boot_id, expected)
+            recovered = recover(directory, boot_id, expected)
+            return Recovery(level, recovered.what, recovered.rolled_back)
         case _:
             assert_never(level)
-    return Recovery(level, recovered.what, recovered.rolled_back)

@@ -18,7 +18,7 @@ def body(topic: str, message: int) -> bytes:
     return f"{topic} {message}".encode() + b"." * (6000 if message % 50 == 0 else 0)
 
 
-@pytest.fixture(params=["store-1.tar.xz", "store-2.tar.xz"])
+@pytest.fixture(params=["store-1.tar.xz", "store-2.tar.xz", "store-3.tar.xz"])
 def unpacked(store: Path, request: pytest.FixtureRequest) -> Path:
     with tarfile.open(ARCHIVES / request.param) as archive:
         archive.extractall(store.parent, filter="data")

@@ -59,8 +59,7 @@ def open_level(
 ) -> Environment:
     """Open an environment as a store does."""
     path.mkdir(exist_ok=True)
-    if level is not Level.STRONG:
-        recover(path, boot_id)
+    recover(path, boot_id)
     return Environment(path, level, map_size=map_size, boot_id=boot_id)
 
 

@@ -330,7 +330,7 @@ def test_a_size_of_a_backup_is_that_of_its_data(path: Path) -> None:
     assert size == sum(file.stat().st_size for file in files)
     assert len(files) == 4
     assert not path.with_name("backup.part").exists()
-    assert (path.with_name("backup") / "format").read_text() == '{"format": 3, "backup": true}'
+    assert (path.with_name("backup") / "format").read_text() == '{"format": 4, "backup": true}'
 
 
 def test_a_backup_replaces_the_rest_of_an_interrupted_one(path: Path) -> None:

@@ -222,12 +222,12 @@ def test_other_trouble_with_the_files_is_told(tmp_path: Path) -> None:
     (path / "weak" / "data.mdb").write_bytes(b"no environment" * 1000)
     with pytest.raises(StoreError, match=f"The environment {path / 'weak'} cannot be read"):
         opened(path)
-    (path / "format").write_text('{"format": 4}')
+    (path / "format").write_text('{"format": 5}')
     with pytest.raises(NewerFormat):
         opened(path)
 
 
-@pytest.mark.parametrize("level", [Level.WEAK, Level.ASYNC])
+@pytest.mark.parametrize("level", Level)
 def test_a_store_that_must_go_back_to_a_checkpoint_first_is_refused(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:

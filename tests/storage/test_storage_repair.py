@@ -312,7 +312,7 @@ def test_a_repair_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
 
 def test_a_store_of_a_later_format_is_left_alone(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
-    (path / "format").write_text('{"format": 4}')
+    (path / "format").write_text('{"format": 5}')
     with pytest.raises(NewerFormat):
         repaired(path)
 

@@ -39,7 +39,7 @@ def test_a_store_is_made_and_found_again(tmp_path: Path) -> None:
             "weak",
             "async",
         }
-        assert json.loads((path / "format").read_bytes()) == {"format": 3}
+        assert json.loads((path / "format").read_bytes()) == {"format": 4}
         assert [recovery.level for recovery in store.recoveries] == list(Level)
         assert not any(recovery.rolled_back for recovery in store.recoveries)
         topic = store.catalogue.create(b"prices", "broadcast", "weak", True).id
@@ -117,8 +117,8 @@ def test_a_damaged_format_file(tmp_path: Path, content: str) -> None:
 
 def test_a_newer_format_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "format").write_text('{"format": 4}')
-    with pytest.raises(NewerFormat, match="format 4"):
+    (tmp_path / "store" / "format").write_text('{"format": 5}')
+    with pytest.raises(NewerFormat, match="format 5"):
         open_small(tmp_path / "store")
     assert {p.name for p in (tmp_path / "store").iterdir()} == {"format", "lock"}
 
@@ -141,7 +141,7 @@ def test_an_interrupted_first_start_begins_again(tmp_path: Path) -> None:
     with open_small(path, boot_id="second") as store:
         assert store.catalogue.topics() == []
         assert not any(recovery.rolled_back for recovery in store.recoveries)
-        assert json.loads((path / "format").read_bytes()) == {"format": 3}
+        assert json.loads((path / "format").read_bytes()) == {"format": 4}
 
 
 @pytest.mark.parametrize("level", ["catalogue", "strong", "weak", "async"])

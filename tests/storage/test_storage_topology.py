@@ -220,7 +220,7 @@ def test_a_store_of_format_2_gets_the_tables(tmp_path: Path, boot: str) -> None:
         opened.catalogue.put_exchange(ORDERS)
         opened.catalogue.bind(BindingRecord(b"orders", topics[b"weak-work"].id, b"", b""))
         opened.catalogue.set_queue(topics[b"weak-work"].id, b"options")
-    assert json.loads((path / "format").read_bytes()) == {"format": 3}
+    assert json.loads((path / "format").read_bytes()) == {"format": 4}
     with Store.open(path, map_size=1 << 28, boot_id=boot) as opened:
         assert opened.catalogue.exchanges() == [ORDERS]
         assert len(opened.catalogue.bindings()) == 1

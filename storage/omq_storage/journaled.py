@@ -1,0 +1,114 @@
+"""Write transactions of the level Strong, which are durable when they end: see ``omq_storage.journal``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from omq_storage.changes import Changes
+from omq_storage.checkpoint import Checkpoints
+from omq_storage.database import Database, Writing
+from omq_storage.errors import StoreError
+from omq_storage.identity import LevelIdentity
+from omq_storage.journal import Journal, records_after
+
+
+class JournaledCommits:
+    """Makes the commits of one open environment durable, by its journal or by a checkpoint.
+
+    The owner makes sure that one call runs at a time.
+    """
+
+    replayed: int
+    """The number of commits that the last start before did not complete, and that were made again."""
+
+    def __init__(self, database: Database, checkpoints: Checkpoints, identity: LevelIdentity | None) -> None:
+        """Make the commits again that the journal has and the environment has not.  Call ``checkpoint``
+        before the first write.
+
+        Raises StoreError, and OSError when the journal cannot be read.
+        """
+        self._database = database
+        self._checkpoints = checkpoints
+        self.replayed = 0
+        for record in records_after(database.path, database.room().transaction, identity):
+            with database.writing() as transaction:
+                for table, key, value in record.changes:
+                    if value is None:
+                        transaction.delete(table, key)
+                    else:
+                        transaction.put(table, key, value)
+            self.replayed += 1
+        self._journal = Journal(database.path, identity)
+        self._has_commits = False
+
+    @property
+    def has_commits(self) -> bool:
+        """Whether there were commits since the last checkpoint.  LMDB can reuse the pages that they freed
+        only after the next one.
+        """
+        return self._has_commits
+
+    @contextmanager
+    def writing(self) -> Iterator[Writing]:
+        """Run the block in a write transaction, which is durable when this ends.  Raises StoreError.
+
+        Then nothing of the transaction is stored, except when a checkpoint fails, see ``checkpoint``.
+        """
+        changes = Changes()
+        is_written = False
+        try:
+            with self._database.writing(changes) as transaction:
+                yield transaction
+                if changes.any and changes.recorded is not None:
+                    is_written = True  # also if this fails: a part of it may be in the file
+                    is_written = self._journal.write(transaction.number, changes.recorded)
+        except BaseException:
+            if is_written:
+                self._retract()
+            raise
+        self._has_commits = self._has_commits or changes.any
+        if is_written:
+            self._journal.wrote()
+        elif changes.any:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint, with which the journal begins again.
+
+        Raises StoreError.  Then the environment refuses all further writes: a commit may be neither in the
+        journal nor in a checkpoint, and no later one may survive without it.
+        """
+        try:
+            self._checkpoints.take()
+        except StoreError as error:
+            self._database.refuse_writes(str(error))
+            raise
+        self._begin_again()
+
+    def identify(self, identity: LevelIdentity) -> None:
+        """Let the journal begin again with this identity.  A checkpoint that has it was taken."""
+        self._journal.identify(identity)
+        self._has_commits = False
+
+    def renew(self, growth: int) -> None:
+        """Close and open the environment, see ``Checkpoints.renew``."""
+        self._checkpoints.renew(growth)
+        self._begin_again()
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    def _begin_again(self) -> None:
+        self._journal.restart()
+        self._has_commits = False
+
+    def _retract(self) -> None:
+        """Erase the record of a failed transaction."""
+        try:
+            self._journal.retract()
+        except OSError as error:
+            # The next start would store what its publisher was refused, in the place of later messages.
+            path = self._database.path
+            self._database.refuse_writes(
+                f"The journal of {path} could not be changed, so nothing more is written there: {error}."
+            )
