@@ -70,6 +70,7 @@ MANY = {
     "crowd-weak-1k": "omq-lines",
     "burst-100": "omq-lines",
     "latency-beside-1k": "omq",
+    "confirm-strong": "omq-lines",
     "start": "omq",
 }
 

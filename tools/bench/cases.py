@@ -24,6 +24,9 @@ from measure import (
 from systems import SOCKET_SECONDS, Chunk, Kind, System
 from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds, run_beside, run_together
 
+_FLUSHED = 4 << 20
+"""Octets of the file whose flushes are compared with confirmations."""
+
 
 def cores(seconds_used: float, span_seconds: float) -> float:
     return seconds_used / span_seconds if span_seconds > 0 else 0.0
@@ -194,6 +197,57 @@ def latency(system: System, settings: Settings, size: int, idle: int = 0) -> Sam
     detail = {"p99": p99, "longest": ordered[-1] / 1000}
     counted = f"{len(taken)} stamped, {len(taken)} arrived"
     return Sample(median, len(taken), seconds, counted, cores(used, seconds), detail=detail)
+
+
+def confirm_task(
+    system: System, size: int, seconds: float, directory: Path, begin: Begin
+) -> tuple[list[int], list[int]]:
+    """Publish a message, wait for its confirmation, and flush a file, in turns; nanoseconds of the two.
+
+    The file has all its blocks, so that a flush writes the octets alone.
+    """
+    publisher = system.publisher(Kind.STRONG, TOPIC)
+    encoded = system.encode(Kind.STRONG, TOPIC, b"x" * size)
+    with (directory / "flushed").open("w+b", buffering=0) as file:
+        file.write(bytes(_FLUSHED))
+        os.fsync(file.fileno())
+        begin()
+        confirmed: list[int] = []
+        flushed: list[int] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(confirmed) < 10:
+            began = time.perf_counter_ns()
+            publisher.send(encoded, 1)
+            publisher.confirm(len(confirmed) + 1, None)
+            confirmed.append(time.perf_counter_ns() - began)
+            began = time.perf_counter_ns()
+            os.pwrite(file.fileno(), encoded, len(flushed) * 4096 % _FLUSHED)
+            os.fdatasync(file.fileno())
+            flushed.append(time.perf_counter_ns() - began)
+    return confirmed, flushed
+
+
+def confirmation(system: System, settings: Settings, size: int) -> Sample:
+    """Measure from before the system call that publishes a message to its confirmation, microseconds, and the
+    time that one flush of the same disk takes.
+    """
+    with server(system, Kind.STRONG, settings) as directory:
+        task = partial(confirm_task, system, size, settings.seconds, directory)
+        results, used = run_beside(
+            system.cpu_seconds, {"client": task}, settings.seconds + 3 * SOCKET_SECONDS
+        )
+    confirmed, flushed = (sorted(each) for each in results["client"])
+    count = len(confirmed)
+    detail = {
+        "p99": confirmed[count * 99 // 100] / 1000,
+        "longest": confirmed[-1] / 1000,
+        "flush": statistics.median(flushed) / 1000,
+    }
+    seconds = sum(confirmed) / 1e9
+    counted = f"{count} published, {count} confirmed"
+    return Sample(
+        statistics.median(confirmed) / 1000, count, seconds, counted, cores(used, seconds), detail=detail
+    )
 
 
 def allow_descriptors(connections: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from around import around, first_round, rounds, topic_names
-from cases import cores, latency
+from cases import confirmation, cores, latency
 from measure import Due, Sample, Settings, parts_for, publish_stored, receive_live, server, wait_for_room
 from report import LOST, MICROSECONDS, MICROSECONDS_EACH, RATE, SECONDS
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, make_body
@@ -319,6 +319,7 @@ CASES: dict[str, Case] = {
     "burst-1k": Case(Kind.LIVE, LOST, partial(burst, count=1_000)),
     "burst-100-steady": Case(Kind.LIVE, LOST, partial(burst, count=100, pause=STEADY_PAUSE)),
     "latency-beside-1k": Case(Kind.LIVE, MICROSECONDS, latency_beside),
+    "confirm-strong": Case(Kind.STRONG, MICROSECONDS, confirmation),
     "first-10k": Case(Kind.LIVE, MICROSECONDS_EACH, partial(first_messages, count=10_000)),
     "start": Case(Kind.WEAK, SECONDS, start),
 }
@@ -335,6 +336,8 @@ many topics and connections (--many):
                        of it a subscriber that always reads did not get (-to-8: the worst of 8)
   burst-100-steady     the same to a subscriber that reads 64 KiB every five milliseconds
   latency-beside-1k    the case latency beside 1,000 idle connections
+  confirm-strong       one message after another, each confirmed after an fsync: median and 99th percentile,
+                       and the median of one flush of the same disk (omq-lines, and Redis)
   first-10k            the first message to each of 10,000 topics
   start                from the start of the process to its first answer
 """

@@ -125,7 +125,7 @@ class NatsSystem(System):
                 return "JetStream file store: written, fsync every 2 minutes only"
 
     def lacks(self, case: str) -> str | None:
-        strong = case == "ingest-strong" or case.startswith("topics-strong")
+        strong = case == "ingest-strong" or case.startswith(("topics-strong", "confirm-strong"))
         return "has no fsync per message (JetStream 2.9)" if strong else None
 
     def start(self, directory: Path, kind: Kind) -> None:

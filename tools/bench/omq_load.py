@@ -141,6 +141,8 @@ class OmqSystem(System):
         return lines[0] if result.returncode == 0 and lines else "omq-server (tells no version)"
 
     def lacks(self, case: str) -> str | None:
+        if case.startswith("confirm"):
+            return "a sink is confirmed at its end: measured with Publish lines"
         many = case.startswith(("topics", "crowd", "burst", "first"))
         return "a sink leads to one topic: measured with Publish lines" if many else None
 
@@ -304,7 +306,8 @@ class OmqLines(OmqSystem):
     name = "omq-lines"
 
     def lacks(self, case: str) -> str | None:
-        measured = case == "live-1-1" or case.startswith(("latency", "topics", "crowd", "burst", "first"))
+        by_lines = ("latency", "topics", "crowd", "burst", "first", "confirm")
+        measured = case == "live-1-1" or case.startswith(by_lines)
         return None if measured else "measured with messages through DMP"
 
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:

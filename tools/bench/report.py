@@ -131,6 +131,9 @@ def cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
         p99 = statistics.median(sample.detail["p99"] for sample in row.samples)
         longest = max(sample.detail["longest"] for sample in row.samples)
         remark = f"99th percentile {amount(p99, row.unit)}, longest {amount(longest, row.unit)}"
+        flushes = [sample.detail["flush"] for sample in row.samples if "flush" in sample.detail]
+        if flushes:
+            remark += f"; one flush of the disk {amount(statistics.median(flushes), row.unit)}"
     elif row.unit in (EACH, SECONDS, MICROSECONDS_EACH, LOST):
         remark = row.samples[-1].counted
     else:
