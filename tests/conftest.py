@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 from java_classes import java_options
 from measuring import sampled
 
+pytest_plugins = ["small_disk"]
+
 # No test of ours is about how fast hypothesis gets on, and on a busy machine it gets on slowly.
 settings.register_profile("omq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("omq")

@@ -1,16 +1,11 @@
 """The fixtures of the tests of the server."""
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from trio.testing import MockClock
 
 from omq.terminals.connection import forwarding, transport
-
-DISK_OCTETS = 16 << 20
-"""The size of the file system `disk`."""
 
 
 @pytest.fixture
@@ -35,15 +30,3 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no client count as stalled while it does not read."""
     monkeypatch.setattr(forwarding, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(transport, "SLOW_SECONDS", 60.0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Yield a small file system of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    options = ["mount", "-t", "tmpfs", "-o", f"size={DISK_OCTETS}", "omq", str(place)]
-    if subprocess.run(options, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system may be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)

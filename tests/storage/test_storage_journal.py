@@ -1,5 +1,6 @@
 """The journal of Strong: commits survive a power failure, whatever the disk has of the data file."""
 
+import itertools
 import os
 import random
 import resource
@@ -399,3 +400,22 @@ def test_a_repair_moves_the_journal_with_its_level(tmp_path: Path) -> None:
     assert "The file journal of weak was put into strong, where it belongs." in report
     with open_store(lost, "second") as store:
         assert bodies_of(read_all(store.level(Level.STRONG), 1)) == bodies_of([numbered(1, 0, 30)])
+
+
+def test_a_start_on_a_full_disk_has_what_the_journal_had(disk: Path, tmp_path: Path) -> None:
+    path = disk / "store"
+    store = open_store(path, "first")
+    kept = (path / "strong" / "data.mdb").read_bytes()
+    for n in range(60):
+        store.level(Level.STRONG).append([numbered(1, 10 * n, 10)])
+    for level in (Level.WEAK, Level.ASYNC):
+        store.level(level).close()
+    store.close(clean=False)
+    shutil.move(path / "strong", tmp_path / "strong")
+    without_power(tmp_path / "strong", path / "strong", kept)
+    # The file of a power failure may be as short as that of the checkpoint.
+    os.truncate(path / "strong" / "data.mdb", len(kept))
+    with (disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+        filler.writelines(itertools.repeat(bytes(PAGE)))
+    with open_store(path, "second") as store:
+        assert bodies_of(read_all(store.level(Level.STRONG), 1)) == bodies_of([numbered(1, 0, 600)])

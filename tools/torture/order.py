@@ -1,5 +1,5 @@
 """The order itself: nothing of a Strong message leaves on any socket, and no answer that confirms it, before
-the commit that has it is on the disk.
+it is on the disk, in the journal or in a checkpoint.
 
 A recorded server is talked to over both protocols. In the recording everything stands in the order in which
 it happened; the messages are looked for by their bodies, in writes to the store and in what was sent.
@@ -21,9 +21,10 @@ from tally import Outcome
 from omq.client import Delivery, Persistent, Sync, connect
 
 TOPIC = "ordered"
-STORE_FILE = "strong/data.mdb"
-HEAD_OCTETS = 2 * 32768
-"""The meta pages of LMDB are below this offset; writing one of them completes a commit."""
+DATA = "strong/data.mdb"
+CHECKPOINT = "strong/checkpoint"
+JOURNALS = ("strong/journal.new", "strong/journal")
+"""The names under which the journal is made and used."""
 
 TOKEN_OCTETS = 16
 VERSION = bytes(7) + b"\1"
@@ -130,30 +131,45 @@ async def _publish_by_dmp(
             await sink.publish(body)
 
 
+@dataclass(slots=True)
+class _File:
+    """A file of the level, and the tokens in it."""
+
+    name: str
+    written: set[bytes] = field(default_factory=set)
+    """Those that no sync has begun to make durable."""
+    syncing: set[bytes] = field(default_factory=set)
+    """Those that the running sync makes durable."""
+
+
 def too_early(log: Iterable[Entry], said: ConfirmedPublishes) -> list[str]:
     """Return a sentence for each message or answer that was sent before it was durable, or never was
     durable.
+
+    A message is durable when a record of the journal with it is on the disk; or when it is on the disk in the
+    data file, and after that a checkpoint is, which leads to it.
     """
-    file = 0
-    written: set[bytes] = set()  # to the file, but not synced
-    synced_soon: set[bytes] = set()  # a sync of it has begun
-    synced: set[bytes] = set()  # on the disk, but the commit is not complete
+    files: dict[int, _File] = {}
+    stored: set[bytes] = set()  # on the disk in the data file
     durable: set[bytes] = set()
     answers = dict(said.confirmed_by)
     found: list[str] = []
     for entry in log:
+        file = files.get(entry.file)
         match entry.kind:
-            case Kind.OPENED if entry.path == STORE_FILE:
-                file = entry.file
-            case Kind.WRITTEN if entry.file == file:
-                written |= _tokens(entry.data, said.tokens) - durable
-                if entry.offset < HEAD_OCTETS and entry.size:
-                    durable |= synced
-                    synced = set()
-            case Kind.SYNCING if entry.file == file:
-                synced_soon, written = written, set()
-            case Kind.SYNCED if entry.file == file:
-                synced |= synced_soon
+            case Kind.OPENED if entry.path in (DATA, CHECKPOINT, *JOURNALS):
+                name = JOURNALS[-1] if entry.path in JOURNALS else entry.path
+                if file is None or file.name != name:
+                    files[entry.file] = _File(name)
+            case Kind.WRITTEN if file is not None:
+                file.written |= stored if file.name == CHECKPOINT else _tokens(entry.data, said.tokens)
+            case Kind.SYNCING if file is not None:
+                file.syncing, file.written = file.written, set()
+            case Kind.SYNCED if file is not None:
+                if file.name == DATA:
+                    stored |= file.syncing
+                else:
+                    durable |= file.syncing
             case Kind.SENDING:
                 early = _tokens(entry.data, said.tokens) - durable
                 if early:
