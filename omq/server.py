@@ -19,6 +19,7 @@ from omq.drivers.histogram import Distribution, Histogram
 from omq.drivers.housekeeping import (
     keep_deleting,
     keep_flushing,
+    keep_journal_free,
     keep_positions,
     keep_tidy,
     save_positions,
@@ -348,6 +349,7 @@ async def _close(store: Store) -> StoreError | None:
 
 
 def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalogue) -> None:
+    nursery.start_soon(keep_journal_free, catalogue.writers[Level.STRONG])
     nursery.start_soon(keep_flushing, catalogue.writers[Level.WEAK], config.weak_flush_seconds)
     nursery.start_soon(keep_flushing, catalogue.writers[Level.ASYNC], config.async_flush_seconds)
     nursery.start_soon(keep_deleting, catalogue)

@@ -43,6 +43,16 @@ async def keep_flushing(writer: Writer, seconds: float) -> None:
     await repeat(log, what, seconds, writer.checkpoint)
 
 
+async def keep_journal_free(writer: Writer) -> None:
+    """Take a checkpoint whenever one is due, so that no commit must wait for one."""
+
+    async def take() -> None:
+        await writer.checkpoint_due.wait()
+        await writer.checkpoint()
+
+    await repeat(log, f"{writer.environment.level.value}: the journal is not freed", 0, take)
+
+
 async def watch_disk(
     catalogue: Catalogue, config: Config, task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED
 ) -> None:

@@ -74,6 +74,8 @@ class Writer:
         """
         self._moved: set[StoredDriver] = set()
         self._has_moved = Signal()
+        self.checkpoint_due = Signal()
+        """Set after a commit, if a checkpoint would free the journal of the level."""
         self._budget = budget
         self._ids = ids
         self._problems = LogThrottle.of_problem(log, "cannot store")
@@ -447,6 +449,8 @@ class Writer:
         self._commit_seconds += seconds
         self._messages += messages
         self._octets += octets
+        if self.environment.is_checkpoint_due:
+            self.checkpoint_due.set()
 
 
 async def _take_turns(number: int) -> None:

@@ -147,7 +147,7 @@ class Environment:
                     failed.callback(self._journaled.close)
             self._database.make_tables()
             if self._journaled is not None:
-                self._journaled.checkpoint()
+                self._journaled.checkpoint()  # has no commits, or those that have made tables
             failed.pop_all()
 
     @property
@@ -442,14 +442,17 @@ class Environment:
         """Make all commits so far survive a power failure, and free the pages that only an earlier state
         needs.
 
-        Except at Level.STRONG, other threads may append meanwhile.  Raises StoreFailed when the disk refuses
-        to sync.
+        Other threads may append meanwhile.  Raises StoreFailed when the disk refuses to sync.
         """
         if self._journaled is not None:
-            with self._write_lock:
-                self._journaled.checkpoint()
+            self._journaled.checkpoint()
         elif self._checkpoints is not None:
             self._checkpoints.take()
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether a call of ``checkpoint`` would save a commit of Level.STRONG from having to take one."""
+        return self._journaled is not None and self._journaled.is_checkpoint_due
 
     def reader_check(self) -> int:
         """Free the reader slots of processes that died, and return their number.

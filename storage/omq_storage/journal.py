@@ -15,18 +15,20 @@ one:
 Why this is one flush.  The records overwrite a file whose blocks have all been written before, so the file
 system has nothing to change but the octets themselves.
 
-When a record does not fit, a checkpoint takes its place: that costs three flushes, and makes all commits
-durable.  After a checkpoint the journal begins again at its start (``restart``), and may grow.
+The records go to two files in turn.  When one is full, the other one begins again at its start, and a
+checkpoint is due (``Journal.is_checkpoint_due``), which somebody takes while commits continue.  The full file
+is free when a checkpoint has all of its commits.  If the other one is full before that, the next commit takes
+a checkpoint itself, as do commits that are too large for a record.
 
 Opening.  ``recover`` of ``omq_storage.checkpoint`` restores the last checkpoint, if that is necessary.  Then
 ``records_after`` returns what was committed since, and the environment makes these changes again, each record
 in a transaction of its own.  A record names its transaction.  So those that the environment has are left out:
 after a killed process it has all, except perhaps the last one, which nobody was told of.
 
-Why no old record is taken for a new one.  The file is not erased when it begins again, so behind the newest
-record is an older one, or a part of one.  It is not of the next transaction, because all records of a start
-of the server have different transactions, and later ones are written later.  And it is not of another start
-of the server, because each record has the identity of its environment, which every start changes.
+Why no old record is taken for a new one.  The files are not erased when they begin again, so behind the
+newest record is an older one, or a part of one.  It is not of a later transaction, because all records of a
+start of the server have different transactions, and later ones are written later.  And it is not of another
+start of the server, because each record has the identity of its environment, which every start changes.
 
 The layout of a record, at a multiple of 4,096 octets, so that no write touches the sectors of the record
 before it, with big-endian numbers::
@@ -58,7 +60,7 @@ from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, rea
 from omq_storage.integrity import ADVICE, DATA
 from omq_storage.pages import Pages
 
-JOURNAL = "journal"
+JOURNALS = ("journal-1", "journal-2")
 
 _MAGIC = b"omqjrnal"
 _START = Struct(">8sI")
@@ -66,14 +68,14 @@ _REST = Struct(">IQH")
 _CHANGE = Struct(">BBHI")
 _ALIGNMENT = 4096
 
-MOST_RECORDS = 128
-"""The number of records after which a checkpoint is taken: until then LMDB cannot reuse the pages of the
-last one, and the data file grows.
+MOST_RECORDS = 64
+"""The number of records of a file after which a checkpoint is due: until then LMDB cannot reuse the pages of
+the last one, and the data file grows.
 """
 
 SMALLEST = MOST_RECORDS * _ALIGNMENT
-LARGEST = 4 << 20
-"""The octets of the file at first, and at most.  It doubles when it was full before it had ``MOST_RECORDS``.
+LARGEST = 2 << 20
+"""The octets of a file at first, and at most.  It doubles when it was full before it had ``MOST_RECORDS``.
 """
 
 
@@ -89,73 +91,62 @@ class Record:
     """The octets that it takes in the file."""
 
 
-class Journal:
-    """The journal of one open environment.  The owner makes sure that one call runs at a time."""
+class _File:
+    """One of the two files."""
 
-    def __init__(self, path: Path, identity: LevelIdentity | None) -> None:
-        """Open the journal in this directory; begin it at its start.  The first record creates the file.
+    last: int
+    """The transaction of its newest record of this start; -1 if it has none."""
 
-        ``identity``: that of the environment.  Raises OSError.
-        """
-        self._path = path / JOURNAL
-        self._identity = b"" if identity is None else pack_identity(identity)
+    def __init__(self, path: Path) -> None:
+        """Open the file if it exists.  The first record creates it.  Raises OSError."""
+        self.path = path
+        self.last = -1
         self._file: int | None = None
         self._size = 0
         self._next = 0  # where the next record begins
-        self._last = 0  # the octets of the record that was written last
         self._records = 0
         self._is_small = False  # whether it was full before it had MOST_RECORDS
-        if self._path.exists():
-            self._file = os.open(self._path, os.O_WRONLY)
+        if path.exists():
+            self._file = os.open(path, os.O_WRONLY)
             self._size = os.fstat(self._file).st_size
 
-    def identify(self, identity: LevelIdentity) -> None:
-        """Write this identity into all further records.  A checkpoint of an environment that has it must be
-        durable.
-        """
-        self._identity = pack_identity(identity)
-        self.restart()
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
 
-    def restart(self) -> None:
-        """Begin again at the start of the file.  A checkpoint with all commits so far must be durable."""
+    def begin(self) -> None:
+        """Begin again at the start.  None of the records is needed any more."""
         self._next = self._records = 0
-        if self._is_small:
+        if self._is_small or not self.exists:
             self._grow()
 
-    def write(self, transaction: int, changes: Sequence[Change]) -> bool:
-        """Make the changes of this transaction durable.  Return False, and write nothing, if they do not fit.
+    def has_room(self, octets: int) -> bool:
+        """Return whether a record of this size can be written."""
+        return self._file is not None and self._records < MOST_RECORDS and self._next + octets <= self._size
 
-        Call ``wrote`` or ``retract`` afterwards.  Raises StoreError when the disk refuses; then call
-        ``retract``.
-        """
-        if self._file is None:
-            self._grow()
-        if self._file is None:
-            return False
-        record = _encode(transaction, self._identity, changes)
-        if self._records >= MOST_RECORDS or self._next + len(record) > self._size:
-            self._is_small = self._records < MOST_RECORDS
-            return False
-        self._last = len(record)
-        try:
-            written = os.pwrite(self._file, record, self._next)
-            os.fdatasync(self._file)
-        except OSError as error:
-            raise StoreError(f"The journal {self._path} could not be written: {error}.") from error
-        if written != len(record):
-            raise StoreError(f"The journal {self._path} could not be written.")
-        return True
+    def end(self) -> None:
+        """Note that a record did not fit."""
+        self._is_small = self._records < MOST_RECORDS
 
-    def wrote(self) -> None:
-        """Keep the record that was written last: its transaction is committed."""
-        self._next += self._last
+    def write(self, record: bytes) -> None:
+        """Write a record, durably.  Raises OSError."""
+        assert self._file is not None, "there is room"
+        if os.pwrite(self._file, record, self._next) != len(record):
+            raise OSError("not all of it was written")
+        os.fdatasync(self._file)
+
+    def keep(self, transaction: int, octets: int) -> None:
+        """Keep the record that was written last."""
+        self.last = transaction
+        self._next += octets
         self._records += 1
 
     def retract(self) -> None:
-        """Erase the record that was written last: its transaction has failed.  Raises OSError."""
-        if self._file is not None:
-            os.pwrite(self._file, bytes(_START.size), self._next)
-            os.fdatasync(self._file)
+        """Erase the record that was written last.  Raises OSError."""
+        assert self._file is not None, "a record was written"
+        os.pwrite(self._file, bytes(_START.size), self._next)
+        os.fdatasync(self._file)
 
     def close(self) -> None:
         """Close the file."""
@@ -165,16 +156,16 @@ class Journal:
             self._size = 0
 
     def _grow(self) -> None:
-        """Create the file, or double it; its records may be lost.
+        """Create the file, or double it.
 
-        No failure is reported: without a journal, or with a small one, commits take checkpoints instead,
-        which report what is wrong with the disk.
+        No failure is reported: without a file, or with a small one, commits take checkpoints instead, which
+        report what is wrong with the disk.
         """
         self._is_small = False
         size = min(LARGEST, max(SMALLEST, 2 * self._size))
         if size == self._size:
             return
-        fresh_path = self._path.with_name(JOURNAL + ".new")
+        fresh_path = self.path.with_name(self.path.name + ".new")
         try:
             fresh = create(fresh_path)
         except OSError:
@@ -193,12 +184,79 @@ class Journal:
         # From here on the old file may not be what the next start finds.
         self.close()
         try:
-            fresh_path.replace(self._path)
-            sync_directory(self._path.parent)
+            fresh_path.replace(self.path)
+            sync_directory(self.path.parent)
         except OSError:
             os.close(descriptor)
             return
         self._file, self._size = descriptor, size
+
+
+class Journal:
+    """The journal of one open environment.  The owner makes sure that one call runs at a time."""
+
+    def __init__(self, path: Path, identity: LevelIdentity | None, durable: int) -> None:
+        """Open the journal in this directory.
+
+        ``identity``: that of the environment.  ``durable``: the transaction of its last checkpoint, which
+        must have all commits so far.  Raises OSError.
+        """
+        self._identity = b"" if identity is None else pack_identity(identity)
+        self.durable = durable
+        """The transaction of the last checkpoint."""
+        self._files = [_File(path / name) for name in JOURNALS]
+        self._written: tuple[int, int] | None = None
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether a checkpoint would free a file that is full."""
+        return self._files[1].last > self.durable
+
+    def identify(self, identity: LevelIdentity) -> None:
+        """Write this identity into all further records."""
+        self._identity = pack_identity(identity)
+
+    def write(self, transaction: int, changes: Sequence[Change]) -> bool:
+        """Make the changes of this transaction durable.  Return False, and write nothing, if they do not fit.
+
+        Call ``keep`` or ``retract`` afterwards.  Raises StoreError when the disk refuses; then call
+        ``retract``.
+        """
+        record = _encode(transaction, self._identity, changes)
+        if not self._files[0].exists:
+            self._files[0].begin()
+        if not self._files[0].has_room(len(record)):
+            if self.is_checkpoint_due:
+                return False
+            self._files[0].end()
+            self._files.reverse()
+            self._files[0].begin()
+            if not self._files[0].has_room(len(record)):
+                return False
+        self._written = (transaction, len(record))
+        try:
+            self._files[0].write(record)
+        except OSError as error:
+            path = self._files[0].path
+            raise StoreError(f"The journal {path} could not be written: {error}.") from error
+        return True
+
+    def keep(self) -> None:
+        """Keep the record that was written last: its transaction is committed."""
+        assert self._written is not None, "a record was written"
+        self._files[0].keep(*self._written)
+        self._written = None
+
+    def retract(self) -> None:
+        """Erase the record that may have been written last: its transaction has failed.  Raises OSError."""
+        if self._written is not None:
+            self._files[0].retract()
+            self._written = None
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
 
 
 def records_after(path: Path, transaction: int, identity: LevelIdentity | None) -> Iterator[Record]:
@@ -206,28 +264,24 @@ def records_after(path: Path, transaction: int, identity: LevelIdentity | None) 
 
     ``identity``: that of the environment; records of other ones are left out.
 
-    Raises DamagedFile when a record cannot be read, and a later one can.  Raises OSError when the file cannot
+    Raises DamagedFile when a record cannot be read, and a later one can.  Raises OSError when a file cannot
     be read.
     """
-    expected = transaction + 1
-    content = _content(path)
-    begin = 0
-    while begin < len(content):
-        record = _decode(content[begin:])
-        if record is None or record.identity != identity or record.transaction > expected:
-            break
-        if record.transaction == expected:
-            yield record
-            expected += 1
-        begin += record.octets
-    # A power failure may have torn the last record, but each one was durable before the next was written.
-    for place in range(begin, len(content), _ALIGNMENT):
-        later = _decode(content[place:])
-        if later is not None and later.identity == identity and later.transaction >= expected:
+    found = {
+        record.transaction: record
+        for name in JOURNALS
+        for record in _records(path / name)
+        if record.identity == identity and record.transaction > transaction
+    }
+    for expected in range(transaction + 1, transaction + 1 + len(found)):
+        if expected not in found:
+            # A power failure may tear the last record.  Each one was durable before the next was written.
+            names = " and ".join(JOURNALS)
             raise DamagedFile(
-                f"The file {path / JOURNAL} is damaged: it has lost the changes of transaction {expected}; "
-                f"{ADVICE}."
+                f"One of the files {names} in {path} is damaged: it has lost the changes of transaction "
+                f"{expected}; {ADVICE}."
             )
+        yield found[expected]
 
 
 def has_records(path: Path) -> bool:
@@ -240,20 +294,29 @@ def has_records(path: Path) -> bool:
     return any(records_after(path, transaction, read_identity(path)))
 
 
-def saved_identity(path: Path) -> LevelIdentity | None:
-    """Return the identity in the first record of the journal in this directory, or None.
+def saved_identity(file: Path) -> LevelIdentity | None:
+    """Return the identity in the first record of a file of a journal, or None.
 
     Raises OSError when the file cannot be read.
     """
-    first = _decode(_content(path))
+    first = next(_records(file), None)
     return None if first is None else first.identity
 
 
-def _content(path: Path) -> memoryview:
+def _records(file: Path) -> Iterator[Record]:
+    """Return all records that can be read, also those behind one that cannot."""
     try:
-        return memoryview((path / JOURNAL).read_bytes())
+        content = memoryview(file.read_bytes())
     except FileNotFoundError:
-        return memoryview(b"")
+        return
+    begin = 0
+    while begin < len(content):
+        record = _decode(content[begin:])
+        if record is None:
+            begin += _ALIGNMENT
+        else:
+            yield record
+            begin += record.octets
 
 
 def _encode(transaction: int, identity: bytes, changes: Sequence[Change]) -> bytes:

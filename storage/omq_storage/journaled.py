@@ -21,8 +21,7 @@ class JournaledCommits:
     """The number of commits that the last start before did not complete, and that were made again."""
 
     def __init__(self, database: Database, checkpoints: Checkpoints, identity: LevelIdentity | None) -> None:
-        """Make the commits again that the journal has and the environment has not.  Call ``checkpoint``
-        before the first write.
+        """Make the commits again that the journal has and the environment has not.
 
         Raises StoreError, and OSError when the journal cannot be read.
         """
@@ -37,21 +36,28 @@ class JournaledCommits:
                     else:
                         transaction.put(table, key, value)
             self.replayed += 1
-        self._journal = Journal(database.path, identity)
-        self._has_commits = False
+        checkpoints.take()
+        self._journal = Journal(database.path, identity, checkpoints.durable)
 
     @property
     def has_commits(self) -> bool:
         """Whether there were commits since the last checkpoint.  LMDB can reuse the pages that they freed
         only after the next one.
         """
-        return self._has_commits
+        return self._database.room().transaction != self._checkpoints.durable
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether somebody should call ``checkpoint``, so that no commit must."""
+        return self._journal.is_checkpoint_due
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """Run the block in a write transaction, which is durable when this ends.  Raises StoreError.
+        """Run the block in a write transaction, which is durable when this ends.
 
-        Then nothing of the transaction is stored, except when a checkpoint fails, see ``checkpoint``.
+        Raises StoreError.  Then nothing of the transaction is stored, unless a checkpoint was necessary and
+        failed: the environment refuses all further writes in that case, because none may survive without this
+        one.
         """
         changes = Changes()
         is_written = False
@@ -59,51 +65,44 @@ class JournaledCommits:
             with self._database.writing(changes) as transaction:
                 yield transaction
                 if changes.any and changes.recorded is not None:
-                    is_written = True  # also if this fails: a part of it may be in the file
                     is_written = self._journal.write(transaction.number, changes.recorded)
         except BaseException:
-            if is_written:
-                self._retract()
+            self._retract()
             raise
-        self._has_commits = self._has_commits or changes.any
         if is_written:
-            self._journal.wrote()
+            self._journal.keep()
         elif changes.any:
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except StoreError as error:
+                self._database.refuse_writes(str(error))
+                raise
 
     def checkpoint(self) -> None:
-        """Take a checkpoint, with which the journal begins again.
+        """Take a checkpoint, which frees the journal of the commits so far.  Other threads may write
+        meanwhile.
 
-        Raises StoreError.  Then the environment refuses all further writes: a commit may be neither in the
-        journal nor in a checkpoint, and no later one may survive without it.
+        Raises StoreError.
         """
-        try:
-            self._checkpoints.take()
-        except StoreError as error:
-            self._database.refuse_writes(str(error))
-            raise
-        self._begin_again()
+        self._checkpoints.take()
+        self._journal.durable = self._checkpoints.durable
 
     def identify(self, identity: LevelIdentity) -> None:
-        """Let the journal begin again with this identity.  A checkpoint that has it was taken."""
+        """Write this identity into all further records.  A checkpoint that has it was taken."""
         self._journal.identify(identity)
-        self._has_commits = False
+        self._journal.durable = self._checkpoints.durable
 
     def renew(self, growth: int) -> None:
         """Close and open the environment, see ``Checkpoints.renew``."""
         self._checkpoints.renew(growth)
-        self._begin_again()
+        self._journal.durable = self._checkpoints.durable
 
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()
 
-    def _begin_again(self) -> None:
-        self._journal.restart()
-        self._has_commits = False
-
     def _retract(self) -> None:
-        """Erase the record of a failed transaction."""
+        """Erase the record of a failed transaction, if it was written."""
         try:
             self._journal.retract()
         except OSError as error:

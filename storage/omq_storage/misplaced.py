@@ -8,19 +8,25 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from omq_storage import journal
 from omq_storage.checkpoint import CHECKPOINT, saved_identity
 from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.identity import LevelIdentity, read_identity
 from omq_storage.integrity import DATA
+from omq_storage.journal import JOURNALS
+from omq_storage.journal import saved_identity as saved_identity_of_journal
 from omq_storage.levels import Level
 
 _MOVED = ".moved"
 
+
+def _journal_identity(name: str) -> Callable[[Path], LevelIdentity | None]:
+    return lambda directory: saved_identity_of_journal(directory / name)
+
+
 _IDENTITY_OF: dict[str, Callable[[Path], LevelIdentity | None]] = {
     DATA: read_identity,
     CHECKPOINT: saved_identity,
-    journal.JOURNAL: journal.saved_identity,
+    **{name: _journal_identity(name) for name in JOURNALS},
 }
 """The files of a level, and the function that reads the identity of each from its directory."""
 

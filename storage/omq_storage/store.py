@@ -25,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, assert_never
 
-from omq_storage import journal
 from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, StoreCatalogue
 from omq_storage.checkpoint import begin_checkpoints, recover
 from omq_storage.environment import Environment
@@ -33,6 +32,7 @@ from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreFull, 
 from omq_storage.files import FILE_MODE, NO_ROOM, make_directory, write_durably
 from omq_storage.identity import Expected, Lineage, read_identity
 from omq_storage.integrity import ADVICE, DATA, require_intact
+from omq_storage.journal import JOURNALS, saved_identity
 from omq_storage.levels import Level
 from omq_storage.reserved_space import ReservedSpace
 
@@ -431,9 +431,11 @@ def recover_level(
             return Recovery(level, what, rolled_back=False)
         case Level.STRONG:
             recovered = recover(directory, boot_id, expected)
-            identity = journal.saved_identity(directory)
-            if expected is not None and identity is not None and expected.is_foreign(identity):
-                expected.require(directory / journal.JOURNAL, identity)
+            if expected is not None:
+                for file in (directory / name for name in JOURNALS):
+                    identity = saved_identity(file)
+                    if identity is not None and expected.is_foreign(identity):
+                        expected.require(file, identity)
             # The journal has every commit since then.
             return Recovery(level, recovered.what, recovered.rolled_back and not recovered.is_restored)
         case Level.WEAK | Level.ASYNC:

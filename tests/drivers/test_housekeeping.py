@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 import trio
 from counted_steps import Steps, steps
-from served_drivers import KIB, WEAK, Client, opened, post, quiet
+from served_drivers import KIB, STRONG, WEAK, Client, opened, post, quiet
 from trio.testing import MockClock
 
 from omq.drivers import slices
-from omq.drivers.housekeeping import POSITION_SECONDS, keep_positions, keep_tidy, tidy
+from omq.drivers.housekeeping import POSITION_SECONDS, keep_journal_free, keep_positions, keep_tidy, tidy
 from omq.model import Delivery
+from omq_storage.journal import MOST_RECORDS
 from omq_storage.levels import Level
 
 
@@ -197,3 +198,19 @@ async def test_a_changed_age_limit_applies_to_older_messages(tmp_path: Path, clo
         driver.retain(None, 1000.0)
         await tidy(driver, driver.writer)
         assert driver.info().messages == 0
+
+
+async def test_the_journal_is_freed_by_checkpoints_beside_the_commits(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path / "store") as drivers, trio.open_nursery() as nursery:
+        driver = await drivers.declare(STRONG)
+        writer = drivers.catalogue.writers[Level.STRONG]
+        nursery.start_soon(keep_journal_free, writer)
+        await quiet()
+        while sum(writer.statistics().checkpoint_times.counts) < 3:
+            assert driver.next_id <= 4 * (MOST_RECORDS + 1)
+            await post(driver, b"x")
+            await quiet()
+        assert not writer.environment.is_checkpoint_due
+        nursery.cancel_scope.cancel()

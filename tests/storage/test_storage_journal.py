@@ -90,15 +90,16 @@ def test_any_mixture_of_pages_leads_to_all_commits(tmp_path: Path, seed: int) ->
     environment = open_strong(path)
     following = {1: 0, 2: 0, 3: 0}
     for start in range(8):
+        sizes = chance.choice(((1,), (1, 1, 1, 10, 300, 6000)))
         begun = {
             "checkpoint": (path / "checkpoint").read_bytes(),
             "data": (path / "data.mdb").read_bytes(),
         }
-        for _ in range(chance.choice((3, 40, 150))):
+        for _ in range(chance.choice((3, 40, 2 * journal.MOST_RECORDS + 30))):
             topic = chance.choice((1, 2, 3))
-            count = chance.choice((1, 1, 1, 10, 300, 6000))
+            count = chance.choice(sizes)
             size = chance.choice((20, 100, 1000)) if count < 6000 else 100
-            match chance.randrange(10):
+            match chance.randrange(100 if sizes == (1,) else 10):
                 case 0:
                     environment.set_positions({topic: Position(following[topic])})
                 case 1:
@@ -159,21 +160,21 @@ def test_the_journal_and_the_data_file_do_not_grow_for_ever(tmp_path: Path) -> N
     path = tmp_path / "strong"
     environment = open_strong(path)
     sizes = []
-    for n in range(5 * journal.MOST_RECORDS):
+    for n in range(10 * journal.MOST_RECORDS):
         environment.append([numbered(1, n, 1)])
         environment.trim(1, n - 10)
         sizes.append((path / "data.mdb").stat().st_size)
-    assert sizes[-1] <= 1.1 * sizes[2 * journal.MOST_RECORDS]
-    assert (path / "journal").stat().st_size == journal.SMALLEST
+    assert sizes[-1] <= 1.1 * sizes[5 * journal.MOST_RECORDS]
+    assert [(path / name).stat().st_size for name in journal.JOURNALS] == [journal.SMALLEST] * 2
     for n in range(100):
         environment.append([numbered(2, 3000 * n, 3000)])
-    assert (path / "journal").stat().st_size == journal.LARGEST
+    assert [(path / name).stat().st_size for name in journal.JOURNALS] == [journal.LARGEST] * 2
     environment.close()
 
 
 def records(path: Path) -> list[int]:
     """Return the places of the records in a journal."""
-    octets = (path / "journal").read_bytes()
+    octets = (path / "journal-1").read_bytes()
     return [place for place in range(0, len(octets), PAGE) if octets.startswith(b"omqjrnal", place)]
 
 
@@ -192,7 +193,7 @@ def test_a_torn_last_record_is_no_commit(tmp_path: Path) -> None:
     environment.append([numbered(1, 10, 100)])
     lost = without_power(path, tmp_path / "lost", kept)
     environment.close(clean=False)
-    change_octet(lost / "journal", records(lost)[-1] + PAGE)
+    change_octet(lost / "journal-1", records(lost)[-1] + PAGE)
     again = open_strong(lost, "second")
     assert content(again) == expected
     again.append([numbered(1, 10, 1)])
@@ -210,13 +211,11 @@ def test_a_damaged_record_before_others_is_reported(tmp_path: Path) -> None:
         environment.append([numbered(1, n, 1)])
     lost = without_power(path, tmp_path / "lost", kept)
     environment.close(clean=False)
-    change_octet(lost / "journal", records(lost)[1] + 100)
-    with pytest.raises(
-        DamagedFile, match=r"journal is damaged: it has lost the changes of transaction \d+; "
-    ):
+    change_octet(lost / "journal-1", records(lost)[1] + 100)
+    with pytest.raises(DamagedFile, match=r"is damaged: it has lost the changes of transaction \d+; "):
         open_strong(lost, "second")
     # LMDB has all of it when only the process ended.
-    change_octet(path / "journal", records(path)[1] + 100)
+    change_octet(path / "journal-1", records(path)[1] + 100)
     again = open_strong(path)
     assert again.extent(1).last == 2
     again.close()
@@ -275,7 +274,7 @@ def test_a_disk_that_refuses_the_journal_loses_nothing(
     refused: list[bool] = []
 
     def refuse(descriptor: int, *rest: object) -> object:
-        if Path(f"/proc/self/fd/{descriptor}").readlink() == path / "journal" and not refused:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == path / "journal-1" and not refused:
             refused.append(True)
             raise OSError(5, "Input/output error")
         return real(descriptor, *rest)
@@ -325,7 +324,7 @@ def test_without_room_for_a_journal_commits_take_checkpoints(
     monkeypatch.setattr(journal, "create", full)
     for n in range(5):
         environment.append([numbered(1, 10 * n, 10)])
-    assert not (path / "journal").exists()
+    assert not (path / "journal-1").exists()
     expected = content(environment)
     lost = without_power(path, tmp_path / "lost", (path / "data.mdb").read_bytes())
     environment.close(clean=False)
@@ -382,12 +381,12 @@ def test_a_check_and_a_backup_have_what_the_journal_had(tmp_path: Path) -> None:
 def test_the_journal_of_another_store_is_refused(tmp_path: Path) -> None:
     lost = store_without_power(tmp_path)
     other = store_without_power(tmp_path / "other")
-    shutil.copy(other / "strong" / "journal", lost / "strong" / "journal")
-    with pytest.raises(DamagedFile, match=r"journal is not the right one: it belongs to another store"):
+    shutil.copy(other / "strong" / "journal-1", lost / "strong" / "journal-1")
+    with pytest.raises(DamagedFile, match=r"journal-1 is not the right one: it belongs to another store"):
         open_store(lost, "second")
     with lock_store(lost):
         problems = inspect(lost, "second", lambda _: None).problems
-    assert any("journal is not the right one" in problem for problem in problems)
+    assert any("journal-1 is not the right one" in problem for problem in problems)
 
 
 def test_a_repair_moves_the_journal_with_its_level(tmp_path: Path) -> None:
@@ -397,7 +396,7 @@ def test_a_repair_moves_the_journal_with_its_level(tmp_path: Path) -> None:
     (lost / "between").rename(lost / "weak")
     with lock_store(lost):
         report = repair(lost, SampleInterpreter(), "second", lambda _: None, map_size=1 << 28)
-    assert "The file journal of weak was put into strong, where it belongs." in report
+    assert "The file journal-1 of weak was put into strong, where it belongs." in report
     with open_store(lost, "second") as store:
         assert bodies_of(read_all(store.level(Level.STRONG), 1)) == bodies_of([numbered(1, 0, 30)])
 

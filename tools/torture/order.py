@@ -23,8 +23,8 @@ from omq.client import Delivery, Persistent, Sync, connect
 TOPIC = "ordered"
 DATA = "strong/data.mdb"
 CHECKPOINT = "strong/checkpoint"
-JOURNALS = ("strong/journal.new", "strong/journal")
-"""The names under which the journal is made and used."""
+JOURNAL = "strong/journal"
+"""The beginning of the names of the journal's files."""
 
 TOKEN_OCTETS = 16
 VERSION = bytes(7) + b"\1"
@@ -157,8 +157,8 @@ def too_early(log: Iterable[Entry], said: ConfirmedPublishes) -> list[str]:
     for entry in log:
         file = files.get(entry.file)
         match entry.kind:
-            case Kind.OPENED if entry.path in (DATA, CHECKPOINT, *JOURNALS):
-                name = JOURNALS[-1] if entry.path in JOURNALS else entry.path
+            case Kind.OPENED if entry.path in (DATA, CHECKPOINT) or entry.path.startswith(JOURNAL):
+                name = JOURNAL if entry.path.startswith(JOURNAL) else entry.path
                 if file is None or file.name != name:
                     files[entry.file] = _File(name)
             case Kind.WRITTEN if file is not None:
