@@ -15,7 +15,6 @@ DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 LAYERS = {
     "omq.cli": {
         "omq.watching",
-        "omq",
         "omq.management",
         "omq.replay",
         "omq.reloading",
@@ -23,6 +22,7 @@ LAYERS = {
         "omq.client",
         "omq.addresses",
         "omq.counted",
+        "omq.credentials",
         "omq.printable",
         "omq.server",
         "omq.listening",
@@ -30,7 +30,6 @@ LAYERS = {
         "omq.drivers",
         "omq.config",
         "omq.threads",
-        "omq.protocol",
         "omq.protocol.omq",
         "omq.protocol.amqp",
         "omq.model",
@@ -43,7 +42,6 @@ LAYERS = {
         "omq.listening",
         "omq.overview",
         "omq.terminals.omq",
-        "omq.metrics",
         "omq.terminals.connection",
         "omq.drivers",
         "omq.access",
@@ -110,8 +108,6 @@ LAYERS = {
         "omq.terminals.connection",
         "omq.drivers",
         "omq.access",
-        "omq.config",
-        "omq.logs",
         "omq.protocol",
         "omq.protocol.omq",
         "omq.gap_reasons",
@@ -134,7 +130,6 @@ LAYERS = {
         "omq.config",
         "omq.logs",
         "omq.model",
-        "omq.protocol",
         "omq.protocol.amqp",
         "omq.protocol.amqp_1_0",
         "omq_storage",
@@ -144,11 +139,9 @@ LAYERS = {
         "omq.exchanges",
         "omq.drivers",
         "omq.access",
-        "omq.config",
         "omq.logs",
         "omq.model",
         "omq.threads",
-        "omq.protocol",
         "omq.protocol.amqp",
         "omq.protocol.amqp_0_9",
         "omq_storage",
@@ -158,7 +151,6 @@ LAYERS = {
         "omq.drivers",
         "omq.access",
         "omq.exchanges",
-        "omq.config",
         "omq.logs",
         "omq.model",
         "omq.protocol",
@@ -216,6 +208,7 @@ LAYERS = {
     "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
     "omq.client": {
         "omq.addresses",
+        "omq.credentials",
         "omq.keepalive",
         "omq.watching",
         "omq.errors",
@@ -226,17 +219,14 @@ LAYERS = {
         "omq.protocol.amqp",
         "omq.model",
     },
-    "omq.blocking": {"omq.client", "omq.management", "omq.watching", "omq.model", "omq.protocol"},
+    "omq.blocking": {"omq.client", "omq.credentials", "omq.management", "omq.watching", "omq.model"},
     "omq.replay": {
         "omq.spark",
         "omq.bulk",
         "omq.counted",
         "omq.printable",
-        "omq.protocol",
-        "omq.protocol.omq",
         "omq.protocol.amqp",
         "omq.protocol.dmp",
-        "omq.model",
         "omq_storage",
     },
     "omq.arrow": {"omq.bulk", "omq.counted", "omq.protocol.amqp", "omq_storage"},
@@ -246,11 +236,11 @@ LAYERS = {
         "omq.protocol.dmp",
         "omq.protocol.amqp",
         "omq.model",
-        "omq_storage",
     },
     "omq.bulk": {
         "omq.addresses",
         "omq.counted",
+        "omq.credentials",
         "omq.errors",
         "omq.keepalive",
         "omq.protocol",
@@ -267,7 +257,6 @@ LAYERS = {
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.http": set(),
     "omq.protocol.amqp_0_9": {
-        "omq.protocol",
         "omq.protocol.amqp",
         "omq.protocol.amqp_1_0",  # what a consumer gets of such a message
         "omq.model",
@@ -278,6 +267,7 @@ LAYERS = {
     "omq.printable": set(),
     "omq.addresses": set(),
     "omq.counted": set(),
+    "omq.credentials": set(),
     "omq.keepalive": set(),
     "omq.management": set(),
     "omq.watching": {"omq.model"},
@@ -292,6 +282,7 @@ WITHOUT_TRIO = (
     "omq.management",
     "omq.watching",
     "omq.gap_reasons",
+    "omq.credentials",
     "omq.replay",
     "omq.config",
     "omq_storage",
@@ -303,7 +294,7 @@ WITHOUT_TRIO = (
 
 EVENT_LOOPS = {"trio", "anyio", "asyncio"}
 
-SOCKETS = {"select", "selectors", "socket", "socketserver"}
+FILES_AND_SOCKETS = {"os", "pathlib", "select", "selectors", "shutil", "socket", "socketserver", "tempfile"}
 """The modules that no module of `omq.protocol` imports: octets go in, events come out."""
 
 
@@ -356,7 +347,7 @@ def test_imports_point_down_only(name: str) -> None:
         if f"{own}.".startswith(tuple(f"{each}." for each in WITHOUT_TRIO)):
             assert other.partition(".")[0] not in EVENT_LOOPS, f"{name} imports {other}"
         if own.startswith("omq.protocol"):
-            assert other.partition(".")[0] not in SOCKETS, f"{name} imports {other}"
+            assert other.partition(".")[0] not in FILES_AND_SOCKETS, f"{name} imports {other}"
 
 
 BEHIND_SESSIONS = (
@@ -417,6 +408,13 @@ def distinguished(tree: ast.AST) -> Iterator[str]:
 def test_no_module_distinguishes_the_channels_of_the_seam(name: str) -> None:
     assert {"BroadcastChannel", "Channel", "DirectChannel", "RoundRobinChannel"} <= CHANNELS
     assert CHANNELS.isdisjoint(distinguished(ast.parse(MODULES[name].read_bytes())))
+
+
+def test_each_package_imports_all_that_it_may_import() -> None:
+    found: dict[str | None, set[str | None]] = {own: set() for own in LAYERS}
+    for name, path in MODULES.items():
+        found[package_of(name)].update(map(package_of, imported(ast.parse(path.read_bytes()))))
+    assert {own: unused for own, below in LAYERS.items() if (unused := below - found[own])} == {}
 
 
 def test_no_package_is_imported_by_one_below_it() -> None:

@@ -16,6 +16,7 @@ from omq.client.bodies import batches
 from omq.client.client import EVERYTHING, Name
 from omq.client.connecting import Connecting, settings_for
 from omq.client.subscription import DEFAULT_CAPACITY
+from omq.credentials import File
 from omq.model import (
     BlockInfo,
     Delivery,
@@ -27,7 +28,6 @@ from omq.model import (
     Topic,
     TopicInfo,
 )
-from omq.protocol.credentials import File
 from omq.watching import ConnectionInfo, Retention, SubscriberInfo
 
 

@@ -18,7 +18,7 @@ class IdFile:
 
     def read(self) -> bytes:
         """Read the id from the file. Raises BadOptions."""
-        from omq.protocol.credentials import read_id
+        from omq.credentials import read_id
 
         try:
             return read_id(self.path)
@@ -81,7 +81,7 @@ class Credentials:
     def context(self) -> "ssl.SSLContext":
         """Make the TLS context. Raises BadOptions."""
         # Import late, as for `tls_wire`: OpenSSL loads slowly.
-        from omq.protocol.credentials import client_context
+        from omq.credentials import client_context
 
         try:
             return client_context(self.ca, self.certificate, self.key)

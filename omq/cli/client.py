@@ -41,8 +41,8 @@ from omq.client import (
 from omq.client.address import parse_url
 from omq.client.errors import MOST_REFUSALS
 from omq.client.lines import publish_start
+from omq.credentials import is_readable_by_others
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
-from omq.protocol.credentials import is_readable_by_others
 
 READ_OCTETS = 64 << 10
 

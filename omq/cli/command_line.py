@@ -18,8 +18,8 @@ from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
 from omq.client.address import parse_url
+from omq.credentials import read_id
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
-from omq.protocol.credentials import read_id
 from omq.replay import arguments as replay_arguments
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"

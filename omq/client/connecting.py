@@ -15,7 +15,7 @@ from omq.client.connections import ClientConnections, Settings
 from omq.client.errors import Gap
 from omq.client.ledger import Ledger
 from omq.client.network import Security
-from omq.protocol.credentials import File, client_context
+from omq.credentials import File, client_context
 
 log = logging.getLogger("omq.client")
 

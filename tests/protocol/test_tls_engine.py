@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omq.config import Config
-from omq.protocol.credentials import client_context
+from omq.credentials import client_context
 from omq.protocol.tls import RECORD_OCTETS, CertificateRefused, TlsEngine, TlsError
 from omq.terminals.connection.certificates import Certificates
 

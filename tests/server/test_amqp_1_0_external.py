@@ -9,9 +9,9 @@ import trio
 from certificates import Authority
 
 from omq.config import ClientConfig
+from omq.credentials import client_context
 from omq.protocol.amqp_1_0.performatives import Close, Detach, SaslInit, SaslMechanisms, SaslOutcome
 from omq.protocol.amqp_1_0.types import NULL
-from omq.protocol.credentials import client_context
 
 from .amqp_1_0_peer import SASL_HEADER, Peer, condition, peer
 from .client_accounts import HASH, SECRET

@@ -10,7 +10,7 @@ from quietness import quiet
 from trio.testing import MockClock
 
 import omq
-from omq.protocol.credentials import client_context
+from omq.credentials import client_context
 from omq.terminals.connection.statistics import Kind
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, serving

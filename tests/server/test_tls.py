@@ -21,8 +21,8 @@ from trio.testing import MockClock
 from omq.client.network import Security, TlsStream, open_stream
 from omq.client.tcp import TcpStream, connect_tcp
 from omq.config import Config
+from omq.credentials import client_context
 from omq.drivers.memory import Memory
-from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Error, Frame

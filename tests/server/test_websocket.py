@@ -11,7 +11,7 @@ from quietness import pass_time
 from trio.testing import MockClock
 from wsproto.events import BytesMessage, Ping, TextMessage
 
-from omq.protocol.credentials import client_context
+from omq.credentials import client_context
 from omq.protocol.http.websocket import WebSocket
 from omq.protocol.omq.types import Confirmed, Error, Message
 from omq.terminals.connection.statistics import Kind

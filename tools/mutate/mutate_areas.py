@@ -303,7 +303,6 @@ PROTOCOL = Area(
     "omq/protocol",
     ("tests/protocol",),
     {
-        "credentials.py": _protocol("credentials"),
         "handshake.py": (*_protocol("handshake"), *server("handshake")),
         "silence.py": ("tests/client/test_silence.py",),
         "tls.py": (*_protocol("tls_engine"), *server("tls"), "tests/client/test_client_tls.py"),

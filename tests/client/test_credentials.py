@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
-from omq.protocol.credentials import client_context, read_id
+from omq.credentials import client_context, read_id
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
