@@ -32,6 +32,7 @@ from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_changes import TopicChanges
 from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
 from omq.drivers.topics_by_name import UNLIMITED, TopicsByName
+from omq.drivers.unrecorded import UnrecordedTopics
 from omq.drivers.writer import Writer
 from omq.logs import quoted
 from omq.model import (
@@ -100,10 +101,9 @@ class Catalogue:
         """
         self.routes = self._topics.routes
         self._quota = TopicQuota(config.max_topics, lambda: len(self._drivers) + len(self._private))
-        self._private = PrivateTopics(self._factory, self._quota)
-        self._ephemeral = EphemeralQueues(
-            self._drivers, self._factory, self._quota, self._reserve_topics, self._gone
-        )
+        unrecorded = UnrecordedTopics(self._factory, self._quota)
+        self._private = PrivateTopics(unrecorded)
+        self._ephemeral = EphemeralQueues(self._drivers, unrecorded, self._reserve_topics, self._gone)
         self._changing = trio.Lock()
         self._maker = TopicMaker(self._topics, self._quota, self._calls, store, self._changing)
         self.changes = TopicChanges(

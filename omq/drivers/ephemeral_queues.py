@@ -1,14 +1,13 @@
 """Queues that are not durable. The exclusive ones among them belong to a connection, and end with it."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from omq.drivers.driver import Driver
-from omq.drivers.factory import DriverFactory
 from omq.drivers.lifetime import Ephemeral, Ownership
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.topic_quota import Admit, TopicQuota
+from omq.drivers.topic_quota import Admit
+from omq.drivers.unrecorded import UnrecordedTopics
 from omq.model import Delivery, Topic
 
 TOPIC_IDS_RESERVED = 1024
@@ -23,8 +22,7 @@ class EphemeralQueues:
     def __init__(
         self,
         drivers: dict[bytes, Driver],
-        factory: DriverFactory,
-        quota: TopicQuota,
+        unrecorded: UnrecordedTopics,
         reserve: Callable[[int], Awaitable[range]],
         deleted: Callable[[Driver], None],
     ) -> None:
@@ -32,8 +30,7 @@ class EphemeralQueues:
         Refused. `deleted` is called when a queue has been deleted.
         """
         self._drivers = drivers
-        self._factory = factory
-        self._quota = quota
+        self._unrecorded = unrecorded
         self._reserve = reserve
         self._deleted = deleted
         self._ids = iter(range(0))
@@ -45,17 +42,11 @@ class EphemeralQueues:
         Refused.
         """
         own = owner if options.exclusive else None
-        id = await self._next_id()
-        if own is not None:
-            own.check()
-        released = self._quota.admit(admit)
+        topic = Topic(await self._next_id(), name)
         lifetime = Ephemeral(with_last_consumer=options.auto_delete, owner=own)
-        driver = self._factory.create_unrecorded(Topic(id, name), Delivery.ROUND_ROBIN, lifetime, options)
+        driver = self._unrecorded.create(topic, Delivery.ROUND_ROBIN, lifetime, admit, self.delete, options)
         assert isinstance(driver, QueueDriver)
         self._drivers[name] = driver
-        self._quota.created(id, released)
-        if own is not None:
-            own.add(id, partial(self.delete, driver))
         return driver
 
     async def _next_id(self) -> int:
@@ -71,9 +62,5 @@ class EphemeralQueues:
         if self._drivers.get(driver.topic.topic) is not driver:
             return
         del self._drivers[driver.topic.topic]
-        if driver.lifetime.owner is not None:
-            driver.lifetime.owner.discard(driver.topic.id)
-        self._quota.deleted(driver.topic.id)
-        driver.end()
-        self._factory.stop(driver)
+        self._unrecorded.end(driver)
         self._deleted(driver)

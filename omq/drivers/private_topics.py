@@ -1,11 +1,9 @@
 """Topics that are found only through their drivers, such as those for replies to one connection."""
 
-from functools import partial
-
 from omq.drivers.driver import Driver
-from omq.drivers.factory import DriverFactory
 from omq.drivers.lifetime import Private
-from omq.drivers.topic_quota import Admit, TopicQuota
+from omq.drivers.topic_quota import Admit
+from omq.drivers.unrecorded import UnrecordedTopics
 from omq.model import Delivery, Topic
 
 FIRST_PRIVATE, LAST_PRIVATE = 1 << 31, (1 << 32) - 1
@@ -15,9 +13,8 @@ FIRST_PRIVATE, LAST_PRIVATE = 1 << 31, (1 << 32) - 1
 class PrivateTopics:
     """The private topics of a server."""
 
-    def __init__(self, factory: DriverFactory, quota: TopicQuota) -> None:
-        self._factory = factory
-        self._quota = quota
+    def __init__(self, unrecorded: UnrecordedTopics) -> None:
+        self._unrecorded = unrecorded
         self._drivers: dict[int, Driver] = {}
         self._last_id = LAST_PRIVATE
 
@@ -31,15 +28,9 @@ class PrivateTopics:
         """Create a transient topic that is not found by its name, without a write to the disk. It counts
         against the quota of topics. Raises Refused.
         """
-        if lifetime.owner is not None:
-            lifetime.owner.check()
-        released = self._quota.admit(admit)
-        id = self._next_id()
-        driver = self._factory.create_unrecorded(Topic(id, name), delivery, lifetime)
-        self._drivers[id] = driver
-        self._quota.created(id, released)
-        if lifetime.owner is not None:
-            lifetime.owner.add(id, partial(self.delete, driver))
+        topic = Topic(self._next_id(), name)
+        driver = self._unrecorded.create(topic, delivery, lifetime, admit, self.delete)
+        self._drivers[topic.id] = driver
         return driver
 
     def _next_id(self) -> int:
@@ -55,8 +46,4 @@ class PrivateTopics:
         assert isinstance(driver.lifetime, Private)
         if self._drivers.pop(driver.topic.id, None) is None:
             return
-        if driver.lifetime.owner is not None:
-            driver.lifetime.owner.discard(driver.topic.id)
-        self._quota.deleted(driver.topic.id)
-        driver.end()
-        self._factory.stop(driver)
+        self._unrecorded.end(driver)
