@@ -323,7 +323,7 @@ class CompetingDriver(Driver):
     def _note_move(self) -> None:
         """Ask housekeeping to save the position, which may have changed."""
         if self.writer is not None:
-            self.writer.moved(self)
+            self.writer.changed_positions.add(self)
 
     def _kept(self) -> tuple[int, int, int, int]:
         last = self.next_id - 1

@@ -149,7 +149,7 @@ async def keep_positions(catalogue: Catalogue, level: Level) -> None:
     writer = catalogue.writers[level]
 
     async def save() -> None:
-        await writer.wait_for_moved()
+        await writer.changed_positions.wait()
         await save_positions(writer)
 
     await repeat(log, f"{level.value}: positions are not saved", POSITION_SECONDS, save)
@@ -161,20 +161,14 @@ async def save_positions(writer: Writer) -> None:
 
     Raises StoreError; then the next call stores them.
     """
-    async with writer.saving:
-        moved = writer.take_moved()
-        try:
-            await _save_positions(writer, moved)
-        except BaseException:  # cancelled, too: the next call tries again, even if nothing changes meanwhile
-            for driver in moved:
-                writer.moved(driver)
-            raise
+    async with writer.changed_positions.saving() as drivers:
+        await _save_positions(writer, drivers)
 
 
-async def _save_positions(writer: Writer, moved: Iterable[StoredDriver]) -> None:
+async def _save_positions(writer: Writer, drivers: Iterable[StoredDriver]) -> None:
     changed: dict[RoundRobinDriver, Position] = {}
     slices = Slices()
-    for driver in moved:
+    for driver in drivers:
         await slices.step()
         if isinstance(driver, RoundRobinDriver) and not driver.deleted:
             position = driver.position()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from omq.drivers.budget import Budget
+from omq.drivers.changed_positions import ChangedPositions
 from omq.drivers.fragment_commits import FragmentCommits
 from omq.drivers.gathering import Gathering
 from omq.drivers.histogram import Histogram
@@ -68,14 +69,9 @@ class Writer:
         """The reason why posts are refused now (the disk's reserve is reached); None otherwise."""
         self.was_full = False
         """Whether a commit found no room since the last round of housekeeping."""
-        self.saving = trio.Lock()
-        """Held from `take_moved` until the positions are stored. The next call waits for that, and also takes
-        the drivers whose positions could not be stored.
-        """
-        self._moved: set[StoredDriver] = set()
-        self._has_moved = Signal()
         self.checkpoint_due = Signal()
         """Set after a commit, if a checkpoint would free the journal of the level."""
+        self.changed_positions = ChangedPositions()
         self._budget = budget
         self._ids = ids
         self._problems = LogThrottle.of_problem(log, "cannot store")
@@ -139,21 +135,6 @@ class Writer:
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wanted.set()
-
-    def moved(self, driver: StoredDriver) -> None:
-        """Record that the position of a driver may have changed since it was saved."""
-        self._moved.add(driver)
-        self._has_moved.set()
-
-    async def wait_for_moved(self) -> None:
-        """Wait until a position may have changed, so that an idle server does no work for positions."""
-        while not self._moved:
-            await self._has_moved.wait()
-
-    def take_moved(self) -> set[StoredDriver]:
-        """Return the drivers whose positions may have changed since the last call."""
-        moved, self._moved = self._moved, set()
-        return moved
 
     async def drain(self) -> None:
         """Wait until all submitted posts are settled."""
