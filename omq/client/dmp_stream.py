@@ -7,7 +7,7 @@ import anyio
 
 from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
-from omq.client.network import Security, Stream, open_stream
+from omq.client.network import Security, Stream, open_within
 from omq.client.reasons import reason
 from omq.protocol.dmp.client import (
     Answered,
@@ -51,20 +51,14 @@ async def open_dmp(
 
     Raises LeaseDeclined, ConnectionFailed, ConnectionLost and ProtocolError.
     """
-    where = format_address(host, port)
     try:
-        with anyio.move_on_after(seconds):
-            stream = await open_stream(host, port, security)
-            try:
-                return await _show(stream, lease, purpose)
-            except BaseException:  # cancelled, too
-                stream.close()
-                raise
+        return await open_within(
+            seconds, host, port, security, lambda stream: _show(stream, lease, purpose), "a lease"
+        )
     except OSError as error:
-        raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
+        raise ConnectionFailed(f"cannot connect to {format_address(host, port)}: {reason(error)}") from error
     except anyio.BrokenResourceError as error:
         raise ConnectionLost(f"the {purpose.value}'s connection broke: {reason(error)}") from error
-    raise ConnectionFailed(f"{where} did not answer a lease within {seconds:g} s")
 
 
 async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:

@@ -2,16 +2,21 @@
 
 import math
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
+from omq.addresses import format_address
+from omq.client.errors import ConnectionFailed
 from omq.client.tcp import TcpStream, connect_tcp
 from omq.keepalive import keep_alive
 from omq.protocol.tls import AROUND_OCTETS, PIECE_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
+
+T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -111,3 +116,27 @@ async def open_stream(host: str, port: int, security: Security | None) -> Stream
         stream.close()
         raise
     return tls
+
+
+async def open_within(
+    seconds: float,
+    host: str,
+    port: int,
+    security: Security | None,
+    exchange: Callable[[Stream], Awaitable[T]],
+    question: str = "",
+) -> T:
+    """Connect, run the first exchange with the server, and return its result, all within `seconds`.
+
+    Closes the stream if the exchange raises something. Raises what `open_stream` and the exchange raise, and
+    ConnectionFailed after `seconds`: the server did not answer, or did not answer the `question`.
+    """
+    with anyio.move_on_after(seconds):
+        stream = await open_stream(host, port, security)
+        try:
+            return await exchange(stream)
+        except BaseException:  # cancelled, too
+            stream.close()
+            raise
+    answered = f"answer {question}" if question else "answer"
+    raise ConnectionFailed(f"{format_address(host, port)} did not {answered} within {seconds:g} s")

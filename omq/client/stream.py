@@ -4,7 +4,7 @@ import anyio
 
 from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, HandshakeRefused
-from omq.client.network import Security, Stream, open_stream
+from omq.client.network import Security, Stream, open_within
 from omq.client.reasons import reason
 from omq.protocol.omq.client import Greeting, HandshakeFailed
 from omq.protocol.tls_errors import TLS_ONLY
@@ -13,27 +13,24 @@ from omq.protocol.tls_errors import TLS_ONLY
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
     """Connect and exchange the version, within `seconds`. Raises ConnectionFailed and HandshakeRefused."""
     where = format_address(host, port)
+
+    async def greet(stream: Stream) -> Stream:
+        greeting = Greeting()
+        await stream.send_all(greeting.octets)
+        greeted = False
+        while not greeted:
+            data = await stream.receive_some(greeting.missing)
+            if not data:
+                hint = f"; {TLS_ONLY}" if security is None else ""
+                raise ConnectionFailed(f"{where} closed the connection during the handshake{hint}")
+            greeted = greeting.feed(data)
+        return stream
+
     try:
-        with anyio.move_on_after(seconds):
-            stream = await open_stream(host, port, security)
-            try:
-                greeting = Greeting()
-                await stream.send_all(greeting.octets)
-                greeted = False
-                while not greeted:
-                    data = await stream.receive_some(greeting.missing)
-                    if not data:
-                        hint = f"; {TLS_ONLY}" if security is None else ""
-                        raise ConnectionFailed(f"{where} closed the connection during the handshake{hint}")
-                    greeted = greeting.feed(data)
-            except BaseException:  # cancelled, too
-                stream.close()
-                raise
-            return stream
+        return await open_within(seconds, host, port, security, greet)
     except HandshakeFailed as error:
         raise HandshakeRefused(f"{where} {error}") from None
     except UnicodeError as error:
         raise ConnectionFailed(f"cannot connect to {where!r}: no host can have this name") from error
     except (OSError, anyio.BrokenResourceError) as error:
         raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
-    raise ConnectionFailed(f"{where} did not answer within {seconds:g} s")
