@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from omq.protocol.amqp import properties, shortstr
 from omq.protocol.amqp.fields import Table
-from omq.protocol.amqp.properties import Properties, check_headers
-from omq.protocol.steps import finished
+from omq.protocol.amqp.properties import Properties
 
 PLAIN_HEAD = b"\x00\x00" + properties.NO_PROPERTIES
 """The head of a message without exchange, routing key and properties: the octets of `Head()`."""
@@ -42,10 +41,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 
     Raises `FieldError` for missing, truncated and unknown fields.
     """
-    after, table = bounds(data, at, end)
-    if table is not None:
-        finished(check_headers(data, table, after))
-    return after
+    return properties.checked_end(data, bounds(data, at, end))
 
 
 def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:

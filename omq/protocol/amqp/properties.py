@@ -140,7 +140,12 @@ def skip(data: bytes, at: int, end: int) -> int:
 
     Raises `FieldError` as `read` does.
     """
-    after, table = bounds(data, at, end)
+    return checked_end(data, bounds(data, at, end))
+
+
+def checked_end(data: bytes, found: tuple[int, int | None]) -> int:
+    """Check the headers table that `bounds` found, if there is one, and return the end that it found."""
+    after, table = found
     if table is not None:
         finished(check_headers(data, table, after))
     return after

@@ -4,6 +4,7 @@ Source: docs/PROTOCOL.md, "What the client sends: lines" and "What the server se
 """
 
 import re
+from collections.abc import Iterable
 
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec
@@ -112,3 +113,20 @@ def atom(octets: bytes) -> bytes:
     if octets and not _NEEDS_QUOTES.search(octets):
         return octets
     return b'"' + _NEEDS_ESCAPE.sub(lambda match: _WRITTEN[match[0]], octets) + b'"'
+
+
+_NOT_BARE = (ord("("), ord(")"), ord('"'))
+"""The first octets of a parenthesis, a list and a quoted atom, which need no space beside them."""
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """Join printed atoms, lists and parentheses, with a space between two bare atoms."""
+    spaced: list[bytes] = []
+    was_bare = False
+    for part in parts:
+        is_bare = part[0] not in _NOT_BARE
+        if is_bare and was_bare:
+            spaced.append(b" ")
+        spaced.append(part)
+        was_bare = is_bare
+    return b"".join(spaced)

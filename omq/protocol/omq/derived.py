@@ -5,7 +5,7 @@ fields, an option as `()` or `(value)`, a tuple as a list.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from omq.protocol.omq.atoms import atom
+from omq.protocol.omq.atoms import atom, joined
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
 from omq.protocol.omq.sexp import Sexp, SexpError, read_one
 
@@ -66,7 +66,7 @@ class Derived:
             case bytes():
                 return atom(value)
             case tuple():
-                return b"(%s)" % _adjacent([self.octets(each) for each in value])
+                return b"(%s)" % joined([self.octets(each) for each in value])
         assert isinstance(value, msgspec.Struct)
         kind = type(value)
         named = kind not in self.tuples and kind not in self.with_argument
@@ -77,12 +77,12 @@ class Derived:
                 inner = self.octets(found)
             else:
                 inner = b"()" if found is None else b"(%s)" % self.octets(found)
-            parts.append(b"(%s)" % _adjacent([name, inner]) if named else inner)
+            parts.append(b"(%s)" % joined([name, inner]) if named else inner)
         if kind not in self.records and kind not in self.tuples:
             if not parts:
                 return _constructor(kind)
             parts.insert(0, _constructor(kind))
-        return b"(%s)" % _adjacent(parts)
+        return b"(%s)" % joined(parts)
 
     def read_variant(self, kinds: tuple[type, ...], payload: bytes, what: str) -> object:
         """Parse a constructor of these from the payload of a frame. Raises SexpError, which tells `what` it
@@ -155,23 +155,6 @@ class Derived:
                 return self._of_sexp(kind, value)
             case _:
                 raise ConversionError("must be () or (value)")
-
-
-_ENDS = (ord("("), ord(")"), ord('"'))
-"""The octets that need no space between them and an atom."""
-
-
-def _adjacent(parts: Sequence[bytes]) -> bytes:
-    """Join printed sexps, with a space between two bare atoms."""
-    spaced: list[bytes] = []
-    was_bare = False
-    for part in parts:
-        is_bare = part[0] not in _ENDS
-        if is_bare and was_bare:
-            spaced.append(b" ")
-        spaced.append(part)
-        was_bare = is_bare
-    return b"".join(spaced)
 
 
 def _bool(sexp: Sexp) -> bool:

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias, cast
 
 import sexpdata
 
-from omq.protocol.omq.atoms import BARE, CHUNK, ESCAPE, PLAIN, QUOTED, STEP, atom, unquoting
+from omq.protocol.omq.atoms import BARE, CHUNK, ESCAPE, PLAIN, QUOTED, STEP, atom, joined, unquoting
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 
@@ -414,20 +414,8 @@ def write(sexp: Sexp) -> bytes:
         return atom(sexp)
     atoms: list[bytes] = []
     skeleton = sexpdata.dumps(_without_atoms(sexp, atoms, MAX_DEPTH))
-    pieces: list[bytes] = []
-    after_bare = False
-    for mark in _SKELETON.findall(skeleton):
-        if mark in "()":
-            pieces.append(mark.encode())
-            after_bare = False
-            continue
-        piece = atoms[int(mark)]
-        bare = not piece.startswith(b'"')
-        if bare and after_bare:
-            pieces.append(b" ")
-        pieces.append(piece)
-        after_bare = bare
-    return b"".join(pieces)
+    marks = _SKELETON.findall(skeleton)
+    return joined([mark.encode() if mark in "()" else atoms[int(mark)] for mark in marks])
 
 
 def _without_atoms(sexp: Sexp, atoms: list[bytes], depth: int) -> object:
