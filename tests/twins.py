@@ -32,6 +32,14 @@ def compiled() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def using(*, compiled: bool) -> Iterator[None]:
+    """Use the compiled codec, or the plain one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        yield
+
+
 def outcome(call: Callable[[], Any]) -> Any:
     """Return the value of a call, or the type and text of its exception."""
     try:

@@ -18,6 +18,7 @@ from amqp_0_9_helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import using
 
 from omq.protocol.amqp_0_9 import runs
 from omq.protocol.amqp_0_9.events import (
@@ -136,8 +137,7 @@ def test_both_codecs_read_the_same(frames: list[bytes], cuts: list[int], data: s
     for compiled in (codec.COMPILED, False):
         connection = opened(1, 2, max_message=150)
         found: list[Event] = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(codec, "COMPILED", compiled)
+        with using(compiled=compiled):
             for begin, end in pairwise(bounds):
                 found += feed(connection, octets[begin:end])
         outcomes.append((flat(found), [event.properties for event in found if isinstance(event, PublishRun)]))
@@ -189,8 +189,7 @@ def test_a_run_has_the_property_flags_of_all_its_messages(compiled: bool) -> Non
     octets = b"".join(
         publish(1, b"q", b"x", properties=each) for each in (b"\x80\0\x01t", PERSISTENT, NO_PROPERTIES)
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", compiled)
+    with using(compiled=compiled):
         run = one(feed(opened(1), octets))
     assert (run.batch.count, run.properties) == (3, 0x9000)
 
@@ -199,8 +198,7 @@ def test_a_run_has_the_property_flags_of_all_its_messages(compiled: bool) -> Non
 @pytest.mark.parametrize("bits", [2, 3, 0xFF])
 def test_flags_without_a_meaning_are_ignored(bits: int, compiled: bool) -> None:
     octets = call(1, BasicAck(5))[:-2] + bytes((bits,)) + b"\xce"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", compiled)
+    with using(compiled=compiled):
         assert feed(opened(1), octets) == [MethodCalled(1, BasicAck(5, bool(bits & 1)))]
 
 

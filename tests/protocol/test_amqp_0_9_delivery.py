@@ -1,7 +1,5 @@
 """Messages of blocks as deliveries: pamqp reads them as what was stored, and the octets come back."""
 
-from collections.abc import Iterator
-
 import pamqp.body
 import pamqp.frame
 import pamqp.header
@@ -10,6 +8,7 @@ from amqp_0_9_helpers import NO_PROPERTIES, PERSISTENT
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
+from twins import using
 
 from omq.protocol.amqp import fields, properties
 from omq.protocol.amqp import head as stored_head
@@ -55,15 +54,6 @@ HEADS = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "plain"])
-def _each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param and not codec.COMPILED:
-        pytest.skip("no compiled codec here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", request.param)
-        yield
-
-
 def deliveries(consumer: ConsumerFraming, tag: int, block: Block, ids: range, before: int = 0) -> bytes:
     """Return the frames of all these messages, for which one portion is enough."""
     octets, count = delivery.deliveries(consumer, tag, block, ids, Portion(), before)
@@ -95,7 +85,7 @@ def read(octets: bytes) -> list[tuple[int, object, bytes, bytes]]:
     return found
 
 
-@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.usefixtures("each_codec")
 def test_deliveries() -> None:
     bodies = [b"%d" % number * number for number in range(5)]
     block = encode(7, 10, bodies, 0, HEADS)
@@ -110,7 +100,7 @@ def test_deliveries() -> None:
         assert own == delivery.properties(HEADS[number] or DEFAULT)
 
 
-@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.usefixtures("each_codec")
 def test_some_messages_of_a_block_that_were_delivered_before() -> None:
     block = encode(7, 10, [b"a", b"b", b"c", b"d"], 0)
     found = read(deliveries(CONSUMER, 1, block, range(11, 14, 2), 3))
@@ -123,7 +113,7 @@ def test_some_messages_of_a_block_that_were_delivered_before() -> None:
     assert deliveries(CONSUMER, 1, block, range(11, 11)) == b""
 
 
-@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.usefixtures("each_codec")
 def test_streams_add_the_id_of_each_message() -> None:
     bodies = [b"x"] * 5
     block = encode(7, 10, bodies, 0, HEADS)
@@ -142,7 +132,7 @@ def test_streams_add_the_id_of_each_message() -> None:
     assert ids == [Number(NumberType.INT64, message) for message in (10, 12, 14)]
 
 
-@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.usefixtures("each_codec")
 @pytest.mark.parametrize("size", [0, 1, 4087, 4088, 4089, 8176, 8177, 10_000])
 def test_bodies_are_divided_at_frame_max(size: int) -> None:
     consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
@@ -156,7 +146,7 @@ def test_bodies_are_divided_at_frame_max(size: int) -> None:
     assert sizes == [4088] * (size // 4088) + [size % 4088] * (size % 4088 > 0)
 
 
-@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.usefixtures("each_codec")
 def test_openamq_gets_its_own_tables_back() -> None:
     short = b"\x20\0\0\0\0\x07\x01tT\0\0\0\x05"
     stored = b"\x20\0\0\0\0\x0b\x01tT\0\0\0\0\0\0\0\x05"
@@ -171,7 +161,7 @@ def test_openamq_gets_its_own_tables_back() -> None:
     assert b"T\xff\xff\xff\xff\xce" in get_ok(consumer, 1, 0, b"\0\x01q" + late, b"x")
 
 
-@pytest.mark.usefixtures("_each_codec")
+@pytest.mark.usefixtures("each_codec")
 @pytest.mark.parametrize("has_times", [False, True])
 def test_heads_with_times_count_in_the_portion_of_openamq(has_times: bool) -> None:
     value = b"T\0\0\0\0\0\0\0\x05" if has_times else b"l\0\0\0\0\0\0\0\x05"
@@ -293,8 +283,7 @@ def test_both_codecs_write_the_same(
     for compiled in (codec.COMPILED, False):
         portion = Portion()
         portion.spend(bytes(spent))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(codec, "COMPILED", compiled)
+        with using(compiled=compiled):
             try:
                 outcomes.append(delivery.deliveries(consumer, tag, block, ids, portion, before))
             except ValueError as error:

@@ -1,7 +1,5 @@
 """Runs of messages and acknowledgements of AMQP 0-9-1 end where the common form ends, with either codec."""
 
-from collections.abc import Iterator
-
 import pytest
 from amqp_0_9_helpers import NO_PROPERTIES, PERSISTENT, call, publish
 
@@ -9,7 +7,6 @@ from omq.protocol.amqp_0_9 import runs
 from omq.protocol.amqp_0_9.frames import FRAME, FrameType, frame, header_frame, method_frame
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack, BasicPublish
 from omq.protocol.amqp_0_9.runs import RunLimits
-from omq_storage import codec
 
 LIMITS = RunLimits(100, 4088)
 ONE = publish(1, b"key", b"body", b"exchange")
@@ -18,13 +15,7 @@ HEADER = header_frame(1, NO_PROPERTIES, 4)
 BODY = frame(FrameType.BODY, 1, b"body")
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
-def _each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param and not codec.COMPILED:
-        pytest.skip("no compiled codec here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", request.param)
-        yield
+pytestmark = pytest.mark.usefixtures("each_codec")
 
 
 def taken(octets: bytes, at: int = 0, limits: RunLimits = LIMITS) -> tuple[list[bytes], int]:

@@ -1,25 +1,16 @@
 """Runs of transfers end where the common form ends, with either codec."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from omq.protocol.amqp_1_0 import frames, runs, stored
 from omq.protocol.amqp_1_0.stored import BodyKind
-from omq_storage import codec
 
 MAX_FRAME = 65536
 DATA = b"\x00\x53\x75\xa0\x01x"
 TAG = b"\xa0\x01t"
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
-def _each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param and not codec.COMPILED:
-        pytest.skip("no compiled codec here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", request.param)
-        yield
+pytestmark = pytest.mark.usefixtures("each_codec")
 
 
 def transfer(

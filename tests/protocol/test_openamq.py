@@ -1,23 +1,13 @@
 """Tables in OpenAMQ's dialect, whose times have four octets, and the way back, with either codec."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from omq.protocol.amqp import openamq
 from omq.protocol.amqp.fields import LongString, Table, Void
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.steps import finished
-from omq_storage import codec
 
-
-@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
-def _each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param and not codec.COMPILED:
-        pytest.skip("no compiled codec here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", request.param)
-        yield
+pytestmark = pytest.mark.usefixtures("each_codec")
 
 
 def table(contents: bytes) -> bytes:

@@ -14,7 +14,7 @@ from measuring import untraced
 from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated, sized
 from test_dmp_fields import nested, values
 from test_frames import frames as any_frames
-from twins import needs_codec, outcome
+from twins import needs_codec, outcome, using
 
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import openamq
@@ -114,8 +114,7 @@ def test_tables_for_openamq(octets: bytes, times: list[int]) -> None:
     for table in (octets, (len(some) + len(array) + 1).to_bytes(4, "big") + some + b"\0" + array):
         narrowed = partial(openamq.narrowed_head, b"\0\0\x20\0" + table)
         written = outcome(narrowed)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(codec, "COMPILED", False)
+        with using(compiled=False):
             assert written == outcome(narrowed)
 
 
@@ -130,8 +129,7 @@ def test_the_compiled_codec_writes_times_for_openamq(value: Value, time: int) ->
     narrowed, end = found
     assert end == len(table) + 1
     assert openamq.widened_table(narrowed, 0, len(narrowed))[1] == len(narrowed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", False)
+    with using(compiled=False):
         assert openamq.narrowed_head(b"\0\0\x20\0" + table) == b"\0\0\x20\0" + narrowed
 
 
@@ -141,8 +139,7 @@ def test_a_property_with_the_octets_of_a_time_is_no_header(compiled: bool) -> No
     head = stored_head.encode(
         Head(properties=Properties(delivery_mode=0, priority=0, correlation_id=b"", reply_to=like_a_table))
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", compiled)
+    with using(compiled=compiled):
         assert openamq.narrowed_head(head) == head
 
 
@@ -167,8 +164,7 @@ def test_envelopes_are_read_in_steps(compiled: bool) -> None:
     nulls = bytes(512 << 10)
     odd = dmp_writer.for_sink([b"", b""] * 5000, [PLAIN_HEAD, NAMED_OCTETS] * 5000)
     large = Head(properties=Properties(headers=Table(((b"", Boolean(True)),) * 20_000)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", compiled)
+    with using(compiled=compiled):
         tables = dmp_writer.for_sink([b""], [stored_head.encode(large)]) * 8
         for octets, fewest, fewest_plain in ((many, 4, 80), (nulls, 12, 200), (odd, 1, 150), (tables, 0, 30)):
             reader = EnvelopeReader()
@@ -192,8 +188,7 @@ def test_envelopes_as_batches(octets: bytes, cuts: list[int]) -> None:
     for compiled in (True, False):
         reader = EnvelopeReader(100)
         found: list[Any] = []
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(codec, "COMPILED", compiled)
+        with using(compiled=compiled):
             try:
                 for piece in pieces:
                     found.append(reader.feed_batch(piece))  # noqa: PERF401 - those before an error count
@@ -234,8 +229,7 @@ def test_writing_envelopes(sent: list[tuple[bytes, bytes]], views: bool, plain: 
 )
 def test_blocks_as_envelopes(bodies: list[bytes], messages: range, head: bytes) -> None:
     block = encode(3, 5, bodies, 0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", False)
+    with using(compiled=False):
         expected = outcome(lambda: dmp_writer.of_block(block, messages, head))
     assert outcome(lambda: dmp_writer.of_block(block, messages, head)) == expected
     if not messages:
@@ -354,8 +348,7 @@ def test_no_step_reads_much(line: bytes, compiled: bool) -> None:
     head, piece = (line[:12], line[12:]) if line.startswith(b"(P") else (b"", line)
     size = 1 << 20 if compiled else 1 << 18
     octets = head + piece * (size // len(piece)) + b"\n"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", compiled)
+    with using(compiled=compiled):
         steps = sum(1 for _ in lines.LineReader(2 << 20).reads(octets))
     assert steps >= (12 if compiled else 15)
 

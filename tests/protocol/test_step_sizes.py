@@ -1,9 +1,9 @@
 """The octets, lines and messages of one step: between two steps the other connections have their turn."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
+from twins import using
 
 from omq.protocol.amqp import fields
 from omq.protocol.amqp_1_0 import frames, performatives, runs
@@ -21,13 +21,6 @@ needs_compiled = pytest.mark.skipif(not codec.COMPILED, reason="no compiled code
 def pauses(steps: Steps[object]) -> int:
     """Return the number of pauses before the result."""
     return sum(1 for _ in steps)
-
-
-@contextmanager
-def using(*, compiled: bool) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", compiled)
-        yield
 
 
 def list_of(piece: bytes) -> Callable[[int], bytes]:

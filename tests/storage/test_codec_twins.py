@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from twins import BUILT, compiled, native, needs_codec, outcome
+from twins import BUILT, compiled, native, needs_codec, outcome, using
 
 from omq_storage import codec, numbers, plain
 from omq_storage.batches import Assembly, Batch, Bodies, Framed, batch, joined
@@ -311,8 +311,7 @@ def test_a_message_that_arrives_in_parts(parts: list[bytes], last: bytes, beyond
         return assembly.batch()
 
     compiled = outcome(assembled)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "COMPILED", False)
+    with using(compiled=False):
         plainly = outcome(assembled)
     assert compiled == plainly
     if size != len(whole):
