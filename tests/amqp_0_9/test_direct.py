@@ -53,6 +53,14 @@ class Principal:
     def close(self) -> None:
         self._socket.close()
 
+    def leave(self) -> None:
+        """Send the recorded Channel.Close and Connection.Close, and close the socket after the answers."""
+        self.send_next()
+        self.answer(20, 41)
+        self.send_next()
+        self.answer(10, 51)
+        self.close()
+
     def peek(self) -> bytes:
         """Return the next recorded frame."""
         return self._octets[: struct.unpack_from(">I", self._octets, 3)[0] + HEADER]
@@ -216,11 +224,7 @@ def test_one_client_that_publishes_and_receives(broker: Broker) -> None:
         assert connection.envelope()[4:] == envelope
     principal.send_next(lambda _: struct.pack(">HH", 60, 30) + tag + b"\0")
     assert principal.answer(60, 31) == tag
-    principal.send_next()
-    principal.answer(20, 41)
-    principal.send_next()
-    principal.answer(10, 51)
-    principal.close()
+    principal.leave()
     connection.close()
 
 
@@ -277,11 +281,7 @@ def test_the_queue_of_a_feed_lives_until_both_connections_are_gone(broker: Broke
     principal.answer(50, 21)
     principal.send_next(renamed(b"auto.0", queue))
     principal.answer(60, 21)
-    principal.send_next()
-    principal.answer(20, 41)
-    principal.send_next()
-    principal.answer(10, 51)
-    principal.close()
+    principal.leave()
     client = broker.channel()
     client.send(wire.publish(1, "amq.direct", "dmp.test", b"late"))
     assert connection.envelope().endswith(b"late")

@@ -1,5 +1,6 @@
 """Messages of many frames, in both directions, by raw octets."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,17 @@ def rest_of(client: Client) -> tuple[int, list[int]]:
     return octets, others
 
 
+async def run_with_server(tmp_path: Path, talk: Callable[[Broker], None]) -> None:
+    """Call `talk` in a thread, with a server in this one, which has no defect then."""
+    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        try:
+            await trio.to_thread.run_sync(talk, broker)
+        finally:
+            broker.close()
+        assert server.statistics().defects == 0
+
+
 @pytest.mark.parametrize("frame_max", [131_072, 4096])
 @pytest.mark.parametrize("no_ack", [0, 1])
 async def test_other_channels_send_within_a_long_message_in_memory(
@@ -221,12 +233,7 @@ async def test_other_channels_send_within_a_long_message_in_memory(
         left = "messages=0 consumers=1"
         assert client.call(declare_queue(2, "held", passive=1)).told().endswith(left)
 
-    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
-        broker = Broker(("127.0.0.1", server.port))
-        try:
-            await trio.to_thread.run_sync(talk, broker)
-        finally:
-            broker.close()
+    await run_with_server(tmp_path, talk)
 
 
 @pytest.mark.parametrize("end", ["channel", "queue", "connection"])
@@ -252,13 +259,7 @@ async def test_ends_within_a_long_message_in_memory(
         answer = until("get-ok", lambda: other.call(get(1, "held")))
         assert (answer.told()[:22], len(answer.body)) == ("get-ok 1 redelivered=1", HELD)
 
-    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
-        broker = Broker(("127.0.0.1", server.port))
-        try:
-            await trio.to_thread.run_sync(talk, broker)
-        finally:
-            broker.close()
-        assert server.statistics().defects == 0
+    await run_with_server(tmp_path, talk)
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:

@@ -166,7 +166,10 @@ def test_a_session_that_ends_drops_what_waits(peer: Peer) -> None:
     assert not peer.connection.may_flush
 
 
-def test_a_long_message_begins_while_nothing_waits_on_the_connection(peer: Peer) -> None:
+def receivers_of_two_sessions(peer: Peer) -> tuple[SendingLink, SendingLink]:
+    """Begin a second session on channel 7, and attach a receiver with credit to each session. Only the second
+    session has a window, of two transfers.
+    """
     peer.say(frame(Begin(None, 0, 9, 9), channel=7))
     peer.heard()
     first = peer.attach_receiver(0, "a")
@@ -177,6 +180,11 @@ def test_a_long_message_begins_while_nothing_waits_on_the_connection(peer: Peer)
     second.accept(second.attach.source, settles=False)
     credit(peer, 5, 0)
     credit(peer, 5, 2, channel=7)
+    return first, second
+
+
+def test_a_long_message_begins_while_nothing_waits_on_the_connection(peer: Peer) -> None:
+    first, second = receivers_of_two_sessions(peer)
     assert second.session.may_begin(3)  # longer than the window, and nothing waits
     waiting(peer, first)
     assert second.session.may_begin(2)
@@ -189,15 +197,7 @@ def test_a_long_message_begins_while_nothing_waits_on_the_connection(peer: Peer)
 
 
 def test_a_flow_lets_a_blocked_session_go_on(peer: Peer) -> None:
-    peer.say(frame(Begin(None, 0, 9, 9), channel=7))
-    first = peer.attach_receiver(0, "a")
-    (event,) = peer.say(frame(Attach("b", 0, True, source=source()), channel=7))
-    assert isinstance(event, Attaching)
-    second = event.link
-    assert isinstance(second, SendingLink)
-    second.accept(second.attach.source, settles=False)
-    credit(peer, 5, 0)
-    credit(peer, 5, 2, channel=7)
+    first, second = receivers_of_two_sessions(peer)
     waiting(peer, first)
     assert not second.session.may_begin(3)
     assert peer.say(frame(Flow(0, 3, 0, 1), channel=7)) == [WindowOpened((second,))]
