@@ -13,7 +13,7 @@ from pathlib import Path
 from amqp10_brokers import MISSING_EXAMPLES, build_clients, direct_seconds, processor_seconds
 from amqp10_wire import FLOW, TRANSFER, Client, message
 from brokers import Broker, Running
-from report import filesystem, machine
+from report import print_conditions
 from workers import BenchFailure
 
 COUNT = 20_000
@@ -206,9 +206,8 @@ def measure_amqp10(
                     rows.setdefault((case, name), []).append(figures)
                     words = ", ".join(f"{what} {value:,.2f}" for what, value in figures.items())
                     say(f"run {turn + 1} of {arguments.runs}: {case}, {name}: {words}")
-    for name, value in machine().items():
-        print(f"{name}: {value}")
-    print(f"stores on: {filesystem(directory)}\n\n| case | server | medians |\n|---|---|---|")
+    print_conditions(directory)
+    print("| case | server | medians |\n|---|---|---|")
     for (case, name), runs in rows.items():
         medians = (f"{what} {statistics.median(run[what] for run in runs):,.2f}" for what in runs[0])
         print(f"| {case} | {name} | {', '.join(medians)} |")

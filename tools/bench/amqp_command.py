@@ -12,7 +12,7 @@ from typing import Any
 
 from amqp_load import Load, Measured, measure, measure_connections, measure_delays
 from brokers import Broker, Running
-from report import filesystem, machine
+from report import machine, print_conditions
 from workers import BenchFailure
 
 DELAYS_A_SECOND = 1000
@@ -164,12 +164,8 @@ def measure_amqp(
     """Measure, and print the report."""
     bench = AmqpBench(brokers, directory, arguments.seconds, min(arguments.connections, 1000), say)
     bench.run(arguments.cases, arguments.runs)
-    for name, text in machine().items():
-        print(f"{name}: {text}")
-    print(f"stores on: {filesystem(directory)}")
-    for broker in brokers:
-        print(f"{broker.name}: {broker.version()}")
-    print(f"\n{bench.table()}")
+    print_conditions(directory, brokers)
+    print(bench.table())
     if arguments.json is not None:
         shown = {"machine": machine(), "rows": bench.document()}
         arguments.json.write_text(json.dumps(shown, indent=2) + "\n")

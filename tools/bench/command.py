@@ -25,7 +25,7 @@ from measure import WINDOW_OCTETS, Sample, Settings
 from nats_load import NatsSystem
 from omq_load import OmqLines, OmqPlain, OmqSystem
 from redis_load import RedisSystem
-from report import Row, amount, document, filesystem, machine, table
+from report import Row, amount, document, filesystem, machine, print_conditions, table
 from steps import print_steps
 from systems import Kind, System, split_command
 from workers import BenchFailure
@@ -268,9 +268,7 @@ def measure_spark(arguments: argparse.Namespace, settings: Settings, command: li
     except BenchFailure as failure:
         say(f"FAILED: {failure}")
         return 1
-    for name, text in machine().items():
-        print(f"{name}: {text}")
-    print(f"stores on: {filesystem(settings.directory)}\n")
+    print_conditions(settings.directory)
     print(bench.table())
     if arguments.json is not None:
         arguments.json.write_text(
@@ -282,13 +280,7 @@ def measure_spark(arguments: argparse.Namespace, settings: Settings, command: li
 def report(bench: Bench, arguments: argparse.Namespace) -> None:
     order = [row for case in (*KINDS, *MANY) for row in rows_of(case)]
     rows = sorted(bench.rows, key=lambda row: (order.index(row.case), arguments.sizes.index(row.size)))
-    stores = filesystem(bench.settings.directory)
-    for name, text in machine().items():
-        print(f"{name}: {text}")
-    print(f"stores on: {stores}")
-    for system in bench.systems:
-        print(f"{system.name}: {system.version()}")
-    print()
+    print_conditions(bench.settings.directory, bench.systems)
     for text in bench.checks:
         print(f"contents: {text}")
     if rows:
@@ -305,7 +297,7 @@ def report(bench: Bench, arguments: argparse.Namespace) -> None:
             "stored octets": bench.settings.stored_octets,
             "window octets": WINDOW_OCTETS,
             "latency messages a second": bench.settings.latency_rate,
-            "stores on": stores,
+            "stores on": filesystem(bench.settings.directory),
         }
         text = json.dumps(document(rows, bench.systems, shown, bench.checks), indent=2)
         arguments.json.write_text(text + "\n")

@@ -23,7 +23,7 @@ from cases import allow_descriptors
 from measure import Settings
 from neighbours import NEIGHBOURS, Neighbour, Neighbourhood
 from omq_load import expect_frame
-from report import filesystem, machine
+from report import machine, print_conditions
 from systems import SOCKET_SECONDS, Kind, System
 from waiting import Parts, ThreadTimes, mean_of_slowest
 from workers import BenchFailure, SharedCounters
@@ -171,9 +171,7 @@ def measure_fairness(
                 measure(case, command, settings)
             except BenchFailure as failure:
                 case.failure = str(failure)
-    for name, text in machine().items():
-        print(f"{name}: {text}")
-    print(f"stores on: {filesystem(settings.directory)}\n")
+    print_conditions(settings.directory)
     print(
         "| neighbour | its work a second | alone: p50, p99, max in ms | beside it | p99 against alone "
         "| of the slowest hundredth: server ran, server waited for a processor, client waited for one, rest |"

@@ -9,7 +9,7 @@ from pathlib import Path
 from growth import DEFAULT_POINTS, SIZE, Growth, Sweep
 from growth_report import document, tables
 from measure import WINDOW_OCTETS, Settings
-from report import filesystem, machine
+from report import filesystem, machine, print_conditions
 from systems import System
 from workers import MAX_SUBSCRIBERS
 
@@ -116,13 +116,7 @@ def measure_growth(
     growth.check()
     if not arguments.check:
         growth.run(arguments.runs)
-    stores = filesystem(settings.directory)
-    for name, text in machine().items():
-        print(f"{name}: {text}")
-    print(f"stores on: {stores}")
-    for system in systems:
-        print(f"{system.name}: {system.version()}")
-    print()
+    print_conditions(settings.directory, systems)
     for text in growth.checks:
         print(f"contents: {text}")
     if growth.points:
@@ -133,7 +127,7 @@ def measure_growth(
             "seconds": settings.seconds,
             "octets of a message": SIZE,
             "window octets": WINDOW_OCTETS,
-            "stores on": stores,
+            "stores on": filesystem(settings.directory),
         }
         arguments.json.write_text(json.dumps(document(growth, shown), indent=2) + "\n")
     if arguments.plot is not None:

@@ -3,10 +3,10 @@
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from measure import Sample
 from systems import Kind, System
@@ -65,6 +65,25 @@ def filesystem(directory: Path) -> str:
         if (mount == resolved or mount in resolved.parents) and len(mount.parts) >= best:
             best, kind = len(mount.parts), found
     return kind
+
+
+class Measured(Protocol):
+    """A system that a report names with its version."""
+
+    @property
+    def name(self) -> str: ...
+
+    def version(self) -> str: ...
+
+
+def print_conditions(directory: Path, systems: Iterable[Measured] = ()) -> None:
+    """Print the machine, the file system of the stores, and the versions of the systems."""
+    for name, text in machine().items():
+        print(f"{name}: {text}")
+    print(f"stores on: {filesystem(directory)}")
+    for system in systems:
+        print(f"{system.name}: {system.version()}")
+    print()
 
 
 def ratio(rows: Sequence[Row], row: Row) -> tuple[float, str] | None:

@@ -86,16 +86,13 @@ async def _record(
     library: Path, store: Path, log: Path, number: int, history: History, chance: random.Random
 ) -> None:
     settings = CONFIGURATION.format(weak=WEAK_SECONDS, asynchronous=ASYNC_SECONDS)
-    server = Server(store, settings, f"recorded-{number}", recorded(library, store, log))
-    try:
+    with Server(store, settings, f"recorded-{number}", recorded(library, store, log)) as server:
         port = await server.ready()
         await declare_all(port, history)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load, port, history, chance)
             await trio.sleep(chance.uniform(*RUN_SECONDS))
             server.kill()
-    finally:
-        server.kill()
 
 
 def _failures(disk: Disk, log: Path, count: int, chance: random.Random) -> Iterator[Failure]:

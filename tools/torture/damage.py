@@ -87,15 +87,12 @@ async def damage(directory: Path, count: int, chance: random.Random, done: Calla
 
 
 async def _fill(store: Path, history: History, chance: random.Random) -> None:
-    server = Server(store, CONFIGURATION.format(weak=0.1, asynchronous=0.2), "this-boot", {})
-    try:
+    with Server(store, CONFIGURATION.format(weak=0.1, asynchronous=0.2), "this-boot", {}) as server:
         port = await server.ready()
         await declare_all(port, history)
         with trio.move_on_after(RUN_SECONDS):
             await load(port, history, chance)
         server.stop()
-    finally:
-        server.kill()
 
 
 def _harms(store: Path, flips: int, chance: random.Random) -> Iterator[FileDamage]:

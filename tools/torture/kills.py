@@ -38,8 +38,7 @@ async def _one_store(
     is_declared = False
     killed = 0
     while True:
-        server = Server(store, settings, "this-boot", {})
-        try:
+        with Server(store, settings, "this-boot", {}) as server:
             if killed < lives and chance.random() < 0.2:
                 # Kill it while it starts. The next start examines its store.
                 await trio.sleep(chance.random() * 0.6)
@@ -72,5 +71,3 @@ async def _one_store(
                 server.kill()
                 killed += 1
                 done()
-        finally:
-            server.kill()

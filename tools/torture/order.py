@@ -48,13 +48,10 @@ async def order(directory: Path, count: int, chance: random.Random, done: Callab
     said = ConfirmedPublishes()
     log = directory / "order.record"
     store = directory / "order"
-    server = Server(store, "", "this-boot", recorded(build(directory), store, log))
-    try:
+    with Server(store, "", "this-boot", recorded(build(directory), store, log)) as server:
         port = await server.ready()
         await _talk(port, count, said, chance)
         server.stop()
-    finally:
-        server.kill()
     outcome = Outcome(too_early(entries(log), said), len(said.tokens))
     for _ in range(count):
         done()

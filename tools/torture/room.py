@@ -93,8 +93,7 @@ async def room(directory: Path, count: int, chance: random.Random, done: Callabl
 
 async def file_limit(directory: Path) -> int:
     """Reach a limit of the file size, as with a disk quota."""
-    server = Server(directory / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
-    try:
+    with Server(directory / "store", "disk_reserve_bytes = 0\n", "this-boot", {}) as server:
         port = await server.ready()
         pid = server.process.pid
 
@@ -105,8 +104,6 @@ async def file_limit(directory: Path) -> int:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
         confirmed = await _without_room(port, fill, empty, server, b"full")
-    finally:
-        server.kill()
     _all_is_there(directory)
     return confirmed
 
@@ -146,21 +143,18 @@ async def full_disk(directory: Path) -> int:
 
 async def full_map(directory: Path) -> int:
     """Let the store reach its configured map size."""
-    server = Server(directory / "store", "disk_reserve_bytes = 0\nmap_bytes = 3_000_000\n", "this-boot", {})
-    try:
+    with Server(
+        directory / "store", "disk_reserve_bytes = 0\nmap_bytes = 3_000_000\n", "this-boot", {}
+    ) as server:
         port = await server.ready()
-        confirmed = await _without_room(port, lambda: None, None, server, b"full")
-    finally:
-        server.kill()
-    return confirmed
+        return await _without_room(port, lambda: None, None, server, b"full")
 
 
 async def no_descriptors(directory: Path) -> int:
     """Take all file descriptors of the server with connections."""
-    server = Server(
+    with Server(
         directory / "store", "weak_flush_seconds = 0.1\nhandshake_seconds = 600\n", "this-boot", {}
-    )
-    try:
+    ) as server:
         port = await server.ready()
         pid = server.process.pid
         async with connect(f"omq://127.0.0.1:{port}") as client:
@@ -185,17 +179,12 @@ async def no_descriptors(directory: Path) -> int:
                     await another.topics()
         _is_quiet(server)
         server.kill()
-    finally:
-        server.kill()
     # A power failure leaves this: the checkpoints were taken all the while.
-    server = Server(directory / "store", "", "another-boot", {})
-    try:
+    with Server(directory / "store", "", "another-boot", {}) as server:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
             kept = {info.topic.decode(): info.messages for info in await client.topics()}
         if kept[LEVELS[0]] != 50 or kept[LEVELS[1]] < 25:
             raise Failed(f"after a power failure there was of 50 messages each: {kept}")
-    finally:
-        server.kill()
     return 50 * len(LEVELS)
 
 
@@ -235,8 +224,7 @@ async def own_disk(directory: Path) -> int:
 
 async def no_places(directory: Path) -> int:
     """Hold all reader slots of LMDB in another process."""
-    server = Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {})
-    try:
+    with Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {}) as server:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
             for level in LEVELS:
                 await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
@@ -250,8 +238,6 @@ async def no_places(directory: Path) -> int:
                 await _publish_steadily(client)
             await others.wait()
         _is_quiet(server)
-    finally:
-        server.kill()
     _all_is_there(directory)
     return STEADY * len(LEVELS)
 
@@ -296,8 +282,7 @@ async def _publish_steadily(client: Client) -> None:
 async def little_memory(directory: Path) -> int:
     """Publish many times as much as fits into the memory, while a subscriber reads nothing."""
     settings = "disk_reserve_bytes = 0\nmemory_bytes = 4_194_304\nmax_message_bytes = 4_194_304\n"
-    server = Server(directory / "store", settings, "this-boot", {})
-    try:
+    with Server(directory / "store", settings, "this-boot", {}) as server:
         port = await server.ready()
         url = f"omq://127.0.0.1:{port}"
         async with connect(url) as client:
@@ -324,8 +309,6 @@ async def little_memory(directory: Path) -> int:
                     raise Failed(f"{info.messages} messages were stored of {4 * 10 * 50}")
             stuck.close()
         _is_quiet(server)
-    finally:
-        server.kill()
     return len(LEVELS) * 4 * 10 * 50
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import trio
 
@@ -23,7 +24,9 @@ class DidNotStart(Exception):
 
 
 class Server:
-    """`start` starts it, `ready` returns the port."""
+    """A server of its own process. It starts when this is created; `ready` returns the port. The end of a
+    `with` block kills it.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,12 @@ class Server:
                 env={**os.environ, **environment, "OMQ_BOOT_ID": boot_id},
                 preexec_fn=None if descriptors is None else partial(_limit_descriptors, descriptors),
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.kill()
 
     async def ready(self) -> int:
         """Wait until it listens, and return the port. Raises DidNotStart."""

@@ -110,8 +110,7 @@ class _Case:
     async def _load(self) -> None:
         """Run a server under load, and stop or kill it."""
         began = time.monotonic()
-        server = self._server()
-        try:
+        with self._server() as server:
             port = await server.ready()
             self._start_seconds = time.monotonic() - began
             await declare_all(port, self._history)
@@ -119,8 +118,6 @@ class _Case:
                 nursery.start_soon(load, port, self._history, self._chance)
                 await trio.sleep(self._chance.uniform(0.1, 0.5))
                 server.kill()
-        finally:
-            server.kill()
 
     async def _make_trouble(self, older: Path) -> None:
         match self._trouble:
@@ -149,11 +146,8 @@ class _Case:
                 self._mount = "another-mount"
                 await self._kill_starts()
             case Fault.MADE_DURABLE:
-                server = self._server()
-                try:
+                with self._server() as server:
                     await server.ready()
-                finally:
-                    server.kill()
                 self._boot = "another-boot"  # and still every promised message must be there
             case Fault.EXCHANGED:
                 one, other = self._chance.sample(list(Level), 2)
