@@ -304,7 +304,7 @@ local function quoted_atom(line, at)
     end
 end
 
--- Return the position behind the comment that begins with #| at `at`; nil and the reason if it has no end.
+-- Return the position after the comment that begins with #| at `at`; nil and the reason if it has no end.
 local function after_comment(line, at)
     local depth, from = 1, at + 2
     while depth > 0 do
@@ -1311,7 +1311,7 @@ local function read_head(data, at, stop)
     return head, at
 end
 
--- The envelope of `size` octets behind `at`, up to its body, which need not be there. Nil and what is wrong.
+-- The envelope of `size` octets after `at`, up to its body, which need not be there. Nil and what is wrong.
 local function read_envelope(data, at, size)
     local start = at + 4
     local stop = start + size
@@ -1709,7 +1709,7 @@ end
 
 -- When the capture began too late, or a segment is missing, nobody knows where a unit begins. A segment is
 -- read from its first octet on when that surely begins one, and left out when it only might. A line is
--- easier: whatever stands behind a line feed begins one.
+-- easier: whatever stands after a line feed begins one.
 
 local function is_topic_sexp(payload)
     return payload:find("^%(%(id %d+%)%(topic.+%)%)$")
@@ -1757,7 +1757,7 @@ local function are_frames(data, at)
     return found
 end
 
--- Return the begin of an envelope with consistent sizes: `at`, or a position behind zeros, which may be null
+-- Return the begin of an envelope with consistent sizes: `at`, or a position after zeros, which may be null
 -- messages, or the end of an envelope without a body; nil if there is none.
 local function first_envelope(data, at)
     while data:sub(at + 1, at + 4) == "\0\0\0\0" do
@@ -1788,7 +1788,7 @@ local function find_stage(call, at)
         if protocol ~= "dmp" and feed and read_command(data:sub(at + 1, feed - 1)) then
             return "lines", at, "omq"
         elseif protocol == "omq" and feed then
-            return "lines", feed, "omq" -- no line goes on behind a line feed
+            return "lines", feed, "omq" -- no line goes on after a line feed
         end
     else
         if protocol ~= "dmp" and are_frames(data, at) then

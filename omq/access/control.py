@@ -79,7 +79,7 @@ class AccessControl:
 
         `host` is where the connection comes from, and `peer` is that for the log.
         """
-        name = id.partition(b":")[0]  # behind a colon there is the secret, also where nobody asks for it
+        name = id.partition(b":")[0]  # after a colon there is the secret, also where nobody asks for it
         identity = await self.clients.identify(id, host, peer)
         if identity is None:
             raise Refused.of(NO_CLIENT)

@@ -160,7 +160,7 @@ class RemoteConnection:
         self, topic: StoredTopic, start: int, end: int, ahead: Sequence[Span] = ()
     ) -> Iterator[Block | Gap]:
         """Yield all messages from `start` to before `end`, as blocks and gaps: the first block may begin
-        before the range, and the last may end behind it. A block is valid until the next one is requested. If
+        before the range, and the last may end after it. A block is valid until the next one is requested. If
         you stop iterating early, or do not fetch next what `ahead` names, close the connection.
         """
         self._ask_ahead([(topic, start, end), *ahead])

@@ -189,7 +189,7 @@ the published octets.""",
     sub.add_argument(
         "--reconnect",
         action="store_true",
-        help="reconnect after a lost connection, any number of times, and continue behind the last received "
+        help="reconnect after a lost connection, any number of times, and continue after the last received "
         "message; not with --dmp",
     )
     sub.add_argument(

@@ -223,7 +223,7 @@ class _Subscriber:
                         await subscription.received(id)
                     printer.end()
                 if printer.left == 0:
-                    # Until it is cancelled: a gap behind the last message is not reported.
+                    # Until it is cancelled: a gap after the last message is not reported.
                     await trio.sleep_forever()
 
     async def _print_envelopes(self, name: bytes, replay: Replay) -> None:

@@ -384,7 +384,7 @@ class Client:
 
     async def blocks(self, topic: Name, first: int = 1, count: int = EVERYTHING) -> tuple[BlockInfo, ...]:
         """List the stored blocks that hold any of `count` messages from `first` on, at most 4,096; for more,
-        call again with the id behind the last block. Raises ServerError, also for a topic that cannot be
+        call again with the id after the last block. Raises ServerError, also for a topic that cannot be
         replayed.
         """
         match await self._call(Blocks(_name(topic), first, count)):
@@ -400,7 +400,7 @@ class Client:
         over the whole stored blocks that hold any of `count` messages from `first` on. It uses a separate
         connection, and reads it only as fast as the caller takes blocks.
 
-        The first block may begin before `first`, and the last may end behind the range. The server merges
+        The first block may begin before `first`, and the last may end after the range. The server merges
         blocks in the background, so block bounds may change, and a block may begin before the end of the
         previous one: skip the ids that you have already. Gaps go to the `on_gap` of `connect`.
 

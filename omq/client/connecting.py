@@ -94,7 +94,7 @@ def connect(
     With `reconnect`, the client reconnects after it loses the connection, any number of times (but it tries
     the first connection once); commands that wait for an answer still raise ConnectionLost, and so does the
     `confirm` after publishes with an unknown outcome. Subscriptions continue: those of persistent broadcast
-    topics behind the last received message, without loss or repetition; the others with new messages, and the
+    topics after the last received message, without loss or repetition; the others with new messages, and the
     client calls `on_gap` with the messages that a transient broadcast topic sent meanwhile. With credit, the
     server delivers unconfirmed messages again, to this or another client.
 

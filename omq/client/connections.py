@@ -168,7 +168,7 @@ class ClientConnections:
         self._changed.unpark_all()
 
     async def _resume(self, connection: Connection) -> bool:
-        """Wait for an answer of the server, and resume each subscription behind its last message.
+        """Wait for an answer of the server, and resume each subscription after its last message.
 
         Return False when this connection ended too, or cannot be used because the server does not tell where
         its topics are.

@@ -96,7 +96,7 @@ MOST_REFUSALS = 16
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Messages `first` to `last` (inclusive) of a topic are not available, and the reason. This is not an
-    exception: the subscription continues behind them.
+    exception: the subscription continues after them.
     """
 
     topic: bytes

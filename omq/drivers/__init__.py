@@ -1,1 +1,1 @@
-"""Drivers: the messages behind each topic's name (terminal-driver RFC, section 3.5.1)."""
+"""Drivers: the messages of each topic (terminal-driver RFC, section 3.5.1)."""

@@ -150,7 +150,7 @@ class Backlog:
         self._add(BacklogEntry(octets, 0))
 
     def add_frames(self, outlet: Outlet, passed: "Pass", lane: int, sent: int) -> None:
-        """Add the frames of a lane behind the first `sent` octets."""
+        """Add the frames of a lane after the first `sent` octets."""
         part = passed.part(lane)
         self._add(BacklogEntry(part.octets, sent, outlet, part))
 

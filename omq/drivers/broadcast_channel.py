@@ -323,7 +323,7 @@ class BroadcastChannel:
         return self
 
     def attach(self, outlet: Outlet) -> None:
-        # Messages of an earlier channel of the same topic may wait in the backlog. Subscribed goes behind
+        # Messages of an earlier channel of the same topic may wait in the backlog. Subscribed goes after
         # them, and no message of this channel precedes Subscribed: so `after` need not say it.
         self.outlet = outlet
         self._follow()

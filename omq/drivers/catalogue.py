@@ -120,12 +120,12 @@ class Catalogue:
         return iter(self._drivers.values())
 
     def lookup(self, name: bytes) -> Driver | None:
-        """Return the driver behind a name; None if there is none, or while it is being replaced."""
+        """Return the driver of a topic by its name; None if there is none, or while it is being replaced."""
         driver = self._drivers.get(name)
         return None if driver is None or driver.is_replaced else driver
 
     async def find(self, name: bytes) -> Driver | None:
-        """Return the driver behind a name, or None. Wait while it is being replaced."""
+        """Return the driver of a topic by its name, or None. Wait while it is being replaced."""
         if self.is_replacing(name):
             await self.settled()
         return self._drivers.get(name)
@@ -339,7 +339,8 @@ class Catalogue:
     async def lookup_or_declare(
         self, name: bytes, admit: Admit | None = None, *, for_messages: bool = False
     ) -> Driver:
-        """Return the driver behind a name; declare an unknown one with the default types. Raises Refused.
+        """Return the driver of a topic by its name. Declare an unknown topic with the default types. Raises
+        Refused.
 
         `admit` decides whether it may be made; None where no client asks for it. `for_messages`: messages for
         it are about to be offered.

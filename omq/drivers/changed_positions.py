@@ -36,9 +36,7 @@ class ChangedPositions:
             taken, self._drivers = self._drivers, set()
             try:
                 yield taken
-            except (
-                BaseException
-            ):  # cancelled, too: the next call tries again, even if nothing changes
+            except BaseException:  # cancelled, too: the next call tries again, even if nothing changes
                 for driver in taken:
                     self.add(driver)
                 raise

@@ -19,7 +19,7 @@ class DealtTimes:
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque()
-        """When messages were assigned, and the id behind the last of those until the next time."""
+        """When messages were assigned, and the id after the last of those until the next time."""
 
     def note(self, cursor: int, now: float) -> None:
         """Note that the messages below `cursor` have been assigned by the time `now`."""

@@ -1,4 +1,4 @@
-"""The base of all drivers: the messages behind a name (terminal-driver RFC, section 3.5.1)."""
+"""The base of all drivers: the messages of one topic (terminal-driver RFC, section 3.5.1)."""
 
 import logging
 import time

@@ -72,7 +72,7 @@ class PostQueue:
         return driver in self._turns
 
     def add(self, post: Post) -> None:
-        """Queue a post behind those of its topic."""
+        """Queue a post after those of its topic."""
         self._turns.setdefault(post.driver, deque()).append(post)
         self.count += 1
         self.octets += post.octets

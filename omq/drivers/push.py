@@ -75,7 +75,7 @@ class PushedRun:
         self._block: Block | None = None
 
     def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
-        """Let a follower pull the messages behind the first `sent` octets. Return the number of messages that
+        """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
         count as sent, and the rest of the last one of them.
         """
         block = self._block

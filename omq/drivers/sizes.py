@@ -60,8 +60,8 @@ class Sizes:
         self.octets -= self._octets_of(ids)
 
     def after(self, message: int, octets: int) -> int:
-        """Return the id behind the messages from this one on that have at least N `octets` together, as
-        few as possible; or behind all that have arrived.
+        """Return the id after the messages from this one on that have at least N `octets` together, as
+        few as possible; or after all that have arrived.
         """
         wanted = self._octets_below(message) + octets
         index = bisect_left(self._before, wanted) - 1

@@ -142,7 +142,7 @@ def _name_of(head: bytes) -> str | None:
     for beginning, name in _STRANGERS:
         if head.startswith(beginning):
             return name
-    if _MQTT.match(head):  # behind its first octet a length of one or two
+    if _MQTT.match(head):  # after its first octet a length of one or two
         return "MQTT"
     if len(head) == LENGTH and 0 < int.from_bytes(head, "big") < _VERSIONS_TO_COME:
         return f"omq of version {int.from_bytes(head, 'big')}"

@@ -20,7 +20,7 @@ meanwhile.
 def put_commit(transaction: Writing, commit: "StoreCommit") -> None:
     """Store the blocks of all topics of a commit, and the new extent of each topic.
 
-    Raises StoreError when the messages of a topic do not lie behind its stored ones, or the record of these
+    Raises StoreError when the messages of a topic do not lie after its stored ones, or the record of these
     is damaged. The posts of the commit must then be stored topic by topic.
     """
     commit.sort()

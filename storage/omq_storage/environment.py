@@ -192,7 +192,7 @@ class Environment:
         Durable on return for Level.STRONG, otherwise after the next ``checkpoint``.  The message ids of a
         topic must increase from block to block; gaps are allowed.
 
-        Raises StoreFull, StoreFailed, StoreError when a block does not lie behind the stored ones, and
+        Raises StoreFull, StoreFailed, StoreError when a block does not lie after the stored ones, and
         ValueError when ``sequences`` is not as described.  A full environment has room again after ``trim``,
         ``retain`` or ``drop``; at Level.WEAK and Level.ASYNC only after the next ``checkpoint``, because the
         last checkpoint still needs the deleted pages.

@@ -3,7 +3,7 @@
 The key of a block is its topic and its first message id, so the block that contains a message is the last one
 whose key is not above the message.  The index has one short record for each block, under the same key.
 
-A damaged index record must not hide the block behind it.  So a lookup never raises for one: it takes the
+A damaged index record must not hide the block after it.  So a lookup never raises for one: it takes the
 numbers from the block itself, or, if the block is damaged too, from the key of the next one.  The caller then
 learns of the damage when it reads the block, and with the right range of ids.
 """
@@ -140,7 +140,7 @@ def use_stored(
             return
         for info in listed:
             # The block may begin before `position`: since the last listing, merging may have joined blocks
-            # that were already used with the ones behind them.
+            # that were already used with the ones after them.
             wanted = range(max(position, info.first), min(messages.stop, info.next))
             if not wanted:
                 return

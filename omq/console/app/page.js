@@ -26,7 +26,7 @@ export function pathOf(octets) {
 }
 
 /**
- * @param {string} path  what stands behind `#/topics/`
+ * @param {string} path  what stands after `#/topics/`
  * @returns {Uint8Array}
  */
 export function octetsOf(path) {

@@ -69,7 +69,7 @@ class Decimal(msgspec.Struct, frozen=True):
     value: int
 
     def text(self) -> str:
-        """Return the number in decimal digits, with as many behind the point as `scale` says."""
+        """Return the number in decimal digits, with as many after the point as `scale` says."""
         digits = f"{self.value:0{self.scale + 1}d}"
         return f"{digits[: -self.scale]}.{digits[-self.scale :]}" if self.scale else digits
 

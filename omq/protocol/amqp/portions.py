@@ -3,7 +3,7 @@ again.
 
 To translate a short head takes about 50 microseconds, and to frame one as it is stored about 5. A take may
 have thousands of messages, each with a head of its own, and all other connections wait while they are framed.
-So they are framed portion by portion, and behind each portion the task lets the other tasks run.
+So they are framed portion by portion, and after each portion the task lets the other tasks run.
 """
 
 from collections.abc import Callable

@@ -115,7 +115,7 @@ def read(octets: bytes, at: int = 0, end: int | None = None) -> tuple[Value, int
 
 
 def read_all(octets: bytes) -> Value:
-    """Return the value that these octets are. Raises `DecodeError`, also for octets behind the value."""
+    """Return the value that these octets are. Raises `DecodeError`, also for octets after the value."""
     if len(octets) <= _SHORT_VALUE:
         return _read_short(octets)
     number = _NUMBERS.get(octets[0])
@@ -239,7 +239,7 @@ def entries(octets: bytes, at: int, end: int) -> tuple[int, int]:
 
 def _count(octets: bytes, constructor: int, at: int, end: int) -> tuple[int, int]:
     """Return the number of values that a compound says that it has, and the index of the first one. `at` is
-    behind its constructor.
+    after its constructor.
     """
     wide = bool(constructor & 0x10)
     at += 4 if wide else 1

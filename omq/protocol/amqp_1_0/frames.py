@@ -92,7 +92,7 @@ class FrameReader:
                 yield RawFrame(_TYPES[kind], channel, buffer, at + 4 * offset, self._at, at)
                 at = self._at
         finally:
-            # Also if the caller stops at a frame: that frame is done, and the octets behind it stay.
+            # Also if the caller stops at a frame: that frame is done, and the octets after it stay.
             self._buffer = buffer[self._at :]
 
     def taken(self, end: int) -> None:

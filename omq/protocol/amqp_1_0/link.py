@@ -96,7 +96,7 @@ class LinkSession(Protocol):
         """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
 
     def tell(self, sender: "SendingLink") -> None:
-        """Let a link state its credit behind its transfers that wait."""
+        """Let a link state its credit after its transfers that wait."""
 
     def begin_send(self) -> None:
         """Begin a send of a link: transfers that wait for the window stay until `end_send`."""

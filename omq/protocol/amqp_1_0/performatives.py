@@ -344,7 +344,7 @@ Performative = Sasl | Frame | Terminus | State | Error
 
 
 def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
-    """Read the performative at `octets[at]`; return it and where the payload behind it begins.
+    """Read the performative at `octets[at]`; return it and where the payload after it begins.
 
     Raises `DecodeError` for anything else, for a field of another type, and for a field that is missing.
     Fields beyond those of this version of the protocol are an error: there is no later version.

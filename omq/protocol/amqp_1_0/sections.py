@@ -67,7 +67,7 @@ class Place:
     section: Section
     begin: int
     value: int
-    """The index at which the value behind the descriptor begins."""
+    """The index at which the value after the descriptor begins."""
     end: int
 
 

@@ -105,7 +105,7 @@ class Session:
         self._next_in = begin.next_outgoing_id
         self._window = WINDOW
         self._end_in = serials.add(begin.next_outgoing_id, WINDOW)
-        """The first transfer-id behind the window that the client can know."""
+        """The first transfer-id after the window that the client can know."""
         self._next_out = 0
         self._remote_window = begin.incoming_window
         self._waiting: deque[tuple[SendingLink, bytes]] = deque()
@@ -271,7 +271,7 @@ class Session:
             self._peer.waits(-len(octets))
 
     def tell(self, sender: SendingLink) -> None:
-        """Let a link state its credit behind its transfers that wait."""
+        """Let a link state its credit after its transfers that wait."""
         if self._waiting:
             self._waiting.append((sender, b""))
         else:

@@ -98,7 +98,7 @@ class Requests:
         self._received += octets
 
     def rest(self) -> bytes:
-        """Take the octets that were received behind the last request."""
+        """Take the octets that were received after the last request."""
         rest = bytes(self._received)
         self._received.clear()
         return rest

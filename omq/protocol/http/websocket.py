@@ -1,7 +1,7 @@
 """A WebSocket as a stream of octets: frames in, octets out, and the other way round (RFC 6455).
 
 The messages of a WebSocket have no meaning here: their octets, one message after another, are the stream. A
-text message has lines; the line feed behind its last line may be missing.
+text message has lines; the line feed after its last line may be missing.
 """
 
 from collections.abc import Sequence

@@ -109,7 +109,7 @@ class BlockFetched(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class MessagesGone:
-    """Messages of a subscription or a Fetch that are not available; it continues behind them."""
+    """Messages of a subscription or a Fetch that are not available; it continues after them."""
 
     constructor: str
     argument: bytes

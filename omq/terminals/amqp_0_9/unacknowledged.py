@@ -34,7 +34,7 @@ class _Run(msgspec.Struct):
 
     @property
     def next(self) -> int:
-        """The tag behind the last message."""
+        """The tag after the last message."""
         return self.first + len(self.ids)
 
 

@@ -315,7 +315,7 @@ class MessageInPieces:
 
     @property
     def body(self) -> int:
-        # The last octet is given again until everything behind it has left.
+        # The last octet is given again until everything after it has left.
         return self._body if self.is_done or self._body < self._size else max(0, self._size - 1)
 
     def framed(self, octets: Octets) -> Sequence[Octets]:

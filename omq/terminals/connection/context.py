@@ -78,7 +78,7 @@ class Arrival(Struct, frozen=True):
 
     transport: Transport
     received: bytes
-    """The octets behind those."""
+    """The octets after those."""
     scope: trio.CancelScope
     """The tasks of the connection run in this scope: cancel it to cut the connection off."""
     newcomers: dict[trio.CancelScope, None]

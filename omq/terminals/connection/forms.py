@@ -46,7 +46,7 @@ class AbandonedMessage(msgspec.Struct, frozen=True):
 
     message: int
     octets: Octets
-    """Octets behind those that have left, which tell the client that the rest does not come."""
+    """Octets after those that have left, which tell the client that the rest does not come."""
 
 
 class Form(Protocol):

@@ -44,12 +44,12 @@ from omq.terminals.connection.remainders import (
     Left,
     Unfinished,
     before_long,
-    begin_behind,
+    begin_after,
     begin_long,
     left_of,
     may_pause,
 )
-from omq.terminals.connection.transport import Transport, behind
+from omq.terminals.connection.transport import Transport, rest_after
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
@@ -131,7 +131,7 @@ class Forwarder:
         """Send the messages that the channel of this topic has ready, if they are still wanted after they
         were taken; or return the news that messages are gone.
 
-        Raises omq_storage.errors.StoreError between two messages, or behind one that was given up, and
+        Raises omq_storage.errors.StoreError between two messages, or after one that was given up, and
         trio.BrokenResourceError.
         """
         sent = await self.forward_piece(topic, channel, form, is_wanted)
@@ -286,7 +286,7 @@ class Forwarder:
 
     def _offer(self, parts: Sequence[Octets]) -> Sequence[Octets] | None:
         """Send the octets that the socket accepts now; return the rest, or None if everything has left."""
-        rest = behind(parts, self._transport.try_send(parts))
+        rest = rest_after(parts, self._transport.try_send(parts))
         return rest if rest or self._transport.pending else None
 
     async def _send_rest(self, rest: Sequence[Octets], *, patient: bool) -> bool:
@@ -363,13 +363,13 @@ class Forwarder:
         if not octets:
             channel.written(earlier + count)
             return GivenAgain(None)
-        block, begun, body = begin_behind(form, selections, count, octets)
+        block, begun, body = begin_after(form, selections, count, octets)
         channel.written(earlier + count, begun.body)
         return left_of(channel, begun, block, body)
 
     async def _send_part(self, channel: Channel, part: InPieces) -> Left | None:
         """Send the next piece of a message that is in memory."""
-        begun, octets = part.begun, part.behind()[: part.piece]
+        begun, octets = part.begun, part.unsent()[: part.piece]
         parts = begun.framed(octets)
         before = self._transport.sent
         try:
@@ -392,7 +392,7 @@ class Forwarder:
             channel.written(0)
             return None if is_sent else GivenAgain(None)
         channel.written(0, begun.body)
-        return left_of(channel, begun, part.block, part.behind())
+        return left_of(channel, begun, part.block, part.unsent())
 
     async def _send_piece(self, channel: Channel, begun: MessageInPieces, piece: Piece) -> Left | None:
         parts = begun.framed(piece.octets)

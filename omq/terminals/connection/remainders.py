@@ -51,7 +51,7 @@ class InPieces(Struct, frozen=True):
     piece: int
     """The octets of a piece."""
 
-    def behind(self) -> Octets:
+    def unsent(self) -> Octets:
         """Return the part of the body that has not left."""
         return self.body[self.begun.body :]
 
@@ -68,10 +68,10 @@ class Unfinished:
         self.left = left
 
 
-def begin_behind(
+def begin_after(
     form: Form, selections: Sequence[Selection], count: int, octets: int
 ) -> tuple[Block, MessageInPieces, Octets]:
-    """Begin the message behind the first `count` ones, of which N `octets` were sent. Return its block, the
+    """Begin the message after the first `count` ones, of which N `octets` were sent. Return its block, the
     begun message, and the rest of its body.
     """
     selection, message = selection_at(selections, count)

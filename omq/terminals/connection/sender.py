@@ -28,8 +28,8 @@ from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.pace import TURN_OCTETS, Pace
-from omq.terminals.connection.remainders import begin_behind
-from omq.terminals.connection.transport import MOST_PARTS, Transport, behind
+from omq.terminals.connection.remainders import begin_after
+from omq.terminals.connection.transport import MOST_PARTS, Transport, rest_after
 from omq_storage.blocks import Block
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class Sender:
         before anything else.
         """
         parts = [*answers, *messages]
-        rest = behind(parts, self.try_send(parts))
+        rest = rest_after(parts, self.try_send(parts))
         if self._answers is not None:
             self._answers.spend(sum(map(len, answers)))
         if rest:
@@ -283,7 +283,7 @@ class Sender:
             count, begun_octets = form.sent(selections, parts, taken)
             octets = taken
             if begun_octets:
-                _, begun, body = begin_behind(form, selections, count, begun_octets)
+                _, begun, body = begin_after(form, selections, count, begun_octets)
                 rest = b"".join(begun.framed(body))
                 octets += len(rest)
                 count += 1
@@ -301,7 +301,7 @@ class Sender:
         if not taken:
             return 0
         if taken < octets:
-            self.complete(b"".join(behind(parts, taken)))
+            self.complete(b"".join(rest_after(parts, taken)))
         self.delivered += 1
         return octets
 
@@ -463,7 +463,7 @@ class Sender:
                 self._messages.spend(self._transport.sent - before)
 
     async def _send_backlog(self, side: SendingTerminal) -> None:
-        """Send the backlog that there is now. Answers go behind it: one of them may tell that no message of a
+        """Send the backlog that there is now. Answers go after it: one of them may tell that no message of a
         topic will follow.
         """
         backlog = self.backlog

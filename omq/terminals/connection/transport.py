@@ -138,7 +138,7 @@ class Transport:
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         """Hand the parts over as far as the socket takes them now, without waiting. Return the number of
-        octets that were taken over: the caller continues behind them, and never sends them again.
+        octets that were taken over: the caller continues after them, and never sends them again.
 
         Raises trio.BrokenResourceError.
         """
@@ -155,16 +155,16 @@ class Transport:
         """Send all of the parts. This lets other tasks run only if the socket does not take everything at
         once. Raises trio.BrokenResourceError.
         """
-        rest = behind(parts, self.try_send(parts))
+        rest = rest_after(parts, self.try_send(parts))
         while rest or self.pending:
             await self._writable()
-            rest = behind(rest, self.try_send(rest))
+            rest = rest_after(rest, self.try_send(rest))
 
     async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
         """Send as `send` does, but return False if the other side has not taken everything within
         SLOW_SECONDS. `sent` then includes all octets that must not be sent again.
         """
-        rest = behind(parts, self.try_send(parts))
+        rest = rest_after(parts, self.try_send(parts))
         if not rest and not self.pending:
             return True
         with trio.move_on_after(SLOW_SECONDS) as patience:
@@ -219,7 +219,7 @@ def _host(address: Callable[[], object]) -> str:
     return str(name[0]) if isinstance(name, tuple) else str(name)
 
 
-def behind(parts: Sequence[Octets], octets: int) -> Sequence[Octets]:
+def rest_after(parts: Sequence[Octets], octets: int) -> Sequence[Octets]:
     """Return the rest of these parts after their first `octets`."""
     for index, part in enumerate(parts):
         if octets < len(part):

@@ -7,7 +7,7 @@ import trio
 from omq.drivers.seam import Octets
 from omq.protocol.http.websocket import Read, WebSocket
 from omq.terminals.connection.framed_transport import FramedTransport
-from omq.terminals.connection.transport import FIRST_OCTETS, MOST_OCTETS, Transport, behind
+from omq.terminals.connection.transport import FIRST_OCTETS, MOST_OCTETS, Transport, rest_after
 
 FRAME_OCTETS = 64 << 10
 """The most octets of one message. What the socket does not take of a message stays in memory."""
@@ -109,7 +109,7 @@ class WebSocketTransport(FramedTransport):
             self._frames.append((self._handed, len(octets)))
             self._push()
             taken += len(octets)
-            rest = behind(rest, len(octets))
+            rest = rest_after(rest, len(octets))
         return taken
 
     def _push(self) -> None:

@@ -83,7 +83,7 @@ cdef class StoreCommit:
         return self._count
 
     def add(self, StorePart part not None):
-        """Add a part behind those that it has."""
+        """Add a part after those that it has."""
         cdef Route route
         cdef Committing* committing
         cdef Piece* piece

@@ -452,7 +452,7 @@ cdef class Part:
 
     def unsent(self, Py_ssize_t sent):
         """Return the rest of the message that the first `sent` octets end in, and for each topic with messages
-        behind it: its route, the first of these messages, their number, and their octets.
+        after it: its route, the first of these messages, their number, and their octets.
         """
         cdef const uint8_t* frames = octets_of(self.octets)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(self.octets)
