@@ -45,7 +45,7 @@ class Quota:
         return True
 
     async def take_soon(self) -> bool:
-        """Do as `take`, but wait up to MOMENT_SECONDS for one to be given back when the quota is spent."""
+        """Take one, as `take` does. If the quota is used up, wait up to MOMENT_SECONDS for a return."""
         with trio.move_on_after(MOMENT_SECONDS):
             while not self.take():
                 await self._given.park()
@@ -117,8 +117,8 @@ class RateLimit:
         return self._spent - BURST_SECONDS
 
     async def wait(self) -> None:
-        """Wait until more may pass, also by a limit that is changed meanwhile. What others spend meanwhile
-        does not prolong it.
+        """Wait until more may pass. A change of the limit may end the wait earlier. Octets that others spend
+        meanwhile do not prolong it.
         """
         while True:
             changed = self._changed

@@ -1,10 +1,15 @@
 """The requests of the command Manage, with which a client lists and changes queues, exchanges and bindings.
 
-The rights are those of `omq.access.topology`. To declare or delete an exchange takes the right to declare or
-delete its name; to bind, the rights to publish to the destination and to subscribe to the source; to purge
-and peek, the right to subscribe to the queue; to move messages, also that to publish to where they go; to
-declare a queue or change its options, the right to declare it. An alternate exchange and a dead-letter
-exchange take the right to publish there. Lists have the names to which the client has a right.
+The rights are those of `omq.access.topology`. A client needs
+
+- to declare or delete an exchange, the right to declare or delete its name;
+- to bind, the rights to publish to the destination and to subscribe to the source;
+- to purge or peek, the right to subscribe to the queue;
+- to move messages, also the right to publish to their destination;
+- to declare a queue or change its options, the right to declare it;
+- for an alternate exchange or a dead-letter exchange, the right to publish to it.
+
+Lists have the names to which the client has a right.
 """
 
 from collections.abc import Callable, Iterator

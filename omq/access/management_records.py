@@ -86,7 +86,7 @@ def _shown(value: Value) -> management.Value:
 
 
 def table(arguments: Sequence[management.Argument]) -> Table:
-    """Return these arguments as a table. Raise Refused for an argument that cannot be made."""
+    """Return these arguments as a table. Raise Refused for a value that a table cannot have."""
     return Table(tuple((each.name, _value(each.value)) for each in arguments))
 
 

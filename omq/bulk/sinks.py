@@ -109,7 +109,7 @@ class SinkConnection:
             try:
                 self._wire.send(envelopes)
             except (BrokenPipeError, ConnectionResetError):
-                log.debug("%s closed a sink early, and may say why", self._address)
+                log.debug("%s closed a sink before its end; its answer may give the reason", self._address)
                 self._cut = True
 
     def finish(self, count: int) -> None:

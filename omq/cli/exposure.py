@@ -14,7 +14,8 @@ def tell_exposure(config: Config) -> None:
         for address in config.listen + config.listen_http:
             if not is_loopback(parse_address(address)[0]):
                 log.warning(
-                    "%s: what clients send there without TLS, secrets too, can be read on the way", address
+                    "%s: without TLS, others on the network can read what clients send there, also secrets",
+                    address,
                 )
     elif not any(not is_loopback(parse_address(address)[0]) for address in addresses):
         log.info("no client is configured: only programs on this machine can connect, and may do everything")

@@ -391,9 +391,7 @@ class BroadcastChannel:
             self.driver.fell_behind()
 
     def fall_behind(self, position: int) -> None:
-        """Move back to `position`: the subscriber has the messages below it only, although it was pushed
-        others.
-        """
+        """Move back to `position`: later messages were pushed, but the subscriber has not received them."""
         position = max(position, self._start)
         if position >= self.unwritten:
             return

@@ -29,7 +29,7 @@ class Budget:
         self.limit = limit
         self.used = 0
         self.eased: Callable[[], None] | None = None
-        """Called when no more than half of it is used again."""
+        """Called when the used part falls to half of the budget, or less."""
         self._waiting: deque[Turn] = deque()
 
     def _fits(self, octets: int) -> bool:

@@ -161,8 +161,8 @@ class DeadLetters:
             self._is_running = False
 
     async def _send_some(self) -> Failure | None:
-        """Send the first ones that died in the same way. Return why some of them must be sent again. Raises
-        StoreError.
+        """Send the first ones that died in the same way. Return the failure if some of them must be sent
+        again. Raises StoreError.
         """
         death = self._waiting[0][0]
         try:

@@ -42,9 +42,10 @@ class Gathering:
         self._until = 0.0
 
     def committed(self, messages: int, waiting: int, seconds: float) -> None:
-        """Note that a commit of N `messages` took so long, and that N `waiting` others arrived meanwhile.
+        """Note that a commit of N `messages` took `seconds`, and that N `waiting` others arrived meanwhile.
 
-        What it confirms is expected again. To wait half as long for it costs less than one more commit.
+        As many messages as it confirmed are expected next. To wait for them, half as long as it took, costs
+        less than one more commit.
         """
         self._expected = messages + waiting
         # Real time, as that of a commit.

@@ -45,9 +45,9 @@ class LimitedDriver(ExpiringDriver):
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
 
     async def prepare(self, options: QueueOptions, measured: Measured | None = None) -> Measured | None:
-        """Measure the messages in steps if `change` needs it for these options: those that have arrived
-        since they were `measured`, if they were. What `change` has to measure then is only what has arrived
-        since. Raises StoreError.
+        """Measure the messages in steps, if `change` needs their sizes for these options. Begin after the
+        messages that were `measured` already, if any. After that, `change` measures only the messages that
+        have arrived since. Raises StoreError.
         """
         if options.max_octets is None or self._sizes is not None:
             return None
@@ -126,7 +126,9 @@ class LimitedDriver(ExpiringDriver):
         return self.options.max_length is not None or self.options.max_octets is not None
 
     def _excess(self) -> int:
-        """See `ExpiringDriver._excess`. They are the next ones if none was returned or set aside."""
+        """Return the number of messages that exceed the length (see `ExpiringDriver._excess`). If no message
+        was returned or set aside, these are the next ones to be assigned.
+        """
         if self.options.overflow is not Overflow.DROP_HEAD:
             return 0  # only returning messages can be too many
         length, octets = self.options.max_length, self.options.max_octets

@@ -105,7 +105,7 @@ class TopicLoader:
                 if level is Level.ASYNC and misplaced in self._transient:
                     yield level, misplaced  # it had spilled, see omq.drivers.spill
                     continue
-                log.error("topic %d has messages in %s, where it is not kept", misplaced, level.value)
+                log.error("topic %d has messages in %s, which is not its level", misplaced, level.value)
             for leftover in stored - every:
                 if leftover >= next_id:
                     # The topic was not deleted: this is not the catalogue with which its messages were

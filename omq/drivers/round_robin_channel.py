@@ -100,7 +100,7 @@ class Dealer(Protocol):
 
 
 class RoundRobinChannel:
-    """Plain at first; with credit from the first `grant` on."""
+    """The messages of one subscriber. Their number has no limit until the first `grant`."""
 
     competes = True
     flow = None

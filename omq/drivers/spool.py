@@ -99,7 +99,7 @@ class Spool:
         self._large: dict[int, LargeMessage] = {}
         """The places of the messages that may have to be read in pieces: an extent has a single one then."""
         self._read_now: dict[int, int] = {}
-        """The number of tasks that read an extent, if any does."""
+        """The number of tasks that read an extent now, by its first page. Other extents have no entry."""
         self._dropped: set[int] = set()
         """The extents that are freed as soon as no task reads them."""
 

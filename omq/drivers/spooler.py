@@ -72,7 +72,7 @@ class Spooler:
         self._is_full = False
         """Whether the spool was full at the last attempt to make room."""
         self._is_leaving = False
-        """Whether there was nothing to spool then, but connections make room."""
+        """Whether the last attempt found nothing to spool, but connections that send backlogs make room."""
         self._waits_until: float | None = None
         """The time until which publishers wait at most; None while none needs room."""
         self._topics: dict[Spoolable, None] = {}

@@ -50,8 +50,8 @@ of the server have a turn.
 """
 
 TOPICS_SETTLED_IN_TURN = 512
-"""The number of settled topics, or routed posts, after which they have another one. To settle is quick, and
-each turn wakes publishers.
+"""The number of settled topics, or routed posts, after which the other tasks of the server have a turn.
+Settling is quick, and each turn wakes publishers.
 """
 
 log = logging.getLogger("omq.writer")

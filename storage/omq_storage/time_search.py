@@ -26,11 +26,12 @@ B = TypeVar("B", bound=TimedBlock)
 
 
 class TimeSearch(Generic[B]):
-    """Searches messages from one id to another for the first that is not before a time.
+    """Searches the messages in a range of ids for the first one that was not taken before a time.
 
-    While ``is_open``, call ``found`` with the block that contains message ``middle``, or else with the next
-    one that begins below ``high``, or with None.  In the end the message is in ``before``, if that has one so
-    late, and otherwise it is the first from ``high`` on that is not in ``before``.
+    While ``is_open``, look up the block that contains message ``middle``, or else the next block that begins
+    below ``high``, and call ``found`` with it; with None if there is no such block.  In the end the searched
+    message is in the block ``before``, if that has a message as late as the time.  Otherwise it is the first
+    message after that block whose id is at least ``high``.
     """
 
     def __init__(self, first: int, end: int, time: int) -> None:

@@ -164,7 +164,7 @@ async def test_messages_at_a_level_of_another_topic_are_reported(
             opened.level(level).append([encode(topic, 1, [b"x"], NOON)])
     async with serving(store) as host:
         for level in (Level.WEAK, Level.ASYNC):
-            assert f"topic {topic} has messages in {level.value}, where it is not kept" in caplog.messages
+            assert f"topic {topic} has messages in {level.value}, which is not its level" in caplog.messages
         client = await host.connect()
         await client.ask(b"(Subscribe t From_beginning)")
         assert await client.bodies(1) == [b"x"]

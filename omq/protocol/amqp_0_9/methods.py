@@ -107,7 +107,7 @@ class ConnectionCloseOk(MethodIds):
 @method(10, 60)
 @dataclass(frozen=True, slots=True)
 class ConnectionBlocked(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
     reason: ShortString
 
@@ -115,13 +115,13 @@ class ConnectionBlocked(MethodIds):
 @method(10, 61)
 @dataclass(frozen=True, slots=True)
 class ConnectionUnblocked(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
 
 @method(10, 70)
 @dataclass(frozen=True, slots=True)
 class ConnectionUpdateSecret(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
     new_secret: LongString
     reason: ShortString
@@ -130,7 +130,7 @@ class ConnectionUpdateSecret(MethodIds):
 @method(10, 71)
 @dataclass(frozen=True, slots=True)
 class ConnectionUpdateSecretOk(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
 
 # -- channel ------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class ExchangeDeleteOk(MethodIds):
 @method(40, 30, before="H")
 @dataclass(frozen=True, slots=True)
 class ExchangeBind(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
     destination: ShortString
     source: ShortString
@@ -246,13 +246,13 @@ class ExchangeBind(MethodIds):
 @method(40, 31)
 @dataclass(frozen=True, slots=True)
 class ExchangeBindOk(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
 
 @method(40, 40, before="H")
 @dataclass(frozen=True, slots=True)
 class ExchangeUnbind(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
     destination: ShortString
     source: ShortString
@@ -264,7 +264,7 @@ class ExchangeUnbind(MethodIds):
 @method(40, 51)
 @dataclass(frozen=True, slots=True)
 class ExchangeUnbindOk(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
 
 # -- queue --------------------------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ class BasicRecoverOk(MethodIds):
 @method(60, 120)
 @dataclass(frozen=True, slots=True)
 class BasicNack(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
     delivery_tag: LongLong
     multiple: Bit = False
@@ -498,7 +498,7 @@ class BasicNack(MethodIds):
 @method(85, 10)
 @dataclass(frozen=True, slots=True)
 class ConfirmSelect(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
     no_wait: Bit = False
 
@@ -506,7 +506,7 @@ class ConfirmSelect(MethodIds):
 @method(85, 11)
 @dataclass(frozen=True, slots=True)
 class ConfirmSelectOk(MethodIds):
-    """RabbitMQ's."""
+    """An extension of RabbitMQ."""
 
 
 @method(90, 10)

@@ -42,7 +42,7 @@ MAX_FRAME = 65536
 """The longest frame that the server takes."""
 
 CHANNEL_MAX = 32767
-"""The greatest channel: a client has one session for each of its links, or one for all of them."""
+"""The greatest channel number. Each session has a channel, and some clients begin one for each link."""
 
 LEAST_HEARTBEAT_SECONDS = 0.1
 """The least number of seconds between two heartbeats of the server, even if the client wants more of them."""

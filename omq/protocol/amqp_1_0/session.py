@@ -278,10 +278,10 @@ class Session:
             sender.tell()
 
     def _drop(self, gone: SendingLink) -> None:
-        """Drop the transfers of a link that is detached.
+        """Drop the waiting transfers of a detached link.
 
-        The window may be closed, so that no aborted one can leave, either: the detach ends the delivery that
-        was begun.
+        A transfer that aborts a begun delivery is not sent: the window may be closed, and the detach ends the
+        delivery anyway.
         """
         if self._waiting:
             kept = deque(each for each in self._waiting if each[0] is not gone)

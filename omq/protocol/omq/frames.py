@@ -285,7 +285,7 @@ def take_messages_plain(data: bytes, position: int, largest: int, found: list[Fr
 
 
 def _control(kind: int, payload: bytes) -> Frame:
-    """Return the frame of any type but Message: `take_messages` took every good one of those."""
+    """Parse a frame that is no Message: `take_messages` has parsed all valid frames of that type."""
     match kind:
         case FrameType.ERROR:
             return Error(payload)

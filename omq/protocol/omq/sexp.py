@@ -76,8 +76,8 @@ _FAULTS = (
 def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
     """Yield begin and end of each token of `text`, without blanks and comments except `#;`. None is a pause.
 
-    A chunk is read by one expression. A token that ends where the chunk ends may go on: it is read again
-    from its beginning, or, when it fills the chunk, by what knows its kind. Raises SexpError at a bad token.
+    One expression reads a chunk. A token at the end of the chunk may be incomplete: it is read again from its
+    beginning, or, when it fills the chunk, by the function for its kind. Raises SexpError at a bad token.
     """
     size = len(text)
     at = paused = 0

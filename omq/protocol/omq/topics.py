@@ -25,7 +25,7 @@ from omq.watching import TopicWatch
 def topic_sexp(topic: Topic) -> bytes:
     """Return `((id 7)(topic prices))`: the payload of Subscribed, Unsubscribed, Declared and Deleted."""
     # The same as `write` prints, but faster: a client may subscribe to many topics.
-    return b"((id %d)(topic%s))" % (topic.id, _behind_name(atom(topic.topic)))
+    return b"((id %d)(topic%s))" % (topic.id, _after_name(atom(topic.topic)))
 
 
 def topic_of_sexp(payload: bytes) -> Topic:
@@ -56,9 +56,9 @@ def identity_fields(info: TopicInfo | TopicWatch) -> tuple[int, bytes, bytes, by
     """
     return (
         info.id,
-        _behind_name(atom(info.topic)),
+        _after_name(atom(info.topic)),
         info.delivery.value.encode(),
-        _behind_name(write(sexp_of_persistence(info.persistence))),
+        _after_name(write(sexp_of_persistence(info.persistence))),
     )
 
 
@@ -109,6 +109,6 @@ def _info_of_sexp(record: Sexp) -> TopicInfo:
     )
 
 
-def _behind_name(printed: bytes) -> bytes:
+def _after_name(printed: bytes) -> bytes:
     """Return the octets after the name of a field: there is a space before a bare atom only."""
     return printed if printed.startswith((b'"', b"(")) else b" " + printed

@@ -136,7 +136,7 @@ class MessageInPieces:
         self._when_begun = when_begun
         self._owed: Octets = opening
         self._in_frame = 0
-        """The number of octets of the body that the frame that is begun still takes."""
+        """The number of octets of the body that the begun frame still lacks."""
         self._left = 0
         """The number of octets of the body that have left."""
         self._parts: list[tuple[_Role, Octets]] = []

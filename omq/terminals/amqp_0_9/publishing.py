@@ -260,8 +260,8 @@ async def _bodies(batch: Batch) -> Sequence[bytes]:
 
 
 async def _again(batch: Batch) -> Batch:
-    """Return a batch for another topic. A large one is copied in a thread: each topic writes its numbers into
-    a copy of its own, and would make that copy where others wait.
+    """Return a batch for another topic. Each topic writes its numbers into a copy of its own. Copy a large
+    batch in a thread, since other tasks would wait for a copy that the topic makes.
     """
     if batch.octets < LARGE_OCTETS:
         return batch

@@ -1,4 +1,4 @@
-"""Bound the time in which a connection that the server ends says its last words."""
+"""Limit the time in which a connection that the server ends may send its last octets."""
 
 import trio
 

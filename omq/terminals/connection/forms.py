@@ -80,9 +80,9 @@ class Form(Protocol):
         *,
         is_settled: bool = False,
     ) -> MessageInPieces:
-        """Start to send one message in pieces. `time` is when the server took it, in microseconds since the
-        epoch, `size` the octets of its body, and `deliveries` how often it was delivered before.
-        `is_settled`: its producer sent it as settled (`Selection.is_settled`).
+        """Start to send one message in pieces. `time` is the time at which the server took it, in
+        microseconds since the epoch, `size` the number of octets of its body, and `deliveries` the number of
+        its earlier deliveries. `is_settled`: its producer sent it as settled (`Selection.is_settled`).
         """
 
 

@@ -38,7 +38,7 @@ FREE_OCTETS = 16 << 10
 """The octets that each connection may hold without a share of the memory: about one read."""
 
 MOST_OF_SHARE = 4
-"""One connection may hold at most this fraction of the share: one part of 4."""
+"""The number of connections that together may hold all of the share: one holds a quarter at most."""
 
 CIRCULAR = Failure(Reason.TOPIC_FULL, "the topic is full, and its workers wait for room themselves")
 

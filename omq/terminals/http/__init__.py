@@ -1,1 +1,1 @@
-"""The terminal of HTTP, and the way of the omq protocol through a WebSocket."""
+"""The terminal of HTTP, and the WebSockets that carry the omq protocol."""
