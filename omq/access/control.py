@@ -18,6 +18,7 @@ from omq.access.management import Management
 from omq.access.private_topic import PrivateTopic
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
+from omq.access.routed_publishing import RoutedPublishing
 from omq.access.session import Session, SessionContext
 from omq.access.topology import Topology
 from omq.access.watches import Watches
@@ -152,6 +153,10 @@ class AccessControl:
     def topology(self, session: Session) -> Topology:
         """Return the operations of a session on exchanges and queues. Close it before the session."""
         return Topology(session, self._catalogue, self._exchanges)
+
+    def routed_publishing(self, session: Session) -> RoutedPublishing:
+        """Return the operations with which a session publishes to exchanges."""
+        return RoutedPublishing(session, self._exchanges)
 
     def leased_topic(self, session: Session, topic: Topic) -> LeasedTopic:
         """Return the operations of a session on the topic for which a sink was leased."""

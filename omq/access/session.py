@@ -129,7 +129,7 @@ class Session:
 
     @cached_property
     def may_route(self) -> set[tuple[bytes, bytes]]:
-        """Exchanges and keys to which the client may publish, as `Topology.parts` remembers them."""
+        """Exchanges and keys to which the client may publish, as `RoutedPublishing.parts` remembers them."""
         return set()
 
     @cached_property
@@ -196,6 +196,11 @@ class Session:
         """Raise Refused when the client does not have this right to the topic."""
         if topic not in self._client.rights.of(right):
             raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} it")
+
+    def check_unless_made(self, right: Right, topic: bytes) -> None:
+        """Check the right to a topic as `check` does, unless the server made its name for this connection."""
+        if topic not in self.made_names:
+            self.check(right, topic)
 
     def check_server(self, right: Right) -> None:
         """Raise Refused when the client does not have this right to all topics, and so to the server."""

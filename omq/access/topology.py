@@ -4,8 +4,7 @@ AMQP 0-9-1 names more things than topics; these are the rights that its operatio
 "Rights"):
 
     declare and delete     the right to declare or delete the name, of an exchange as of a topic
-    publish                to publish to the name of the exchange; on the default exchange, to the topic, and
-                           to those of the headers CC and BCC
+    publish                see `omq.access.routed_publishing`
     forward                to publish to the alternate exchange of an exchange, or the dead-letter exchange of
                            a queue: see `check_forwarding`
     bind and unbind        to publish to the destination, and to subscribe to the source
@@ -18,7 +17,7 @@ quota of topics.
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
@@ -26,23 +25,18 @@ from msgspec import Struct
 from omq.access.getter import Getter
 from omq.access.leases import LeasedExchange, Principal, Returned
 from omq.access.rights import Right
-from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
+from omq.access.routed_publishing import REPLIES, RoutedPublishing
+from omq.access.session import Release, S, Session
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
-from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import NOT_REPLAYED, Inequivalent, Reason, Refused
 from omq.drivers.seam import Channel, Subscriber
-from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.times import first_since
-from omq.drivers.uploads import Upload
-from omq.exchanges.copies import copies_of, may_have_copies
 from omq.exchanges.exchanges import ExchangeRegistry
-from omq.exchanges.routes import RoutedPart
 from omq.exchanges.types import (
     DEFAULT,
     RESERVED,
@@ -56,20 +50,10 @@ from omq.exchanges.types import (
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
-from omq.protocol.steps import Steps
 from omq.watching import Limits
-from omq_storage.batches import Batch
-
-Target = Driver
-"""A topic of a route, as terminals see it: they hand it to `Topology.offer`."""
 
 GENERATED = b"amq.gen-"
 """The beginning of the names that the server makes for queues."""
-
-REPLIES = b"amq.rabbitmq.reply-to"
-"""The name that stands for the queue of a client's replies; the names of these queues begin with it and a
-full stop. They cannot be guessed, so a client that knows one may publish to it.
-"""
 
 NAME_OCTETS = 16
 """The random octets of a name: 22 characters in base64."""
@@ -109,99 +93,15 @@ class Topology:
         self._session = session
         self._catalogue = catalogue
         self._exchanges = exchanges
+        self.publishing = RoutedPublishing(session, exchanges)
+        """Publishes messages to these exchanges."""
         self._owner = session.owner = Ownership()
         self._generated = session.made_names
         self._most_generated = LEAST_GENERATED
-        self._allowed = session.may_route  # which the session clears when its rights change
 
     def close(self) -> None:
         """Delete the exclusive queues of the connection."""
         self._catalogue.end(self._owner)
-
-    def _check(self, right: Right, name: bytes) -> None:
-        """Raise Refused when the client does not have this right to the topic, unless the server generated
-        its name.
-        """
-        if name not in self._generated:
-            self._session.check(right, name)
-
-    # -- publishing ----------------------------------------------------------------------------------------
-
-    def parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> Sequence[RoutedPart]:
-        """Divide messages by the topics that get them: see `omq.exchanges.routes.Router.parts`.
-
-        Raises Refused, omq.exchanges.routes.TopicIsReplaced, and omq.exchanges.routes.RouteIsLong.
-        """
-        may_copy = self._check_parts(exchange, key, heads)
-        return self._exchanges.parts(exchange, key, heads, may_copy=may_copy)
-
-    def parts_in_steps(
-        self, exchange: bytes, key: bytes, heads: Sequence[bytes]
-    ) -> Steps[Sequence[RoutedPart]]:
-        """Do as `parts`, however long it takes."""
-        may_copy = self._check_parts(exchange, key, heads)
-        return self._exchanges.parts_in_steps(exchange, key, heads, may_copy=may_copy)
-
-    def _check_parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> bool:
-        """Check the rights for these messages. Return whether any may have the headers CC and BCC. Raises
-        Refused.
-        """
-        place = (DEFAULT, key) if exchange == DEFAULT else (exchange, b"")
-        if place not in self._allowed:
-            self._check_publish(exchange, key)
-            if len(self._allowed) >= MOST_REMEMBERED:
-                self._allowed.clear()
-            self._allowed.add(place)
-        may_copy = may_have_copies(heads)
-        if may_copy and exchange == DEFAULT:
-            for copy in {key for head in heads for key in copies_of(head).keys}:
-                self._check_publish(exchange, copy)
-        return may_copy
-
-    def _check_publish(self, exchange: bytes, key: bytes) -> None:
-        if exchange != DEFAULT:
-            self._check(Right.PUBLISH, exchange)
-        elif not key.startswith(REPLIES + b"."):
-            self._check(Right.PUBLISH, key)
-
-    async def settled(self) -> None:
-        """Wait until no topic is being given other types."""
-        await self._exchanges.settled()
-
-    def pass_on(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> bool:
-        """Send one message to a subscriber of a topic, as `Driver.pass_on` does. Raises Refused."""
-        return batch.longest <= self._session.max_message_bytes and driver.pass_on(batch, heads)
-
-    def offer(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offered:
-        """Offer messages to a topic of a route, as `Driver.offer` does. Raises TooLarge, and Refused.
-
-        A round-robin topic that omq clients declared takes them over, too: a connection must not wait for its
-        own acknowledgements.
-        """
-        if batch.longest > self._session.max_message_bytes:
-            raise TooLarge(self._session.max_message_bytes, batch.longest)
-        return offer_or_spill(driver, batch, heads)
-
-    async def taken(
-        self, driver: Driver, batch: Batch, heads: Sequence[bytes], pending: PendingOffer
-    ) -> Confirmation:
-        """Wait until a topic accepts the messages of a pending offer. Raises Refused."""
-        return await taken_or_spilled(driver, batch, heads, pending)
-
-    @property
-    def max_message_bytes(self) -> int:
-        """The longest body of a message that is held until it is complete."""
-        return self._session.max_message_bytes
-
-    def takes_upload(self, route: Sequence[Driver], octets: int) -> bool:
-        """Return whether the body of a message goes to the stores of these topics as it arrives."""
-        if octets < self._session.fragment_octets or not route:
-            return False
-        return all(driver.takes_fragments for driver in route)
-
-    async def upload(self, driver: Driver) -> Upload:
-        """Begin a message to a topic of a route. Raises Refused."""
-        return await Upload.begin(driver)
 
     # -- exchanges -----------------------------------------------------------------------------------------
 
@@ -217,8 +117,8 @@ class Topology:
     ) -> None:
         """See `ExchangeRegistry.declare`. Raises Refused."""
         if not name.startswith(RESERVED):  # which exist, or are refused to every client
-            self._check(Right.DECLARE, name)
-            check_forwarding(self._check, alternate_exchange(name, arguments), None)
+            self._session.check_unless_made(Right.DECLARE, name)
+            check_forwarding(self._session.check_unless_made, alternate_exchange(name, arguments), None)
         await self._exchanges.declare(
             name,
             type_name,
@@ -235,7 +135,7 @@ class Topology:
 
     async def delete_exchange(self, name: bytes, *, if_unused: bool) -> None:
         """Delete an exchange if there is one. Raises Refused."""
-        self._check(Right.DELETE, name)
+        self._session.check_unless_made(Right.DELETE, name)
         await self._exchanges.delete(name, if_unused=if_unused)
 
     async def bind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
@@ -249,9 +149,9 @@ class Topology:
         await self._exchanges.unbind(source, destination, key, arguments)
 
     def _check_binding(self, source: bytes, destination: Destination) -> None:
-        self._check(Right.PUBLISH, destination.name)
+        self._session.check_unless_made(Right.PUBLISH, destination.name)
         if destination.name not in self._generated or not source.startswith(RESERVED):
-            self._check(Right.SUBSCRIBE, source)
+            self._session.check_unless_made(Right.SUBSCRIBE, source)
         if destination.kind is DestinationKind.QUEUE:
             self._find(destination.name)
 
@@ -273,8 +173,10 @@ class Topology:
         driver = self._catalogue.lookup(name)
         if driver is None and name.startswith(RESERVED) and name not in self._generated:
             raise refusal_of_reserved("queue", name)
-        self._check(Right.DECLARE, name)
-        check_forwarding(self._check, options.dead_letter_exchange, options.dead_letter_key)
+        self._session.check_unless_made(Right.DECLARE, name)
+        check_forwarding(
+            self._session.check_unless_made, options.dead_letter_exchange, options.dead_letter_key
+        )
         return _state(await self._catalogue.declare_queue(name, options, self._owner, self._admit(name)))
 
     async def declare_stream(
@@ -286,7 +188,7 @@ class Topology:
         limits = Limits(most_octets, most_ms)
         if name.startswith(RESERVED):
             raise refusal_of_reserved("queue", name)
-        self._check(Right.DECLARE, name)
+        self._session.check_unless_made(Right.DECLARE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
             driver = await self._catalogue.declare(
@@ -346,7 +248,7 @@ class Topology:
 
     async def delete_queue(self, name: bytes, *, if_unused: bool, if_empty: bool) -> int:
         """Delete a queue if there is one; return the number of its messages. Raises Refused."""
-        self._check(Right.DELETE, name)
+        self._session.check_unless_made(Right.DELETE, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
             return 0
@@ -362,7 +264,7 @@ class Topology:
 
     def purge(self, name: bytes) -> int:
         """Delete the messages of a queue that are ready; return their number. Raises Refused."""
-        self._check(Right.SUBSCRIBE, name)
+        self._session.check_unless_made(Right.SUBSCRIBE, name)
         return self._queue(name).purge()
 
     def _admit(self, name: bytes) -> Callable[[], Release]:
@@ -399,7 +301,7 @@ class Topology:
         `replay` is where to begin in a stream: with a message that there is not yet, the channel waits for
         it. `priority` is for consumers of a queue.
         """
-        self._check(Right.SUBSCRIBE, name)
+        self._session.check_unless_made(Right.SUBSCRIBE, name)
         driver = self._find(name)
         if isinstance(driver, QueueDriver):
             begin: Replay = FromCurrent()
@@ -421,11 +323,11 @@ class Topology:
         """
         if name == DEFAULT or self._exchanges.has(name):
             if name != DEFAULT:  # where the right to the topic of each key counts
-                self._check(Right.PUBLISH, name)
+                self._session.check_unless_made(Right.PUBLISH, name)
                 if self._exchanges.find(name).internal:
                     raise refusal_of_internal(name)
             return self._session.lease_exchange(LeasedExchange(name, returned), principal)
-        self._check(Right.PUBLISH, name)
+        self._session.check_unless_made(Right.PUBLISH, name)
         driver = await self._catalogue.find(name)
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "No such sink")
@@ -437,7 +339,7 @@ class Topology:
         the feed. The feed of a queue is paused, and the queue exists until the feed and this connection are
         over. Raises Refused.
         """
-        self._check(Right.SUBSCRIBE, name)
+        self._session.check_unless_made(Right.SUBSCRIBE, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "No such feed")
@@ -489,11 +391,11 @@ class Topology:
         """Raise Refused when the client may not get messages of this queue. To be called for each Get: the
         rights may have changed since `open_getter`.
         """
-        self._check(Right.SUBSCRIBE, name)
+        self._session.check_unless_made(Right.SUBSCRIBE, name)
 
     def open_getter(self, name: bytes, subscriber: Subscriber) -> Getter:
         """Return a getter, which gets messages of a queue on demand. Raises Refused, and IsStream."""
-        self._check(Right.SUBSCRIBE, name)
+        self._session.check_unless_made(Right.SUBSCRIBE, name)
         driver = self._queue(name)
         return Getter(driver, driver.open_getter(subscriber))
 

@@ -14,8 +14,9 @@ from served_control import Subscriber, connected, control, known
 
 from omq.access.control import AccessControl
 from omq.access.leases import Principal
+from omq.access.routed_publishing import REPLIES
 from omq.access.session import Session, TooLarge
-from omq.access.topology import GENERATED, REPLIES, QueueState, Topology
+from omq.access.topology import GENERATED, QueueState, Topology
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.offer import PendingOffer
 from omq.drivers.queue_options import QueueOptions
@@ -59,7 +60,7 @@ def may_publish(access: Topology, exchange: bytes, key: bytes, *copies: bytes) -
     headers = Table(((b"CC", Array(tuple(map(LongString, copies)))),)) if copies else None
     head = encode(Head(exchange, key, Properties(headers=headers)))
     try:
-        access.parts(exchange, key, [head])
+        access.publishing.parts(exchange, key, [head])
     except Refused as refused:
         if refused.reason is not Reason.FORBIDDEN:
             raise
@@ -172,7 +173,7 @@ async def test_a_queue_that_is_not_there_is_deleted_with_no_messages(tmp_path: P
     async with topology(tmp_path) as (_, one):
         assert await one.delete_queue(b"none", if_unused=True, if_empty=True) == 0
         await one.declare_queue(b"q", QueueOptions())
-        (part,) = one.parts(b"", b"q", [encode(Head(b"", b"q"))])
+        (part,) = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])
         (driver,) = part.route
         await driver.post(Bodies([b"1", b"2"]))
         assert one.find_queue(b"q") == QueueState(b"q", 2, 0)
@@ -184,7 +185,7 @@ async def test_a_queue_that_is_not_there_is_deleted_with_no_messages(tmp_path: P
 async def test_messages_are_got_one_by_one(tmp_path: Path) -> None:
     async with topology(tmp_path) as (_, one):
         await one.declare_queue(b"q", QueueOptions())
-        driver = one.parts(b"", b"q", [encode(Head(b"", b"q"))])[0].route[0]
+        driver = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])[0].route[0]
         getter = one.open_getter(b"q", Subscriber(driver.topic, lambda: None))
         getter.grant()
         assert not await getter.deal_one()
@@ -203,11 +204,11 @@ async def test_messages_are_got_one_by_one(tmp_path: Path) -> None:
 async def test_an_offered_message_has_a_size(tmp_path: Path) -> None:
     async with topology(tmp_path, max_message_bytes=1000) as (_, one):
         await one.declare_queue(b"q", QueueOptions())
-        (part,) = one.parts(b"", b"q", [encode(Head(b"", b"q"))])
+        (part,) = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])
         (driver,) = part.route
         with pytest.raises(TooLarge, match="a message has at most 1000 octets, this one 1001"):
-            one.offer(driver, Bodies([b"x" * 1001]), [b""])
-        while not isinstance(one.offer(driver, Bodies([b"x" * 1000]), [b""]), Confirmation):
+            one.publishing.offer(driver, Bodies([b"x" * 1001]), [b""])
+        while not isinstance(one.publishing.offer(driver, Bodies([b"x" * 1000]), [b""]), Confirmation):
             await quiet()
 
 
@@ -218,13 +219,13 @@ async def test_a_long_body_is_stored_while_it_arrives_where_all_of_a_route_have_
         for name, persistence in ((b"p", Persistent(Sync.WEAK)), (b"t", Transient())):
             await session.declare(name, Delivery.BROADCAST, persistence)
         ((stored,), _, _), ((transient,), _, _) = [
-            one.parts(b"", name, [encode(Head(b"", name))])[0] for name in (b"p", b"t")
+            one.publishing.parts(b"", name, [encode(Head(b"", name))])[0] for name in (b"p", b"t")
         ]
         least = session.fragment_octets
-        assert one.takes_upload([stored], least)
-        assert not one.takes_upload([stored], least - 1)
-        assert not one.takes_upload([stored, transient], least)
-        assert not one.takes_upload([], least)
+        assert one.publishing.takes_upload([stored], least)
+        assert not one.publishing.takes_upload([stored], least - 1)
+        assert not one.publishing.takes_upload([stored, transient], least)
+        assert not one.publishing.takes_upload([], least)
 
 
 async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path)
         ]
         for channel in channels:
             channel.grant(10, CreditKind.WINDOW)
-        (part,) = one.parts(b"", b"q", [encode(Head(b"", b"q"))])
+        (part,) = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])
         for number in range(4):
             await part.route[0].post(Bodies([b"%d" % number]))
             await quiet()
@@ -301,7 +302,7 @@ async def test_a_stream_begins_at_an_offset_or_a_time(tmp_path: Path) -> None:
     async with topology(tmp_path) as (_, one):
         await one.declare_stream(b"s", Sync.WEAK, None, None)
         assert one.from_last(b"s") == FromCurrent()
-        (part,) = one.parts(b"", b"s", [encode(Head(b"", b"s"))])
+        (part,) = one.publishing.parts(b"", b"s", [encode(Head(b"", b"s"))])
         for count in (1, 2):
             confirmation = await part.route[0].post(Bodies([b"%d" % count]))
             stored = trio.Event()
@@ -335,10 +336,10 @@ async def test_a_topic_of_omq_without_room_takes_messages_over_from_an_exchange(
         while not isinstance(offered := session.offer(b"t", batch), PendingOffer):
             assert isinstance(offered, Confirmation)
         offered.leave()
-        (part,) = one.parts(b"", b"t", [encode(Head(b"", b"t"))])
+        (part,) = one.publishing.parts(b"", b"t", [encode(Head(b"", b"t"))])
         (driver,) = part.route
         for _ in range(2):
-            assert isinstance(one.offer(driver, batch, ()), Confirmation)
+            assert isinstance(one.publishing.offer(driver, batch, ()), Confirmation)
         offered = session.offer(b"t", batch)
         assert isinstance(offered, PendingOffer)  # its own publishers wait
         offered.leave()

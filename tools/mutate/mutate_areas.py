@@ -225,7 +225,7 @@ ACCESS = Area(
                 "tests/access/test_topology.py",
                 *amqp("rights", "probe", "streams", "direct", "channels"),
             )
-            for name in ("getter", "topology")
+            for name in ("getter", "routed_publishing", "topology")
         },
         "turns.py": ("tests/access/test_turns.py",),
         "watches.py": ("tests/access/test_watches.py", *server("watching", "reloading")),

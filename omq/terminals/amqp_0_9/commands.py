@@ -1,6 +1,7 @@
 """Executes the methods that a client calls on a channel, except publishes."""
 
-from omq.access.topology import REPLIES, IsStream, Topology
+from omq.access.routed_publishing import REPLIES
+from omq.access.topology import IsStream, Topology
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from omq import model
-from omq.access.topology import REPLIES, Topology
+from omq.access.routed_publishing import REPLIES
+from omq.access.topology import Topology
 from omq.drivers.shared_window import SharedWindow
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Number, Table, Value

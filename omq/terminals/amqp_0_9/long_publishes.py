@@ -7,8 +7,8 @@ Otherwise it is held until it is complete, in the memory for what is unfinished.
 from dataclasses import dataclass
 from typing import assert_never
 
+from omq.access.routed_publishing import RoutedPublishing
 from omq.access.session import too_large
-from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.uploads import Upload
 from omq.protocol.amqp_0_9.events import LongBegun, PublishRun
@@ -39,8 +39,8 @@ class _Stored:
 class LongPublishes:
     """The long messages of one connection: at most one for each channel."""
 
-    def __init__(self, topology: Topology, publishing: Publishing) -> None:
-        self._topology = topology
+    def __init__(self, to_exchanges: RoutedPublishing, publishing: Publishing) -> None:
+        self._to_exchanges = to_exchanges
         self._publishing = publishing
         self._open: dict[int, _Held | _Stored] = {}
 
@@ -62,12 +62,12 @@ class LongPublishes:
             return
         targets = parts[0].route
         try:
-            if not must_hold and self._topology.takes_upload(targets, begun.size):
+            if not must_hold and self._to_exchanges.takes_upload(targets, begun.size):
                 uploads: list[Upload] = []
                 stored = self._open[begun.channel] = _Stored(parts[0].heads[0], uploads)
                 for target in targets:
                     # One that is refused ends the channel, which closes those before it.
-                    upload = await self._topology.upload(target)
+                    upload = await self._to_exchanges.upload(target)
                     if self._open.get(begun.channel) is not stored:
                         upload.close()  # the channel failed meanwhile
                         return
@@ -75,8 +75,8 @@ class LongPublishes:
                 return
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
-        if begun.size > self._topology.max_message_bytes:
-            text = too_large(self._topology.max_message_bytes, begun.size)
+        if begun.size > self._to_exchanges.max_message_bytes:
+            text = too_large(self._to_exchanges.max_message_bytes, begun.size)
             ids = BasicPublish.CLASS, BasicPublish.METHOD
             raise ChannelProblem(ReplyCode.PRECONDITION_FAILED, text, *ids)
         self._open[begun.channel] = _Held(begun, Assembly(begun.size))

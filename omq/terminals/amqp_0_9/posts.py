@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import trio
 
-from omq.access.topology import Target
+from omq.access.routed_publishing import RoutedTopic
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.reasons import Failure, Reason
 from omq_storage.batches import Batch
@@ -69,7 +69,7 @@ class Group:
         return self._outcomes[begin : begin + count]
 
 
-Groups = dict[Target, Group]
+Groups = dict[RoutedTopic, Group]
 
 
 class _Part(msgspec.Struct, frozen=True):

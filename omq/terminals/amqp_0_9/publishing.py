@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import trio
 
-from omq.access.topology import REPLIES, Topology
+from omq.access.routed_publishing import REPLIES, RoutedPublishing
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
@@ -72,12 +72,17 @@ class Publishing:
     """The publishing side of one connection."""
 
     def __init__(
-        self, topology: Topology, outbox: Outbox, user: bytes, excused: LivenessPause, at_once: ImmediateSends
+        self,
+        to_exchanges: RoutedPublishing,
+        outbox: Outbox,
+        user: bytes,
+        excused: LivenessPause,
+        at_once: ImmediateSends,
     ) -> None:
         """Create the publishing of a connection. `user` is the name with which the client logged in. Within
         `excused` its silence does not count.
         """
-        self._topology = topology
+        self._to_exchanges = to_exchanges
         self._outbox = outbox
         self._user = user
         self._excused = excused
@@ -138,7 +143,7 @@ class Publishing:
         """Check messages, and divide them by the topics that get them. Raises ChannelProblem."""
         heads = self._checked(publisher, run) if run.properties & CHECKED else run.heads
         try:
-            return await routed(self._topology, run.exchange, run.routing_key, heads)
+            return await routed(self._to_exchanges, run.exchange, run.routing_key, heads)
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
 
@@ -165,14 +170,14 @@ class Publishing:
                 if (
                     len(groups) > 1
                     or batch.count > 1
-                    or not self._topology.pass_on(target, batch, group.heads)
+                    or not self._to_exchanges.pass_on(target, batch, group.heads)
                 ):
                     with self._at_once:
-                        offered = self._topology.offer(target, batch, group.heads)
+                        offered = self._to_exchanges.offer(target, batch, group.heads)
                 if not isinstance(offered, Confirmation):
                     self._at_once.send()
                     with self._excused:
-                        offered = await self._topology.taken(target, batch, group.heads, offered)
+                        offered = await self._to_exchanges.taken(target, batch, group.heads, offered)
             except Refused as refused:
                 group.failure = refused.failure
             else:

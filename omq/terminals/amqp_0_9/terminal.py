@@ -453,8 +453,9 @@ class AmqpTerminal:
         self._topology = self._context.access.topology(session)
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
+        to_exchanges = self._topology.publishing
         publishing = Publishing(
-            self._topology, self._outbox, login.name, self._duplex.excused, self._context.at_once
+            to_exchanges, self._outbox, login.name, self._duplex.excused, self._context.at_once
         )
         publishing.is_openamq = self._protocol.is_openamq
         direct: DirectLeases | None = None
@@ -481,7 +482,7 @@ class AmqpTerminal:
             direct,
             consuming,
         )
-        self._long = LongPublishes(self._topology, publishing)
+        self._long = LongPublishes(to_exchanges, publishing)
         self._state = Serving(session, self._topology, publishing, commands, self._long, direct)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
         await self._duplex.limit_reading(session)

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
-from omq.access.topology import Topology
+from omq.access.routed_publishing import RoutedPublishing
 from omq.exchanges.routes import RoutedPart, RouteIsLong, TopicIsReplaced
 from omq.terminals.connection.turns import in_turns
 
 
 async def routed(
-    topology: Topology, exchange: bytes, key: bytes, heads: Sequence[bytes]
+    publishing: RoutedPublishing, exchange: bytes, key: bytes, heads: Sequence[bytes]
 ) -> Sequence[RoutedPart]:
-    """Divide messages by the topics that get them, as `Topology.parts` does. Raises Refused."""
+    """Divide messages by the topics that get them, as `RoutedPublishing.parts` does. Raises Refused."""
     is_long = False
     while True:
         try:
             if is_long:
-                return await in_turns(topology.parts_in_steps(exchange, key, heads))
-            return topology.parts(exchange, key, heads)
+                return await in_turns(publishing.parts_in_steps(exchange, key, heads))
+            return publishing.parts(exchange, key, heads)
         except RouteIsLong:
             is_long = True
         except TopicIsReplaced:
-            await topology.settled()
+            await publishing.settled()

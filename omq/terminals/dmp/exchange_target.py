@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from omq.access.leases import LeasedExchange
-from omq.access.topology import Target as Driver
-from omq.access.topology import Topology
+from omq.access.routed_publishing import RoutedPublishing, RoutedTopic
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.uploads import Upload
 from omq.exchanges.types import DEFAULT
@@ -42,8 +41,8 @@ class _Group:
 class ExchangeTarget:
     """Publishes to one exchange."""
 
-    def __init__(self, topology: Topology, leased: LeasedExchange) -> None:
-        self._topology = topology
+    def __init__(self, publishing: RoutedPublishing, leased: LeasedExchange) -> None:
+        self._publishing = publishing
         self._leased = leased
         self._exchange = leased.exchange
         self.name = self.shown = SHOWN_DEFAULT if leased.exchange == DEFAULT else leased.exchange
@@ -58,11 +57,11 @@ class ExchangeTarget:
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         heads = batch.heads or [PLAIN_HEAD] * len(batch)
-        groups: dict[Driver, _Group] = {}
+        groups: dict[RoutedTopic, _Group] = {}
         unrouted: list[tuple[bytes, bytes]] = []
         count = begin = 0
         for end, key in await _keys(heads):
-            parts = await routed(self._topology, self._exchange, key, heads[begin:end])
+            parts = await routed(self._publishing, self._exchange, key, heads[begin:end])
             for part in parts:
                 indexes = range(begin, end) if part.indexes is None else [begin + at for at in part.indexes]
                 chosen = _chosen(batch.batch, indexes)
@@ -85,7 +84,7 @@ class ExchangeTarget:
         for head, body in unrouted:
             await self._leased.returned(head, body)
 
-    async def _offer_all(self, groups: Mapping[Driver, _Group]) -> list[Confirmation]:
+    async def _offer_all(self, groups: Mapping[RoutedTopic, _Group]) -> list[Confirmation]:
         """Post the messages of these groups. Raise Refused."""
         offered: list[Confirmation] = []
         for number, (driver, group) in enumerate(groups.items(), 1):
@@ -94,13 +93,13 @@ class ExchangeTarget:
             offered.append(await self._offer(driver, group))
         return offered
 
-    async def _offer(self, driver: Driver, group: _Group) -> Confirmation:
+    async def _offer(self, driver: RoutedTopic, group: _Group) -> Confirmation:
         """Post the messages of a group, waiting for room if there is none. Raise Refused."""
         batch = joined(group.batches)
-        offered = self._topology.offer(driver, batch, group.heads)
+        offered = self._publishing.offer(driver, batch, group.heads)
         if isinstance(offered, Confirmation):
             return offered
-        return await self._topology.taken(driver, batch, group.heads, offered)
+        return await self._publishing.taken(driver, batch, group.heads, offered)
 
 
 async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:

@@ -245,12 +245,8 @@ class DmpTerminal:
             case LeasedSink() as sink:
                 await self._serve_sink(sink, leased)
             case LeasedExchange() as sink:
-                topology = self._context.access.topology(leased.session)
-                try:
-                    target = ExchangeTarget(topology, sink)
-                    await self._serve(SinkService(self._transport, self._context, leased, target))
-                finally:
-                    topology.close()
+                target = ExchangeTarget(self._context.access.routed_publishing(leased.session), sink)
+                await self._serve(SinkService(self._transport, self._context, leased, target))
             case LeasedFeed() as feed:
                 try:
                     await self._serve_feed(feed, leased)
