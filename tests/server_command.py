@@ -53,6 +53,16 @@ def running_server(*options: str | Path, command: str = COMMAND) -> Iterator[Run
             _end(process)
 
 
+@contextmanager
+def configured_server(folder: Path, configuration: str) -> Iterator[RunningServer]:
+    """Run it with its store and its configuration file in this folder, as `running_server` does."""
+    file = folder / "omq.toml"
+    file.write_text(configuration)
+    options = ("--listen", "127.0.0.1:0", "--store", folder / "store", "--config", file)
+    with running_server(*options) as running:
+        yield running
+
+
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is not None:
         return

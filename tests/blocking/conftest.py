@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-from server_command import RunningServer, running_server
+from server_command import RunningServer, configured_server
 
 from omq.blocking import Client, connect
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    config = tmp_path_factory.mktemp("server") / "omq.toml"
-    config.write_text("allow_undeclared = false\n")
-    store = config.with_name("store")
-    with running_server("--listen", "127.0.0.1:0", "--store", store, "--config", config) as running:
+    folder = tmp_path_factory.mktemp("server")
+    with configured_server(folder, "allow_undeclared = false\n") as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from measuring import unmeasured
-from server_command import RunningServer, running_server
+from server_command import RunningServer, configured_server, running_server
 
 from omq.cli.allocator import FIRST_LOOKS, LITTLE_OCTETS, MOST_LOOKS, MUCH_OCTETS, Returns
 
@@ -64,10 +64,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_much_freed_memory_is_returned_to_the_system(tmp_path: Path) -> None:
     """Also when memory in use lies behind it."""
-    config = tmp_path / "omq.toml"
-    config.write_text("memory_bytes = 1_073_741_824\n")
-    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config)
-    with running_server(*options) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+    with (
+        configured_server(tmp_path, "memory_bytes = 1_073_741_824\n") as server,
+        socket.create_connection(("127.0.0.1", server.port)) as client,
+    ):
         client.settimeout(60)
         client.sendall(b"\0\0\0\0\0\0\0\1(Connect 1 test)\n")
         assert client.recv(8) == b"\0\0\0\0\0\0\0\1"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cli_helpers import OMQ, Shell, right_aligned
-from server_command import running_server
+from server_command import configured_server, running_server
 
 from omq.cli.watching import TopicRates
 from omq.client import Numbers, Round
@@ -134,22 +134,14 @@ def test_top_shows_only_commits_that_there_were(tmp_path: Path) -> None:
     [(4 << 20, "4.0 MiB"), ((1 << 30) - 1, "1.0 GiB"), (1 << 30, "1.0 GiB"), (3 << 39, "1.5 TiB")],
 )
 def test_top_shows_the_memory_in_units(tmp_path: Path, octets: int, shown: str) -> None:
-    config = tmp_path / "omq.toml"
-    config.write_text(f"memory_bytes = {octets}\n")
-    with running_server(
-        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config
-    ) as server:
+    with configured_server(tmp_path, f"memory_bytes = {octets}\n") as server:
         shell = Shell(server.address, tmp_path)
         assert f"\nmemory: 0 octets of {shown}\n".encode() in shell.ok("top", "--once", "--interval", "0.1")
         assert server.stop()[0] == 0
 
 
 def test_top_shows_shares_of_the_memory_that_are_more_than_half_full(tmp_path: Path) -> None:
-    config = tmp_path / "omq.toml"
-    config.write_text(f"memory_bytes = {4 << 20}\n")
-    with running_server(
-        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config
-    ) as server:
+    with configured_server(tmp_path, f"memory_bytes = {4 << 20}\n") as server:
         shell = Shell(server.address, tmp_path)
         for topic in ("one", "two", "three"):
             shell.ok("declare", topic, "--delivery", "round-robin", "--persistence", "transient")

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from server_command import RunningServer, running_server
+from server_command import RunningServer, configured_server, running_server
 
 from omq import blocking
 from omq.access.hashes import hash_of
@@ -323,11 +323,7 @@ def test_messages_of_a_queue_are_shown_and_stay_in_it(
 
 
 def test_a_publish_that_waits_stops_no_other_view(page: Page, tmp_path: Path) -> None:
-    configuration = tmp_path / "omq.toml"
-    configuration.write_text(f"memory_bytes = {4 * 2**20}\n")
-    with running_server(
-        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", configuration
-    ) as running:
+    with configured_server(tmp_path, f"memory_bytes = {4 * 2**20}\n") as running:
         with blocking.connect(f"omq://{running.address}") as client:
             client.declare("full", Delivery.ROUND_ROBIN, Transient())
         host, _, port = running.address.rpartition(":")
@@ -444,18 +440,15 @@ def test_a_topic_that_has_become_a_queue_keeps_its_messages(browser: Page, tmp_p
 def test_a_client_signs_in(browser: Page, tmp_path: Path) -> None:
     page = browser
     page.errors()
-    configuration = tmp_path / "omq.toml"
     secret = hash_of(b"sesame")
-    configuration.write_text(
+    configuration = (
         f'[[clients]]\nname = "alice"\nsecret = "{secret}"\n'
         'declare = ["*"]\npublish = ["*"]\nsubscribe = ["*"]\nwatch = ["*"]\n'
         f'[[clients]]\nname = "bob"\nsecret = "{secret}"\nsubscribe = ["*"]\n'
         f'[[clients]]\nname = "carol"\nsecret = "{secret}"\nsubscribe = ["*"]\nwatch = ["prices"]\n'
         f'[[clients]]\nname = "dave"\nsecret = "{secret}"\npublish = ["none"]\n'
     )
-    with running_server(
-        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", configuration
-    ) as running:
+    with configured_server(tmp_path, configuration) as running:
         page.open(origin(running))
         page.sees(".login h1", "Sign in")
         page.type("input[name=username]", "alice")
