@@ -13,8 +13,8 @@ DOCUMENTS = {path.name: path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*
 TEXTS = tracked(".py", ".pyx", ".pxi", ".pyi", ".md", ".lua", ".sh", ".js", ".mjs", ".toml", ".ini")
 """The source texts and the documents."""
 
-# `docs/PROTOCOL.md, "Round-robin"`
-SECTION = re.compile(r'\b(?:docs/)?([A-Z][A-Z0-9_.-]*\.md), ("[^"]+"(?: and "[^"]+")*)')
+# `docs/PROTOCOL.md, "Round-robin"`, and `[PROTOCOL.md](PROTOCOL.md), "Round-robin"`
+SECTION = re.compile(r'\b(?:docs/)?([A-Z][A-Z0-9_.-]*\.md)\)?, ("[^"]+"(?: and "[^"]+")*)')
 
 ARCHITECTURE = DOCUMENTS["ARCHITECTURE.md"].read_text()
 LISTED = [
@@ -89,6 +89,7 @@ def test_a_section_that_is_cited_exists(path: Path) -> None:
 def test_citations_are_found() -> None:
     found = [each for path in tracked(".py") for each in cited(path)]
     assert ("PROTOCOL.md", "Idempotent producers") in found
+    assert ("PROTOCOL.md", "Watch and control") in cited(DOCUMENTS["CONSOLE.md"])  # as a link
     assert len(found) > 20
 
 

@@ -21,7 +21,18 @@ FORBIDDEN = re.compile(
 )
 """Say "a client that", "again", "N octets" or "N messages", name the cause of a thing, and say "must"."""
 
-PLACES = ("omq", "storage", "docs", "tests", "README.md")
+PLACES = (
+    "omq",
+    "storage",
+    "docs",
+    "tests",
+    "tools",
+    "deploy",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+)
 
 OPENER = re.compile(
     r"""

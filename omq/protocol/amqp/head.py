@@ -7,8 +7,9 @@ options (6-DMP, "Message envelope and format"), blocks store them, and Spark and
 message without properties has no head. The entry `amqp-1.0` of the headers table is reserved for the sections
 of an AMQP 1.0 message that have no equivalent among the properties.
 
-Consecutive messages often have equal heads, and nothing in a head affects routing. So the server checks the
-octets of a head once, transfers and stores them unchanged, and parses them only on demand.
+Consecutive messages often have equal heads, and few parts of the server look into them: exchanges, queues
+with priorities or expiry, dead letters, and consumers of another protocol. So the server checks the octets of
+a head once, transfers and stores them unchanged, and parses them only on demand.
 """
 
 from dataclasses import dataclass, replace
