@@ -52,7 +52,7 @@ MOST_OCTETS = 2**53 - 1
 MOST_SECONDS = 10**10
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
-Octets = Annotated[int, msgspec.Meta(ge=1, le=MOST_OCTETS)]
+OctetCount = Annotated[int, msgspec.Meta(ge=1, le=MOST_OCTETS)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 
 
@@ -69,7 +69,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name: str
     delivery: DeliveryName = "broadcast"
     persistence: PersistenceName = "weak"
-    retention_bytes: Octets | None = None
+    retention_bytes: OctetCount | None = None
     retention_seconds: Seconds | None = None
 
     def types(self) -> tuple[Delivery, Persistence]:
@@ -93,7 +93,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_leases: Count | None = None
     max_exchanges: Count | None = None
     max_bindings: Count | None = None
-    max_bytes_per_second: Octets | None = None
+    max_bytes_per_second: OctetCount | None = None
     certificate: str | None = None
 
     def secrets(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     feed_null_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 5
 
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1024, le=MOST_OCTETS)] = MIB
-    max_message_bytes: Octets = 64 * MIB
+    max_message_bytes: OctetCount = 64 * MIB
     fragment_octets: Annotated[int, msgspec.Meta(ge=MIB // 8, le=64 * MIB)] = MIB // 4
     max_credit: Count = 100_000
 
@@ -159,7 +159,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     map_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1 << 44)] = 1 << 40
     disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0, le=MOST_OCTETS)] = 256 * MIB
     spool_bytes: Annotated[int, msgspec.Meta(ge=0, le=MOST_OCTETS)] = 256 * MIB
-    retention_bytes: Octets | None = None
+    retention_bytes: OctetCount | None = None
     retention_seconds: Seconds | None = None
 
     log_level: LogLevel = "info"

@@ -35,7 +35,7 @@ MOST_FURTHEST = 4
 CHANNELS_A_STEP = 64
 """The number of subscriptions that are examined in one step."""
 
-Open = tuple[Topic, Channel]
+OpenChannel = tuple[Topic, Channel]
 
 
 class Connected(Protocol):
@@ -44,7 +44,7 @@ class Connected(Protocol):
     def statistics(self) -> ConnectionStatistics:
         """Return a snapshot of the connection."""
 
-    def open_channels(self) -> list[Open]:
+    def open_channels(self) -> list[OpenChannel]:
         """Return the topics and channels of its subscriptions."""
 
     @property

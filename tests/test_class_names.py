@@ -1,7 +1,11 @@
-"""Every class of the project has a name of its own, except those that are listed here with the reason."""
+"""Every class and type alias of the project has a name of its own, except those that are listed here with the
+reason.
+"""
 
 import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -29,13 +33,39 @@ SHARED = {
         "Array": {"omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
         "Number": {"omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
         "NumberType": {"omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
+        "Value": {"omq.management", "omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
         "Void": {"omq.management", "omq.protocol.amqp.fields"},
     },
-    "The part that has this role in each protocol or terminal.": {
+    "The annotation of the fields of this type in the methods or performatives of AMQP.": {
+        "Bool": {"omq.management", "omq.protocol.amqp_1_0.composites"},
+        "LongString": {"omq.protocol.amqp.fields", "omq.protocol.amqp_0_9.layouts"},
+        "Name": {"omq.client.client", "omq.protocol.amqp_1_0.composites"},
+        "Names": {"omq.access.rights", "omq.protocol.amqp_1_0.composites"},
+        "String": {"omq.management", "omq.protocol.amqp_1_0.composites"},
+    },
+    "The same alias, in packages of which none imports another; in AMQP 1.0 an annotation of fields.": {
+        "Octets": {
+            "omq.drivers.seam",
+            "omq.protocol.amqp_0_9.delivery",
+            "omq.protocol.amqp_1_0.composites",
+            "omq.protocol.dmp.writer",
+            "omq_storage.numbers",
+        },
+    },
+    "The part that has this role in each protocol, terminal or command.": {
+        "Action": {"omq.cli.command_line", "omq.cli.store"},
+        "Answer": {"omq.management", "omq.protocol.omq.client"},
         "Answered": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
         "Commands": {"omq.terminals.amqp_0_9.commands", "omq.terminals.omq.commands"},
         "ConnectionProblem": {"omq.protocol.amqp_0_9.problems", "omq.protocol.amqp_1_0.conditions"},
         "Declined": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
+        "Event": {
+            "omq.protocol.amqp_0_9.events",
+            "omq.protocol.amqp_1_0.events",
+            "omq.protocol.omq.client",
+            "omq.protocol.omq.lines",
+        },
+        "Frame": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.omq.types"},
         "FrameType": {
             "omq.protocol.amqp_0_9.frames",
             "omq.protocol.amqp_1_0.frames",
@@ -53,6 +83,12 @@ SHARED = {
             "omq.terminals.amqp_1_0.terminal",
             "omq.terminals.omq.terminal",
         },
+        "State": {
+            "omq.protocol.amqp_1_0.performatives",
+            "omq.terminals.amqp_0_9.terminal",
+            "omq.terminals.amqp_1_0.terminal",
+            "omq.terminals.omq.terminal",
+        },
     },
     "A frame, command or type that the specification of a protocol calls so.": {
         "Blocks": {"omq.blocking.blocks", "omq.client.bulk", "omq.protocol.omq.types"},
@@ -66,10 +102,12 @@ SHARED = {
         "Session": {"omq.access.session", "omq.protocol.amqp_1_0.session"},
     },
     "A type that clients use as `management.X` or `watching.X`.": {
+        "Destination": {"omq.exchanges.types", "omq.management"},
         "Done": {"omq.management", "omq.protocol.omq.types"},
         "Exchange": {"omq.exchanges.types", "omq.management"},
         "Messages": {"omq.drivers.seam", "omq.management"},
         "Purge": {"omq.management", "omq.protocol.omq.types"},
+        "Request": {"omq.management", "omq.protocol.omq.types"},
         "Server": {"omq.server", "omq.watching"},
         "Topics": {"omq.protocol.omq.types", "omq.watching"},
     },
@@ -78,7 +116,7 @@ SHARED = {
 
 
 def defined() -> dict[str, set[str]]:
-    """Return the modules that define a class with a name, by the name. Leave out names that begin with an
+    """Return the modules that define a class or an alias, by its name. Leave out names that begin with an
     underscore: they are private to their module.
     """
     modules: dict[str, set[str]] = defaultdict(set)
@@ -88,7 +126,20 @@ def defined() -> dict[str, set[str]]:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     modules[node.name].add(module)
+            for name in aliases(path):
+                modules[name].add(module)
     return modules
+
+
+def aliases(path: Path) -> Iterator[str]:
+    """Yield the names of the type aliases of a module, which are neither constants nor type variables."""
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.Assign([ast.Name(name)], value) if re.fullmatch("[A-Z].*[a-z].*", name):
+                if not ast.unparse(value).startswith("TypeVar("):
+                    yield name
+            case _:
+                pass
 
 
 def test_a_class_name_has_one_meaning() -> None:

@@ -36,14 +36,14 @@ address. They are what a provider usually assigns to one site, and to one custom
 """
 
 
-class Origin(Struct, frozen=True):
+class AttemptOrigin(Struct, frozen=True):
     """The origin of an attempt to connect."""
 
     network: str
     address: str
 
     @classmethod
-    def of(cls, host: str) -> "Origin":
+    def of(cls, host: str) -> "AttemptOrigin":
         """Return the origin of a host's address. A host that is not an IP address is a network of its own."""
         try:
             address = ipaddress.ip_address(host.partition("%")[0])
@@ -87,7 +87,7 @@ class Attempts:
 
         The check is skipped if `was_shown` says that the same id was right on another connection meanwhile.
         """
-        origin = Origin.of(host)
+        origin = AttemptOrigin.of(host)
         network = self._digest(b"network", origin.network.encode())
         behind = origin.address.encode()
         address = self._digest(b"address", behind)

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import trio
 from msgspec.structs import replace
 
-from omq.access.attempts import Attempts, Origin
+from omq.access.attempts import AttemptOrigin, Attempts
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
 from omq.access.limits import Owner, Quota, Rates
 from omq.access.link_names import LinkNames
@@ -272,7 +272,7 @@ class Clients:
 
     def _stranger(self, host: str) -> ClientAccount:
         """Return the client of this host's address, where no clients are configured."""
-        address = Origin.of(host).address
+        address = AttemptOrigin.of(host).address
         client = self._strangers.get(address)
         if client is None:
             client = self._strangers[address] = ClientAccount(EVERYTHING, self._quotas, owner=Owner.ADDRESS)

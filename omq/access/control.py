@@ -12,7 +12,7 @@ from omq.access.archive import visible_topics
 from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leased_topic import LeasedTopic
-from omq.access.leases import Lease, Leased, LeaseProblem, Leases, Principal
+from omq.access.leases import Lease, LeasedTarget, LeaseProblem, Leases, Principal
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
 from omq.access.private_topic import PrivateTopic
@@ -44,7 +44,7 @@ class LeasedSession(Struct, frozen=True):
     """The result of a lease. Close the session when the connection ends, and the channel of a feed, too."""
 
     session: Session
-    what: Leased
+    what: LeasedTarget
     principal: Principal
 
 

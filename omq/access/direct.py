@@ -12,7 +12,7 @@ from typing import TypeVar
 from omq.access.rights import Right
 from omq.access.session import Release, Session
 from omq.drivers.direct import DirectNode, DirectTotals, NodeProducer
-from omq.drivers.direct_channel import DirectChannel, Done, NodeConsumer
+from omq.drivers.direct_channel import DirectChannel, NodeConsumer, TellOutcome
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
@@ -109,7 +109,7 @@ class Direct:
         self._own.discard(node.name)
         node.end()
 
-    def relay(self, name: bytes, one: Batch, head: bytes, done: Done, *, settled: bool) -> None:
+    def relay(self, name: bytes, one: Batch, head: bytes, done: TellOutcome, *, settled: bool) -> None:
         """Send the message of a batch to the node of this name, as `DirectNode.offer`. Without a node it is
         released.
 

@@ -42,7 +42,7 @@ class LeasedExchange(Struct, frozen=True):
     """Called for messages that are mandatory."""
 
 
-Leased = LeasedSink | LeasedExchange | LeasedFeed
+LeasedTarget = LeasedSink | LeasedExchange | LeasedFeed
 
 
 class DmpEnd(Enum):
@@ -92,7 +92,7 @@ class Principal:
 class Lease(Struct, frozen=True):
     """A lease that is not used yet."""
 
-    leased: Leased
+    leased: LeasedTarget
     principal: Principal
     identity: Identity
     """The client that requested the lease. Its rights and limits apply to the DMP connection."""
@@ -134,7 +134,7 @@ class Leases:
         check_quota(self._quota, Owner.SERVER, "unused leases")
         check_quota(client.leases, client.owner, "unused leases")
 
-    def grant(self, leased: Leased, principal: Principal, identity: Identity) -> bytes:
+    def grant(self, leased: LeasedTarget, principal: Principal, identity: Identity) -> bytes:
         """Return a new lease. Call `check_room` directly before. A feed is closed if its lease expires."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
         self._unused[lease] = Lease(leased, principal, identity, trio.current_time() + self._seconds)

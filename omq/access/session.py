@@ -34,6 +34,7 @@ from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
+from omq.drivers.topic_quota import Release as Release
 from omq.drivers.writer import Writer
 from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
@@ -48,9 +49,6 @@ ROUTED_OCTETS = 64 << 10
 
 MOST_REMEMBERED = 1024
 """The number of topics for which a session remembers that its client may publish to them."""
-
-Release = Callable[[], None]
-"""Releases the quotas that an operation takes. Call it once."""
 
 S = TypeVar("S", bound=Subscriber)
 

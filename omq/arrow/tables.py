@@ -16,7 +16,7 @@ from omq.bulk.ranges import Range, choose, first_since
 from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.bulk.times import microseconds
 
-Source = str | os.PathLike[str]
+StrPath = str | os.PathLike[str]
 
 _TYPES = {
     "key": pa.binary(),
@@ -34,7 +34,7 @@ USUAL_COLUMNS = tuple(name for name in _TYPES if name != "headers")
 
 
 def read_table(
-    source: Source,
+    source: StrPath,
     topic: str,
     *,
     columns: Sequence[str] = USUAL_COLUMNS,
@@ -44,9 +44,9 @@ def read_table(
     until: datetime.datetime | None = None,
     fail_on_data_loss: bool = True,
     id: str | bytes | None = None,
-    ca: Source | None = None,
-    certificate: Source | None = None,
-    key: Source | None = None,
+    ca: StrPath | None = None,
+    certificate: StrPath | None = None,
+    key: StrPath | None = None,
 ) -> pa.Table:
     """Read stored messages of a topic into memory, as a `pyarrow.Table`. The arguments and errors are those
     of `open_reader`.
@@ -69,7 +69,7 @@ def read_table(
 
 
 def open_reader(
-    source: Source,
+    source: StrPath,
     topic: str,
     *,
     columns: Sequence[str] = USUAL_COLUMNS,
@@ -79,9 +79,9 @@ def open_reader(
     until: datetime.datetime | None = None,
     fail_on_data_loss: bool = True,
     id: str | bytes | None = None,
-    ca: Source | None = None,
-    certificate: Source | None = None,
-    key: Source | None = None,
+    ca: StrPath | None = None,
+    certificate: StrPath | None = None,
+    key: StrPath | None = None,
 ) -> pa.RecordBatchReader:
     """Return a `pyarrow.RecordBatchReader` over stored messages of a topic, which reads one batch at a time:
     a topic may be larger than the memory. A batch has at most 1 MiB of bodies, or one larger block.
@@ -139,11 +139,11 @@ def open_reader(
 
 
 def _place(
-    source: Source,
+    source: StrPath,
     id: str | bytes | None,
-    ca: Source | None,
-    certificate: Source | None,
-    key: Source | None,
+    ca: StrPath | None,
+    certificate: StrPath | None,
+    key: StrPath | None,
 ) -> Place:
     if not (isinstance(source, str) and "://" in source):
         if any(given is not None for given in (id, ca, certificate, key)):
@@ -164,7 +164,7 @@ def _place(
     return ServerPlace(addresses, RetryPolicy(), credentials)
 
 
-def _path(file: Source | None) -> str | None:
+def _path(file: StrPath | None) -> str | None:
     return None if file is None else os.fspath(file)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from omq.drivers.direct_channel import DirectChannel, DirectMessage, Done, NodeConsumer
+from omq.drivers.direct_channel import DirectChannel, DirectMessage, NodeConsumer, TellOutcome
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import Accepted, EndReason, Modified, Outcome, Rejected, Released
@@ -140,7 +140,7 @@ class DirectNode:
         """Discard the stored credit of the consumers, because it has changed."""
         self._room = None
 
-    def offer(self, one: Batch, head: bytes, done: Done, *, settled: bool = False) -> None:
+    def offer(self, one: Batch, head: bytes, done: TellOutcome, *, settled: bool = False) -> None:
         """Give the message of a batch to a consumer. `done` is called once, with its outcome, now or later.
         A message that the producer sent as `settled` is passed on as settled, and done when it is written.
 

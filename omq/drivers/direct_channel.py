@@ -22,7 +22,7 @@ from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
 
-Done = Callable[[Outcome, bytes], None]
+TellOutcome = Callable[[Outcome, bytes], None]
 """Takes the outcome of a message, and its octets as the consumer sent them; none if it sent no outcome."""
 
 
@@ -45,7 +45,7 @@ class DirectMessage(msgspec.Struct):
     block: Block
     held: int
     """The octets of memory that it takes."""
-    done: Done
+    done: TellOutcome
     is_settled: bool
     """Whether its producer sent it as settled, and gets no outcome."""
     tried: "set[DirectChannel]" = msgspec.field(default_factory=set)

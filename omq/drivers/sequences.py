@@ -13,7 +13,7 @@ from typing import TypeVar
 from omq_storage.batches import Batch, Bodies
 from omq_storage.fragments import Uploaded
 
-Posted = TypeVar("Posted", Batch, Batch | Uploaded)
+PostedBatch = TypeVar("PostedBatch", Batch, Batch | Uploaded)
 
 Origin = tuple[bytes, int]
 """The producer of a message, 0 to 255 octets, and its sequence number, 0 to 2^64-1."""
@@ -56,8 +56,8 @@ def producers_of(origins: Origins) -> set[bytes]:
 
 
 def without_repeated(
-    batch: Posted, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
-) -> tuple[Posted, Sequence[bytes]]:
+    batch: PostedBatch, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
+) -> tuple[PostedBatch, Sequence[bytes]]:
     """Return the messages that are not repeated, and their heads.
 
     `last`: the last sequence number of each producer; updated with those of these messages.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from omq.drivers.reasons import Reason, Refused
 
 Release = Callable[[], None]
-"""Called when a topic that was admitted is deleted, or could not be created: see `TopicQuota`."""
+"""Releases the quotas that something took. Call it once: when it is gone, or could not be created."""
 
 Admit = Callable[[], Release]
 """Called before a topic is created; raises Refused if it may not be."""

@@ -47,9 +47,9 @@ BEHIND = (
     "The number of messages that the slowest subscriber of the topic is behind.",
 )
 
-Numbers = tuple[int, ...]
+TopicNumbers = tuple[int, ...]
 
-_NOTHING: Numbers = (0,) * len(COUNTERS)
+_NOTHING: TopicNumbers = (0,) * len(COUNTERS)
 
 
 @dataclass(slots=True)
@@ -60,9 +60,9 @@ class _Seen:
     driver: Driver
     label: str | None
     """None for a topic among the others."""
-    base: Numbers = _NOTHING
+    base: TopicNumbers = _NOTHING
     """The counters of the topic before it got this driver, with other types."""
-    shown: Numbers = _NOTHING
+    shown: TopicNumbers = _NOTHING
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _Sums:
         default_factory=lambda: [GaugeMetricFamily(*each, labels=["topic"]) for each in (*GAUGES, BEHIND)]
     )
 
-    def add(self, label: str, counters: Numbers, gauges: Numbers) -> None:
+    def add(self, label: str, counters: TopicNumbers, gauges: TopicNumbers) -> None:
         for counter, number in zip(self.counters, counters, strict=True):
             counter.add_metric([label], number)
         for gauge, number in zip(self.gauges, gauges, strict=True):
@@ -91,15 +91,15 @@ class TopicMetrics:
         self._most = most
         self._seen: dict[int, _Seen] = {}
         self._labels: set[str] = set()
-        self._gone: Numbers = _NOTHING  # of topics among the others that were deleted
-        self._shown_others: Numbers = _NOTHING
+        self._gone: TopicNumbers = _NOTHING  # of topics among the others that were deleted
+        self._shown_others: TopicNumbers = _NOTHING
 
     async def collect(self, slices: Slices) -> Sequence[Metric]:
         """Return all families. One call at a time."""
         await self._forget_deleted(slices)
         sums = _Sums()
         others = self._gone
-        gauges: Numbers = (0,) * len(GAUGES)
+        gauges: TopicNumbers = (0,) * len(GAUGES)
         slowest = count = 0
         for driver in list(self._source.catalogue):
             await slices.step()
@@ -166,7 +166,7 @@ class TopicMetrics:
         return driver is not None and driver.topic.id == seen.topic.id
 
 
-def _counters(driver: Driver) -> Numbers:
+def _counters(driver: Driver) -> TopicNumbers:
     traffic: Traffic = driver.traffic
     return (
         traffic.messages_in,
@@ -187,10 +187,10 @@ async def _slowest(driver: Driver, slices: Slices) -> int:
     return behind
 
 
-def _plus(one: Numbers, other: Numbers) -> Numbers:
+def _plus(one: TopicNumbers, other: TopicNumbers) -> TopicNumbers:
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-def _larger(one: Numbers, other: Numbers) -> Numbers:
+def _larger(one: TopicNumbers, other: TopicNumbers) -> TopicNumbers:
     """Return the larger numbers: messages that were counted as sent and were not are taken off again."""
     return tuple(map(max, one, other))

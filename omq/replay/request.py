@@ -31,7 +31,7 @@ class ToJson:
     path: str
 
 
-Destination = ToServer | ToParquet | ToJson
+ReplayDestination = ToServer | ToParquet | ToJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ReplayRequest:
     """The source, as shown to the user."""
     choice: Choice
     bounds: Bounds
-    destination: Destination
+    destination: ReplayDestination
     decoding: Decoding = Text()
     where: str | None = None
     """A condition of Spark SQL; None for all messages."""

@@ -141,7 +141,7 @@ def test_a_dead_letter_keeps_its_names() -> None:
 def test_heads_that_stay_as_they_are() -> None:
     other = head.encode(Head(b"exchange", b"key", Properties(content_type=b"text/plain")))
     long = stored_head(section(Section.APPLICATION_PROPERTIES, Map((("k", "x" * 50_000),))))
-    forged = stored.store_sections(b"", [sections.Place(Section.HEADER, 0, 0, 0)]).head
+    forged = stored.store_sections(b"", [sections.SectionPlace(Section.HEADER, 0, 0, 0)]).head
     forged = forged.replace(b"\x03\x00\x00\x00\x00", b"\x03\x00\x00\x00\x01\xff") if forged else b"x"
     cut = b"\xff" + stored_head(section(Section.HEADER, List()))
     named = head.encode(Head(routing_key=b"\x08amqp-1.0x", properties=Properties(headers=Table())))

@@ -364,7 +364,9 @@ def test_a_section_may_be_named_by_its_symbol(section: Section) -> None:
         encoding.write(Symbol(f"amqp:{name}:{kind}")), b"\x80" + bytes(7) + bytes((section,)),
     ):  # fmt: skip
         octets = b"\x00" + descriptor + value
-        assert sections.find(octets) == [sections.Place(section, 0, len(octets) - len(value), len(octets))]
+        assert sections.find(octets) == [
+            sections.SectionPlace(section, 0, len(octets) - len(value), len(octets))
+        ]
         assert sections.body_at(octets) == (
             0 if section.name in ("AMQP_SEQUENCE", "DATA", "AMQP_VALUE") else -1
         )

@@ -17,8 +17,8 @@ from omq.protocol.amqp_1_0.events import (
     Detached,
     Event,
     Opening,
-    Outcome,
     Part,
+    SettledByPeer,
     StoredRun,
     WindowOpened,
 )
@@ -333,7 +333,7 @@ def test_dispositions_that_settle_nothing(peer: Peer) -> None:
     assert peer.heard() == []
     assert session.unsettled == 2
     (event,) = peer.say(frame(Disposition(True, 0, 1, state=ACCEPTED)))
-    assert isinstance(event, Outcome)
+    assert isinstance(event, SettledByPeer)
     assert (event.state, event.told) == (Accepted(), ACCEPTED)
     assert peer.heard() == [Disposition(False, 0, 1, True, ACCEPTED)]
     assert session.unsettled == 0

@@ -18,9 +18,9 @@ from omq.protocol.amqp_1_0.events import (
     Credit,
     Detached,
     Event,
-    Outcome,
     Part,
     Pause,
+    SettledByPeer,
     StoredRun,
     WindowOpened,
 )
@@ -186,7 +186,7 @@ def test_messages_are_sent_and_settled(peer: Peer) -> None:
     assert peer.payloads == [b"x"] * 4
     told = Disposition(True, 1, 2, True, performatives.write(Modified(True)))
     (event,) = peer.say(frame(told))
-    assert isinstance(event, Outcome)
+    assert isinstance(event, SettledByPeer)
     assert event.state == Modified(True)
     assert [(sent.link, list(sent.ids)) for sent in event.sent] == [(link, [11]), (link, [12])]
     assert peer.say(frame(told)) == []
@@ -196,7 +196,7 @@ def test_messages_are_sent_and_settled(peer: Peer) -> None:
     assert peer.heard() == [Disposition(False, 0, None, True, ACCEPTED)]
     assert peer.say(frame(Disposition(True, 3, state=performatives.write(Received(0, 0))))) == []
     (event,) = peer.say(frame(Disposition(True, 3, settled=True)))
-    assert isinstance(event, Outcome)
+    assert isinstance(event, SettledByPeer)
     assert event.state is None
 
 

@@ -22,9 +22,9 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseAnswer,
     LeaseReceived,
     LeaseRefused,
-    Outcome,
     Send,
     ServerDialogue,
     SinkReady,
@@ -254,7 +254,7 @@ def test_an_invalid_response_ends_the_dialogue_after_earlier_events() -> None:
     st.binary(min_size=1, max_size=255),
     st.binary(min_size=1, max_size=20),
 )
-def test_the_two_sides_understand_each_other(outcome: Outcome, lease: bytes, messages: bytes) -> None:
+def test_the_two_sides_understand_each_other(outcome: LeaseAnswer, lease: bytes, messages: bytes) -> None:
     purpose = Purpose.FEED if isinstance(outcome, FeedReady) else Purpose.SINK
     client, server = ClientDialogue(lease, purpose), ServerDialogue()
     events = server.feed(client.start() + messages)

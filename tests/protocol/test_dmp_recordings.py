@@ -20,16 +20,16 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseAnswer,
     LeaseReceived,
     LeaseRefused,
-    Outcome,
     Send,
     ServerDialogue,
     ServerEvent,
     SinkReady,
 )
 
-ANSWERS: dict[str, Outcome] = {
+ANSWERS: dict[str, LeaseAnswer] = {
     "G_leases.conn1": LeaseRefused(LEASE_NOT_VALID),
     "G_leases.conn4": LeaseRefused(LEASE_IN_USE),
     "G_leases.conn5": LeaseRefused(LEASE_IN_USE),
@@ -37,7 +37,7 @@ ANSWERS: dict[str, Outcome] = {
 """The answers of the recorded server to a lease that was no good."""
 
 
-def outcome(name: str, lease: bytes) -> Outcome:
+def outcome(name: str, lease: bytes) -> LeaseAnswer:
     """Return the answer of the recorded server to a lease. A good one is `S-` or `F-`, a number, `-` and the
     name.
     """

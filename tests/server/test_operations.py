@@ -12,7 +12,7 @@ from typing import assert_never, get_args
 import pytest
 
 from omq.access.hashes import SecretHash
-from omq.access.leases import Leased, LeasedExchange, LeasedSink
+from omq.access.leases import LeasedExchange, LeasedSink, LeasedTarget
 from omq.access.rights import Right
 from omq.config import ClientConfig, TopicConfig
 from omq.drivers.feed import LeasedFeed
@@ -240,7 +240,7 @@ async def test_using_a_new_name_takes_the_right_to_declare(store: Path, kind: ty
 
 def test_every_kind_of_lease_has_a_test() -> None:
     """Those of exchanges are granted by AMQP 0-9-1: see `tests/amqp_0_9/test_rights.py`."""
-    assert set(get_args(Leased)) == {LeasedSink, LeasedFeed, LeasedExchange}
+    assert set(get_args(LeasedTarget)) == {LeasedSink, LeasedFeed, LeasedExchange}
 
 
 async def served(host: Host, principal: Conversation, leased: type[LeasedSink | LeasedFeed]) -> None:

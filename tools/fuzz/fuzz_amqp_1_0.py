@@ -15,9 +15,9 @@ from omq.protocol.amqp_1_0.events import (
     Detached,
     Event,
     Opening,
-    Outcome,
     Part,
     Pause,
+    SettledByPeer,
     StoredRun,
     WindowOpened,
 )
@@ -117,7 +117,7 @@ def _apart(event: Event) -> list[object]:
             return [(link.name, delivery, settled, octets, begins, ends)]
         case Attaching(link) | Aborted(link) | Detached(link) | Credit(link):
             return [(type(event), link.name, link.is_sender, link.credit if link.is_sender else None)]
-        case Outcome(sent, state):
+        case SettledByPeer(sent, state):
             return [(each.link.name, each.ids, state) for each in sent]
         case WindowOpened(links):
             return [sorted(link.name for link in links)]

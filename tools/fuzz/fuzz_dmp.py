@@ -30,9 +30,9 @@ from omq.protocol.dmp.server import (
     Close,
     EnvelopeOctets,
     FeedReady,
+    LeaseAnswer,
     LeaseReceived,
     LeaseRefused,
-    Outcome,
     Send,
     ServerDialogue,
     ServerEvent,
@@ -46,7 +46,7 @@ def check_dialogue(data: bytes) -> None:
     """Check that both sides hear the same whether it comes in pieces or at once."""
     choice, pieces = in_pieces(data)
     whole = b"".join(pieces)
-    outcome: Outcome
+    outcome: LeaseAnswer
     match choice % 3:
         case 0:
             outcome = SinkReady(whole[-255:])
@@ -59,7 +59,7 @@ def check_dialogue(data: bytes) -> None:
     assert _hear(pieces, purpose) == _hear([whole], purpose)
 
 
-def _serve(pieces: list[bytes], outcome: Outcome) -> tuple[bytes, list[bytes], bytes, bool]:
+def _serve(pieces: list[bytes], outcome: LeaseAnswer) -> tuple[bytes, list[bytes], bytes, bool]:
     """Return the octets that a server sends, the leases it was shown, the octets it takes for envelopes, and
     whether it closes.
     """

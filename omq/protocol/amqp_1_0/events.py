@@ -59,7 +59,7 @@ class Aborted(msgspec.Struct, frozen=True):
     link: ReceivingLink
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SettledByPeer(msgspec.Struct, frozen=True):
     """The client told the outcome of messages that were sent to it; they are settled."""
 
     sent: tuple[Sent[SendingLink], ...]
@@ -102,7 +102,7 @@ Event = (
     | Part
     | StoredRun
     | Aborted
-    | Outcome
+    | SettledByPeer
     | Detached
     | WindowOpened
     | Closed

@@ -61,7 +61,7 @@ MOST_SECTIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SectionPlace:
     """The place of a section in the octets of its message."""
 
     section: Section
@@ -71,13 +71,13 @@ class Place:
     end: int
 
 
-def find(octets: bytes) -> list[Place]:
+def find(octets: bytes) -> list[SectionPlace]:
     """Find the sections of a message, in their order.
 
     Raises `DecodeError` for octets that are no sections, for sections in another order, for one that comes
     twice, and for a body of sections of several kinds. A message may have no body.
     """
-    places: list[Place] = []
+    places: list[SectionPlace] = []
     at, end = 0, len(octets)
     last: Section | None = None
     while at < end:
@@ -89,7 +89,7 @@ def find(octets: bytes) -> list[Place]:
         after = decoding.skip(octets, value, end)
         if octets[value] not in _FORMS.get(section, _ANY):
             raise DecodeError(f"the section {_name(section)} cannot be a value of type 0x{octets[value]:02x}")
-        places.append(Place(section, at, value, after))
+        places.append(SectionPlace(section, at, value, after))
         at, last = after, section
     return places
 
@@ -114,7 +114,7 @@ _TO = 2
 """The place of the field `to` in the properties."""
 
 
-def to(octets: bytes, places: list[Place]) -> bytes:
+def to(octets: bytes, places: list[SectionPlace]) -> bytes:
     """Return the field `to` of the properties of a message, as it is encoded. Raises `DecodeError`."""
     for place in places:
         if place.section is Section.PROPERTIES:

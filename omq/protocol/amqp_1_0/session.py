@@ -16,8 +16,8 @@ from omq.protocol.amqp_1_0.events import (
     Credit,
     Detached,
     Event,
-    Outcome,
     Part,
+    SettledByPeer,
     StoredRun,
     WindowOpened,
 )
@@ -522,7 +522,7 @@ class Session:
             self.send(Flow(*self._windows()))
             self._peer.told_window(self)
 
-    def _disposition(self, told: Disposition) -> Sequence[Outcome]:
+    def _disposition(self, told: Disposition) -> Sequence[SettledByPeer]:
         if not told.role:
             return ()  # the sender settles what the server has settled
         state = None if told.state == NULL else performatives.read_state(told.state)
@@ -542,7 +542,7 @@ class Session:
         if not told.settled:
             # The client told the outcome and waits for the sender to settle (section 2.6.12).
             self.send(Disposition(False, told.first, told.last, True, told.state))
-        return (Outcome(tuple(sent), outcome, b"" if outcome is None else told.state),)
+        return (SettledByPeer(tuple(sent), outcome, b"" if outcome is None else told.state),)
 
 
 def _error(octets: bytes) -> Error | None:

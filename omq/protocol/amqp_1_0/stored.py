@@ -23,7 +23,7 @@ from omq.protocol.amqp.head import Head, bounds, names_end
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_1_0 import decoding, encoding, sections, types
-from omq.protocol.amqp_1_0.sections import Place, Section
+from omq.protocol.amqp_1_0.sections import Section, SectionPlace
 from omq.protocol.amqp_1_0.types import DecodeError, Symbol, Value
 
 MOST_AROUND = 60_000
@@ -89,7 +89,7 @@ def store(message: bytes) -> Stored:
     return store_sections(message, sections.find(message))
 
 
-def store_sections(message: bytes, places: list[Place]) -> Stored:
+def store_sections(message: bytes, places: list[SectionPlace]) -> Stored:
     """Return the stored form of the message with these sections."""
     before = kept(message, places)
     bodies = [place for place in places if Section.DATA <= place.section < Section.FOOTER]
@@ -102,7 +102,7 @@ def store_sections(message: bytes, places: list[Place]) -> Stored:
     return stored_as(form, before, content, after)
 
 
-def kept(octets: bytes, places: list[Place]) -> bytes:
+def kept(octets: bytes, places: list[SectionPlace]) -> bytes:
     """Return the octets of these sections of a message that are stored from before its body."""
     return b"".join(
         octets[place.begin : place.end]
@@ -123,7 +123,7 @@ def stored_as(form: int, before: bytes, content: bytes, after: bytes = b"") -> S
     return Stored(_head(form, before, after), content)
 
 
-def _content(message: bytes, bodies: list[Place]) -> tuple[int, bytes]:
+def _content(message: bytes, bodies: list[SectionPlace]) -> tuple[int, bytes]:
     """Return the form of a body, and the part of it that is stored."""
     if len(bodies) == 1:
         place = bodies[0]
@@ -259,7 +259,7 @@ def annotated(around: BodyFraming, annotations: Sequence[tuple[Symbol, Value]]) 
     return BodyFraming(around.form, before[:begin] + section + before[end:], around.after)
 
 
-def _without(names: Sequence[Symbol], octets: bytes, place: Place) -> tuple[int, bytes]:
+def _without(names: Sequence[Symbol], octets: bytes, place: SectionPlace) -> tuple[int, bytes]:
     """Return the number and the octets of the keys and values of a section, without entries of these names.
     Raises `DecodeError`, also if looking for them would take too long.
     """

@@ -68,7 +68,7 @@ class LeaseRefused:
     response: Response
 
 
-Outcome = SinkReady | FeedReady | LeaseRefused
+LeaseAnswer = SinkReady | FeedReady | LeaseRefused
 
 
 class _State(Enum):
@@ -111,7 +111,7 @@ class ServerDialogue:
             case _:
                 assert_never(self._state)
 
-    def decide(self, outcome: Outcome) -> list[ServerEvent]:
+    def decide(self, outcome: LeaseAnswer) -> list[ServerEvent]:
         """Answer the lease, and pass on the envelopes that arrived with it.
 
         Raises `ValueError` if no lease waits for a decision.

@@ -238,15 +238,15 @@ leaves to the reader, by the topics as they are written, where it stopped, and w
 there; or None, when the reader must parse all lines.
 """
 
-Turn = Steps[tuple[list[Event], int]]
+LineSteps = Steps[tuple[list[Event], int]]
 """Returns the events of some complete lines from a position on, and the position of the next line."""
 
 
-def _events(lines: bytes, position: int, deal: Deal | None) -> Turn:
+def _events(lines: bytes, position: int, deal: Deal | None) -> LineSteps:
     return reading_compiled(lines, position, deal) if codec.COMPILED else reading_plain(lines, position)
 
 
-def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]]:
+def _pausing(turn: LineSteps) -> Generator[list[Event], None, tuple[list[Event], int]]:
     """Take the steps of a turn, with an empty list for each pause."""
     while True:
         try:
@@ -334,7 +334,7 @@ def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
     return finished(reading_plain(lines, position))
 
 
-def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> Turn:
+def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> LineSteps:
     """Let the compiled codec parse lines in the quick forms, and parse each other line here."""
     events = _Events()
     slow = 0
@@ -375,7 +375,7 @@ def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> T
     return events.all(), position
 
 
-def reading_plain(lines: bytes, position: int) -> Turn:
+def reading_plain(lines: bytes, position: int) -> LineSteps:
     """Read lines in plain Python."""
     events = _Events()
     if not position:

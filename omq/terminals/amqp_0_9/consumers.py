@@ -16,7 +16,7 @@ from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
-Unreadable = Callable[["Consumer", str], None]
+TellUnreadable = Callable[["Consumer", str], None]
 
 
 class Consumer:
@@ -39,7 +39,7 @@ class Consumer:
         woken: Callable[["Consumer"], None],
         place: Callable[[], None],
         ended: Callable[["Consumer"], None],
-        unreadable: Unreadable,
+        unreadable: TellUnreadable,
         *,
         no_ack: bool,
     ) -> None:

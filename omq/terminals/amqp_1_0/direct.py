@@ -6,7 +6,7 @@ from typing import assert_never
 
 from omq.access.direct import Direct
 from omq.drivers.direct import DirectNode
-from omq.drivers.direct_channel import DirectChannel, Done
+from omq.drivers.direct_channel import DirectChannel, TellOutcome
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Accepted, Modified, Octets, Outcome, Rejected, Released
 from omq.protocol.amqp_1_0 import events, performatives, serials, stored
@@ -60,7 +60,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
             self.send_soon()
         return parts
 
-    def settle(self, ids: range, told: events.Outcome) -> None:
+    def settle(self, ids: range, told: events.SettledByPeer) -> None:
         if self.channel is not None:
             self.channel.settle_as(ids, outcome_of(told.state), told.told)
 
@@ -177,7 +177,7 @@ class DirectIncoming(Producing):
         if lost is not None:
             self._reject(done, condition_of(lost.reason), str(lost))
 
-    def _begun(self, delivery: int | None) -> Done:
+    def _begun(self, delivery: int | None) -> TellOutcome:
         """Count a message that came, and return the object that receives its outcome. The client wants to
         know it if the message has a delivery-id here.
         """
@@ -186,7 +186,7 @@ class DirectIncoming(Producing):
         self.unconfirmed += 1
         return partial(self._done, delivery)
 
-    def _reject(self, done: Done, condition: Condition, text: str) -> None:
+    def _reject(self, done: TellOutcome, condition: Condition, text: str) -> None:
         done(Rejected(), rejection(condition, text))
 
     async def flush(self) -> None:

@@ -16,7 +16,7 @@ from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import encoding, performatives
 from omq.protocol.amqp_1_0.annotations import IDS
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.events import Outcome, Part, StoredRun
+from omq.protocol.amqp_1_0.events import Part, SettledByPeer, StoredRun
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
@@ -34,7 +34,7 @@ from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 
-Link = SendingLink | ReceivingLink
+AnyLink = SendingLink | ReceivingLink
 
 
 class QueueConsumers:
@@ -90,7 +90,7 @@ class Links:
         """Producers that may have something to be told."""
         self._woken: dict[DirectOutgoing, None] = {}
         """Consumers of nodes that may have messages."""
-        self._claims: dict[Link, LinkClaim] = {}
+        self._claims: dict[AnyLink, LinkClaim] = {}
         self.container = ""
         """The container-id of the client. Set it before the first attach."""
         self._begun: set[Producing] = set()
@@ -251,7 +251,7 @@ class Links:
             octets -= sum(map(len, frames))
         return parts
 
-    def settle(self, told: Outcome) -> None:
+    def settle(self, told: SettledByPeer) -> None:
         """Settle messages whose outcome a consumer told."""
         for each in told.sent:
             if (outgoing := self._outgoing.get(each.link)) is not None:
@@ -268,7 +268,7 @@ class Links:
             if (outgoing := self._outgoing.get(link)) is not None:
                 outgoing.wake()
 
-    def detached(self, link: Link) -> None:
+    def detached(self, link: AnyLink) -> None:
         """Close a link that is over."""
         if (claim := self._claims.pop(link, None)) is not None:
             claim.release()
@@ -286,7 +286,7 @@ class Links:
             case _:
                 assert_never(link)
 
-    def _detach(self, link: Link, problem: LinkProblem) -> None:
+    def _detach(self, link: AnyLink, problem: LinkProblem) -> None:
         link.detach(problem)
         self.detached(link)
         self.opened(link.session.unblocked())
@@ -302,7 +302,7 @@ class Links:
 
     # -- attaching -----------------------------------------------------------------------------------------
 
-    async def attach(self, link: Link) -> None:
+    async def attach(self, link: AnyLink) -> None:
         """Attach a link, or refuse it. It takes the place of the one of the same name from another
         connection of its container.
         """
@@ -324,7 +324,7 @@ class Links:
             stolen = partial(self._stolen, link)
             self._claims[link] = names.claim(container, name, stolen, is_sender=link.is_sender)
 
-    def _stolen(self, link: Link) -> None:
+    def _stolen(self, link: AnyLink) -> None:
         """Detach a link whose client has attached it again by another connection."""
         self._detach(link, LinkProblem(Condition.STOLEN, "the link was attached again"))
 

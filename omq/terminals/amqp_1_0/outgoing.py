@@ -107,7 +107,7 @@ class Outgoing(Generic[C]):
             self.link.drained()
             self._sender.signal.set()
 
-    def settle(self, ids: range, told: events.Outcome) -> None:
+    def settle(self, ids: range, told: events.SettledByPeer) -> None:
         """Settle messages as the client says."""
         if self.channel is not None:
             self.channel.settle(ids, outcome_of(told.state))

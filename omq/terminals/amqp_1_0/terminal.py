@@ -33,9 +33,9 @@ from omq.protocol.amqp_1_0.events import (
     Detached,
     Event,
     Opening,
-    Outcome,
     Part,
     Pause,
+    SettledByPeer,
     StoredRun,
     WindowOpened,
 )
@@ -72,7 +72,7 @@ class Serving:
 
 State = Greeting | Serving | InputEnded
 
-Immediate = StoredRun | Aborted | Outcome | Credit | WindowOpened
+Immediate = StoredRun | Aborted | SettledByPeer | Credit | WindowOpened
 """The events that are executed without a wait."""
 
 
@@ -341,7 +341,7 @@ class Amqp1Terminal:
                 links.take_run(event)
             case Aborted(link):
                 links.abort(link)
-            case Outcome():
+            case SettledByPeer():
                 links.settle(event)
             case Credit(link):
                 links.credited(link)
