@@ -14,6 +14,11 @@ from omq_storage.fragments import FRAGMENT_OCTETS, Fragments, Uploaded
 PORTION_OCTETS = 1 << 20
 """The octets that a message collects for a commit if the memory allows it; else it collects a fragment."""
 
+SMALL_OCTETS = 4096
+"""Octets that arrive are joined with the ones before them if they are fewer: each object of Python takes
+memory of its own, which is many times as much for a client that sends one octet at a time.
+"""
+
 
 class Upload:
     """Stores the body of one message as it arrives. It holds a fragment, and more while memory is free.
@@ -27,7 +32,7 @@ class Upload:
         self._driver = driver
         self._writer = driver.writer
         self._body = body
-        self._collected: list[bytes] = []
+        self._collected: list[bytes | bytearray] = []
         self._octets = 0
         self._taken = 0  # octets of the memory for uploads
         self._index = 0
@@ -46,7 +51,12 @@ class Upload:
 
     async def add(self, octets: bytes) -> None:
         """Take the next octets of the body, and store them when they suffice for a commit. Raises Refused."""
-        self._collected.append(octets)
+        if len(octets) >= SMALL_OCTETS:
+            self._collected.append(octets)
+        elif self._collected and isinstance(last := self._collected[-1], bytearray):
+            last += octets
+        else:
+            self._collected.append(bytearray(octets))
         self._octets += len(octets)
         self._size += len(octets)
         self._checksum = crc32c(octets, self._checksum)

@@ -1,5 +1,6 @@
 """Large messages on their way into the store: what is held of them, and what becomes of it."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ async def test_a_portion_is_collected_if_the_memory_has_room_for_it(tmp_path: Pa
         assert client.bodies == [body]
         client.close()
         share.give(others)
+
+
+async def test_octets_that_arrive_by_twos_take_no_more_memory_than_others(tmp_path: Path) -> None:
+    body = bytes(number % 251 for number in range(FRAGMENT_OCTETS - 1))
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.declare(WEAK)
+        upload = await Upload.begin(driver)
+        tracemalloc.start()
+        try:
+            for begin in range(0, len(body), 2):
+                await upload.add(body[begin : begin + 2])
+            assert tracemalloc.get_traced_memory()[0] < 2 * FRAGMENT_OCTETS
+        finally:
+            tracemalloc.stop()
+        assert await settled(await upload.post(b"", None)) is None
+        upload.close()
+        client = Client(driver, FromBeginning())
+        await client.read()
+        assert client.bodies == [body]
+        client.close()
 
 
 async def test_what_does_not_become_a_message_holds_nothing(tmp_path: Path) -> None:
