@@ -31,6 +31,7 @@ from omq.drivers.rounds import repeat
 from omq.drivers.slices import Slices
 from omq.drivers.spooler import Spooler
 from omq.drivers.statistics import NodeStatistics
+from omq.drivers.unspooled import Unspooled
 from omq.listening import ListenError, Sockets, addresses
 from omq.logs import LogThrottle, quoted, report_suppressed
 from omq.overview import Overview, RecentLines, recent_lines
@@ -279,11 +280,7 @@ async def _open_store(
             else:
                 await background.start(watch_disk, catalogue, config)
                 _start_housekeeping(background, config, catalogue)
-                if config.spool_bytes:
-                    spooler = Spooler(
-                        memory.tails, memory.spooled_publisher_queues, catalogue.spool, config.spool_seconds
-                    )
-                    background.start_soon(spooler.run)
+                background.start_soon(_relief(config, catalogue, memory).run)
                 background.start_soon(server.sweep)
                 background.start_soon(server.long_answers.run)
                 background.start_soon(server.watches.run)
@@ -311,6 +308,14 @@ async def _open_store(
         raise problem
     if unclosed is not None:
         raise NotClosed(str(unclosed)) from unclosed
+
+
+def _relief(config: Config, catalogue: Catalogue, memory: Memory) -> Spooler | Unspooled:
+    """Return the part that acts when the memory is short of room for transient broadcast topics."""
+    if not config.spool_bytes:
+        return Unspooled(memory.tails, config.spool_seconds)
+    publisher_queues = memory.spooled_publisher_queues
+    return Spooler(memory.tails, publisher_queues, catalogue.spool, config.spool_seconds)
 
 
 async def _open_in_thread(config: Config) -> Store:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import trio
 from msgspec import Struct
 
+from omq.drivers.slices import Slices
 from omq_storage.blocks import Block
 
 MOST_COUNTED = 0.1
@@ -50,24 +51,39 @@ class StallWatch:
         self._seconds = seconds
         self.has_found = False
         """Whether it has found a subscriber without progress for too long, since this was set to False."""
-        self._seen: WeakKeyDictionary[object, tuple[int, float, float]] = WeakKeyDictionary()
-        """The place of each at its last check, the seconds without progress, and the time of the check."""
+        self._seen: WeakKeyDictionary[object, tuple[int, float, float, ref[Paced]]] = WeakKeyDictionary()
+        """The place of each at its last check, the seconds without progress, the time of the check, and the
+        subscriber that was checked.
+        """
 
     def moves(self, subscriber: Paced) -> bool:
         """Return whether this subscriber, for which there are messages, has received some lately."""
         mover, place = subscriber.pace()
         now = trio.current_time()
-        before, stalled, looked_at = self._seen.get(mover, (None, 0.0, now))
+        before, stalled, looked_at, _ = self._seen.get(mover, (None, 0.0, now, None))
         if place != before:
-            self._seen[mover] = place, 0.0, now
+            self._seen[mover] = place, 0.0, now, ref(subscriber)
             return True
         if now >= looked_at + LEAST_COUNTED:  # it may have thousands of topics
             stalled += min(now - looked_at, MOST_COUNTED)
-            self._seen[mover] = place, stalled, now
+            self._seen[mover] = place, stalled, now, ref(subscriber)
         if stalled < self._seconds:
             return True
         self.has_found = True
         return False
+
+    async def look_again(self) -> bool:
+        """Check those again that were moving when they were checked before. Return whether one of them has
+        received nothing for too long. This takes far less time than to look at all topics.
+        """
+        slices = Slices()
+        has_found = False
+        for _, stalled, _, checked in list(self._seen.values()):
+            await slices.step()
+            subscriber = checked()
+            if subscriber is not None and stalled < self._seconds and not self.moves(subscriber):
+                has_found = True
+        return has_found
 
 
 class Spoolable(Protocol):

@@ -210,11 +210,7 @@ class Spooler:
             if runs:
                 break
         if self._watch.has_found:  # in all its topics at once, although there is room again after a few
-            for tail in spoolable:
-                await slices.step()
-                topic = None if tail.topic is None else tail.topic()
-                if topic is not None:
-                    topic.leave_behind(self._watch)
+            await tails.leave_behind(self._watch)
         return runs
 
     def _joined(self, topic: Spoolable) -> SpoolExtent | None:

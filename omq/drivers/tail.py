@@ -5,7 +5,8 @@ from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from omq.drivers.spoolable import Spoolable
+from omq.drivers.slices import Slices
+from omq.drivers.spoolable import Spoolable, StallWatch
 from omq_storage.blocks import Block
 
 MOST_BLOCKS = 512
@@ -62,6 +63,15 @@ class TailMemory:
     def users(self) -> list[MemoryUser]:
         """Return all tails and backlogs that are not empty."""
         return list(self._tails)
+
+    async def leave_behind(self, watch: StallWatch) -> None:
+        """Leave subscribers behind, in all their topics, that have received nothing for too long."""
+        slices = Slices()
+        for user in self.users():
+            await slices.step()
+            topic = user.topic() if isinstance(user, Tail) and user.topic is not None else None
+            if topic is not None:
+                topic.leave_behind(watch)
 
     def share(self) -> int:
         """Return the number of octets that a topic's fastest subscriber may be behind without losing

@@ -420,12 +420,16 @@ async def test_one_stalled_subscriber_of_many_topics_delays_nobody_else(store: P
         stalled.close()
 
 
-async def test_topics_of_a_subscriber_that_is_left_behind_are_as_quick_as_without_it(store: Path) -> None:
+@pytest.mark.parametrize("spool_bytes", [256 * MIB, 0], ids=["spool", "no spool"])
+async def test_topics_of_a_subscriber_that_is_left_behind_are_as_quick_as_without_it(
+    store: Path, spool_bytes: int
+) -> None:
     """Neither memory nor the spool keeps anything for it, until it reads again."""
     topics = 200
     bodies = [body(number) for number in range(5 * topics)]
     little = [b"%d" % number for number in range(5 * topics)]
-    async with serving(store, **{**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.5}) as host:
+    settings = {**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.5, "spool_bytes": spool_bytes}
+    async with serving(store, **settings) as host:
         publisher = await declared(host, topics)
         late, late_numbers = await subscribed(host, topics, receive_octets=4096)
         quick, numbers = await subscribed(host, topics)
