@@ -5,10 +5,13 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import trio
 
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Message, Subscribed, Unsubscribed
+from omq_storage import codec
+from omq_storage.blocks import encode
 
 from .conversation import PATIENCE, Conversation, InProcess, publish, serving
 
@@ -187,3 +190,34 @@ async def test_messages_that_are_pushed_and_pulled_keep_the_order_of_their_topic
             for half in range(2):
                 nursery.start_soon(publish_half, half)
             await receive_rounds(subscriber, numbers, rounds, text)
+
+
+async def test_others_have_turns_between_posts_to_many_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages of one read wait in the tails of their topics for a subscriber that reads nothing."""
+    monkeypatch.setattr(codec, "COMPILED", False)
+    async with serving(tmp_path / "store", ping_seconds=1000, stall_seconds=0.05) as host:
+        publisher = await declare_all(host)
+        await subscribe_all(host, receive_octets=4096)
+        for _ in range(6):
+            await publisher.send(publish(name(0), [b"." * 900_000]))
+        assert await publisher.ask(b"(Confirm 1)") == Confirmed(1)
+        tails = host.server.memory.tails
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            before = tails.used
+            while True:
+                await trio.lowlevel.checkpoint()
+                most = max(most, tails.used - before)
+                before = tails.used
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await publisher.send(b"".join(publish(name(number), [b"x"]) for number in range(1, TOPICS)))
+            assert await publisher.ask(b"(Confirm 2)") == Confirmed(2)
+            nursery.cancel_scope.cancel()
+        one = encode(1, 1, [b"x"], 0).held
+        assert one <= most <= 32 * one

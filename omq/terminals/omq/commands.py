@@ -28,8 +28,8 @@ from omq.terminals.omq.subscriptions import Subscriptions
 from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch, Bodies, joined
 
-TOPICS_IN_TURN = 256
-"""The number of topics posted to before the other connections have their turn."""
+TOPICS_IN_TURN = 16
+"""The number of topics posted to before the other connections have their turn: some 50 microseconds each."""
 
 
 class Commands:
