@@ -101,6 +101,8 @@ class Backlog:
 
     __slots__ = ("__weakref__", "_tails", "_waiting", "delivered", "end", "entries", "octets", "unsent")
 
+    is_stored = False
+
     def __init__(self, tails: TailMemory) -> None:
         self._tails = tails
         self.entries: list[BacklogEntry] = []
@@ -143,7 +145,7 @@ class Backlog:
         tails = self._tails
         if self.unsent >= MOST_OCTETS or len(self.entries) >= MOST_ENTRIES:
             return True
-        return bool(self.entries) and tails.used > tails.limit // 4
+        return bool(self.entries) and tails.unstored > tails.limit // 4
 
     def add(self, octets: Octets) -> None:
         """Add octets that are never dropped."""

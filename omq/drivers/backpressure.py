@@ -46,7 +46,7 @@ class Backpressure:
         """
         driver = self._driver
         tails = driver.resources.memory.tails
-        most = 0 if tails.used > tails.limit // 4 else tails.share()
+        most = 0 if tails.unstored > tails.limit // 4 else tails.share()
         if driver.tail.octets <= most and not driver.has_spooled:
             return False
         fastest = max((each.position for each in self._channels if not each.is_stalled()), default=None)

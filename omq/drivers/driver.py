@@ -122,7 +122,7 @@ class Driver(StoredReads):
         """The ages of the messages, if there is a limit in seconds."""
         self.retain(*opening.retention)
         memory = opening.resources.memory
-        self.tail = Tail(memory.tails, memory.tail_octets)
+        self.tail = Tail(memory.tails, memory.tail_octets, is_stored=self.is_persistent)
         self.deleted = False
         self.gone = DELETED
         """The failure of messages that come when the topic is `deleted`, or has another driver."""

@@ -79,6 +79,8 @@ class _Read(Protocol[T_co]):
 class Spool:
     """The spool of a server. Its index is in the memory of the tails."""
 
+    is_stored = False
+
     def __init__(
         self, folder: Path, limit: int, reserve: int, tails: TailMemory, readers: trio.CapacityLimiter
     ) -> None:

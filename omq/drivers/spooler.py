@@ -104,7 +104,7 @@ class Spooler:
     @property
     def _used(self) -> int:
         """The octets in use, with those of admitted publishers that have not posted yet."""
-        return self._tails.used + self._publisher_queues.promised
+        return self._tails.unstored + self._publisher_queues.promised
 
     # -- the task ------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Spooler:
         except Exception:  # noqa: BLE001 - a defect, which the log shows; the server continues
             self._defects.add(traceback.format_exc())
         # With nothing to spool, the next search comes when the use has grown, or after some time.
-        used = inf if self._has_none else self._tails.used
+        used = inf if self._has_none else self._tails.unstored
         self.asked_from = max(self._most_used, used + self._tails.limit // 16)
         self._wanted = 0
         self._is_full = self._is_leaving = False
@@ -191,7 +191,7 @@ class Spooler:
         tails, slices = self._tails, Slices()
         spoolable = [each for each in tails.users() if isinstance(each, Tail) and each.topic is not None]
         self._has_none = not spoolable
-        least = tails.used // (2 * len(spoolable) or 1)
+        least = tails.unstored // (2 * len(spoolable) or 1)
         runs: dict[Spoolable, Spooling] = {}
         octets = min(MOST_WRITTEN, tails.limit // 16)
         self._watch.has_found = False

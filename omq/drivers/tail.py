@@ -17,6 +17,10 @@ class MemoryUser(Protocol):
     """A user of the memory of the tails: a tail, the backlog of a connection, or the index of the spool."""
 
     @property
+    def is_stored(self) -> bool:
+        """Whether a store has its messages, too: then nothing is lost when it forgets them."""
+
+    @property
     def octets(self) -> int:
         """The octets of memory that it holds."""
 
@@ -33,7 +37,7 @@ class TailEvictor(Protocol):
     """Makes room in the memory of the tails."""
 
     asked_from: float
-    """The octets in use from which on a tail that grows asks for room."""
+    """The octets in use, of messages that only memory has, from which on a tail that grows asks for room."""
 
     def ask(self) -> None:
         """Make room."""
@@ -47,7 +51,8 @@ class TailEvictor(Protocol):
 
 
 class TailMemory:
-    """The limit for the tails of all topics. Beyond it, the largest tails lose their oldest blocks.
+    """The limit for the tails of all topics. Beyond it, the largest tails lose their oldest blocks. Those of
+    persistent topics are the first: their subscribers read on in the store.
 
     So a topic whose subscribers keep up, or are at most `share` octets behind, loses no block because of
     topics with slow subscribers.
@@ -56,6 +61,8 @@ class TailMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.unstored = 0
+        """The octets in use without those of messages that a store has, too, which may be forgotten."""
         self.relief: TailEvictor | None = None
         """Makes room before anything is forgotten. None: nothing does."""
         self._tails: dict[MemoryUser, None] = {}
@@ -81,7 +88,7 @@ class TailMemory:
 
     def grew(self, tail: MemoryUser, octets: int) -> None:
         self.hold(tail, octets)
-        if self.relief is not None and self.used > self.relief.asked_from:
+        if self.relief is not None and self.unstored > self.relief.asked_from:
             self.relief.ask()
         if self.used > self.limit:
             self._make_room(tail)
@@ -89,14 +96,25 @@ class TailMemory:
     def hold(self, tail: MemoryUser, octets: int) -> None:
         """Count these octets of a tail, and make no room for them now."""
         self.used += octets
+        if not tail.is_stored:
+            self.unstored += octets
         self._tails[tail] = None
 
     def _make_room(self, growing: MemoryUser) -> None:
         """Free memory down to an eighth below the limit, so that not every block needs a search for
         the largest.
         """
+        stored, unstored = [], []
+        for tail in self._tails:
+            (stored if tail.is_stored else unstored).append(tail)
+        self._make_room_in(stored, growing)
+        self._make_room_in(unstored, growing)
+
+    def _make_room_in(self, tails: list[MemoryUser], growing: MemoryUser) -> None:
         wanted = self.limit - self.limit // 8
-        largest = [(-tail.octets, number, tail) for number, tail in enumerate(self._tails)]
+        if self.used <= wanted:
+            return
+        largest = [(-tail.octets, number, tail) for number, tail in enumerate(tails)]
         heapify(largest)
         while largest and self.used > wanted:
             _, number, tail = heappop(largest)
@@ -108,6 +126,8 @@ class TailMemory:
 
     def shrank(self, tail: MemoryUser, octets: int) -> None:
         self.used -= octets
+        if not tail.is_stored:
+            self.unstored -= octets
         if not len(tail):
             self._tails.pop(tail, None)
 
@@ -115,9 +135,10 @@ class TailMemory:
 class Tail:
     """Blocks with consecutive ids, oldest first, at most `limit` octets (one block may be larger)."""
 
-    __slots__ = ("_blocks", "_limit", "_memory", "_starts", "octets", "topic")
+    __slots__ = ("_blocks", "_limit", "_memory", "_starts", "is_stored", "octets", "topic")
 
-    def __init__(self, memory: TailMemory, limit: int) -> None:
+    def __init__(self, memory: TailMemory, limit: int, *, is_stored: bool = False) -> None:
+        self.is_stored = is_stored
         self._memory = memory
         self._limit = limit
         self.topic: weakref.ref[Spoolable] | None = None

@@ -50,7 +50,7 @@ class Unspooled:
         self._tails.relief = self
         while True:
             await self._signal.wait()
-            while self._tails.used > self._most_used:
+            while self._tails.unstored > self._most_used:
                 try:
                     await self._look()
                 except Exception:  # noqa: BLE001 - a defect, which the log shows; the server continues
@@ -65,7 +65,7 @@ class Unspooled:
                 each.forget(each.octets, 0)
         await self._tails.leave_behind(self._watch)
         until = trio.current_time() + self._seconds
-        while self._tails.used > self._most_used and trio.current_time() < until:
+        while self._tails.unstored > self._most_used and trio.current_time() < until:
             await trio.sleep(MOST_COUNTED)
             if await self._watch.look_again():
                 break

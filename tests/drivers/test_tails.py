@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from served_drivers import WEAK, opened, post
 from trio.testing import MockClock
 
 from omq.config import Config
@@ -54,6 +55,23 @@ async def test_messages_all_have_received_push_out_no_awaited_ones(
         assert isinstance(await channel.take(), Messages)
         channel.written(1)
     assert isinstance(await behind.take(), Messages)
+
+
+async def test_messages_that_a_store_has_give_before_those_that_only_memory_has(tmp_path: Path) -> None:
+    """However large those are: the subscribers of the others read on in the store."""
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        waiting = await drivers.declare(Transient(), name=b"waiting")
+        behind = waiting.open(Listener(), FromCurrent())
+        await post(waiting, 2 * BODY)
+        others = []
+        for number in range(TOPICS):
+            stored = await drivers.declare(WEAK, name=b"%d" % number)
+            others.append(stored.open(Listener(), FromCurrent()))
+            await post(stored, BODY)
+        assert drivers.memory.tails.unstored < drivers.memory.tails.used <= drivers.memory.tails.limit
+        for channel in (behind, *others):
+            assert isinstance(await channel.take(), Messages)
+            channel.close()
 
 
 async def test_a_topic_with_stalled_subscribers_gives_before_others_do(catalogue: Catalogue) -> None:
