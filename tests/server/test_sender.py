@@ -177,6 +177,29 @@ async def test_a_source_that_shares_a_turn_does_not_precede_earlier_pushes() -> 
         assert await said(stream, len(expected)) == expected
 
 
+async def test_other_tasks_have_their_turns_between_the_shared_ones() -> None:
+    """A connection may have messages of thousands of topics to send, a few of each."""
+    async with sending() as (sender, _, stream, nursery):
+        sources = [MessageOfATopic(sender, topic, 0) for topic in range(1000)]
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            before = 0
+            while True:
+                await trio.lowlevel.checkpoint()
+                most = max(most, sender.delivered - before)
+                before = sender.delivered
+
+        nursery.start_soon(watch)
+        for source in sources:
+            sender.ready(source)
+        nursery.start_soon(sender.run, Terminal())
+        expected = b"".join(bytes(source.block.frames) for source in sources)
+        assert await said(stream, len(expected)) == expected
+        assert 0 < most <= 100
+
+
 @pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
     async with sending() as (sender, _, stream, nursery):

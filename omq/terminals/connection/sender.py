@@ -45,6 +45,10 @@ since the rest is gathered again.
 """
 
 
+MOST_SHARES = 48
+"""The greatest number of blocks that the sources of a turn send together: each takes some 20 microseconds."""
+
+
 class MessageSource(Protocol):
     """Has something to send, from time to time."""
 
@@ -419,7 +423,7 @@ class Sender:
 
     def _gather(self, first: MessageSource) -> Iterator[BlockShare]:
         room = self._shared_octets
-        parts = MOST_PARTS
+        parts = MOST_SHARES
         left = self.backlog.begin if self.backlog.entries else math.inf
         for source in chain((first,), self._ready):
             flow = source.flow
