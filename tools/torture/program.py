@@ -14,6 +14,7 @@ import trio
 from cuts import cuts
 from damage import damage
 from kills import kills
+from long_messages import long_messages
 from order import order
 from recording import NoCompiler
 from room import room
@@ -30,6 +31,7 @@ TORTURES: dict[str, tuple[Torture, int, str]] = {
     "images": (cuts, 1000, "disk images after a power failure"),
     "order": (order, 3000, "Strong messages, each on the disk before it is sent or confirmed"),
     "rooms": (room, 1, "no room on the disk, in the map, for descriptors, in memory"),
+    "long": (long_messages, 64, "MiB of each long message, many of which are sent at once"),
     "flips": (damage, 1000, "flipped bits, and each file truncated, emptied and removed"),
 }
 DEFAULT_SEED = 1
