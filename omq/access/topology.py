@@ -260,6 +260,7 @@ class Topology:
             raise Refused(Reason.INVALID, f"queue {quoted(name)} is not empty")
         await self._catalogue.delete(name)
         self._generated.discard(name)
+        await self._exchanges.swept()
         return state.messages
 
     def purge(self, name: bytes) -> int:

@@ -29,13 +29,19 @@ from omq.protocol.amqp_1_0.stored import is_head
 from omq.protocol.steps import Steps
 from omq_storage.batches import Bodies
 
+TARGETS_A_STEP = 32
+"""The number of topics to which letters are posted in one step: a fanout exchange may lead to thousands."""
+
+ROUTED_A_STEP = 512
+"""The number of topics of a route that are looked at in one step."""
+
 log = logging.getLogger("omq.dead_letters")
 
 
 class Routing(Protocol):
     """The interface of the exchanges for dead letters."""
 
-    def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
+    def route_in_steps(self, exchange: bytes, key: bytes, head: bytes = b"") -> Steps[Route]:
         """Return the route of a message. Raise Refused, and TopicIsReplaced."""
 
     async def settled(self) -> None:
@@ -73,21 +79,26 @@ class DeadLetterExchange:
             dead: list[tuple[DeadLetter, DeadMessage]] = []
             for _ in self._record_deaths(queue, options, death, waiting, portion, dead):
                 await trio.lowlevel.checkpoint()
+            addressed: list[Addressed] = []
             while True:
                 try:
-                    addressed = self._addressed(queue, options, dead, portion)
+                    for _ in self._address(queue, options, dead, portion, addressed):
+                        await trio.lowlevel.checkpoint()
                     break
                 except TopicIsReplaced:
                     await self._exchanges.settled()
-            # In the same step, so none of these topics is being replaced.
             for route, group in groupby(addressed, key=lambda each: each.route):
                 some = list(group)
                 batch, their_heads = Bodies([each.letter.body for each in some]), [each.head for each in some]
-                for driver in route:
+                for number, driver in enumerate(route, 1):
+                    if not number % TARGETS_A_STEP:
+                        await trio.lowlevel.checkpoint()
                     try:
                         offered = offer_or_spill(driver, batch, their_heads)
                         confirmation = await taken_or_spilled(driver, batch, their_heads, offered)
-                    except Refused as refused:  # a deleted queue is not routed to the next time
+                    except Refused as refused:
+                        # The queue was deleted meanwhile, or got other types: the next time it is not routed
+                        # to, or found again.
                         confirmation = Confirmation()
                         confirmation.settle(refused.failure)
                     sent.append((driver, [each.letter for each in some], confirmation))
@@ -126,26 +137,31 @@ class DeadLetterExchange:
                 exchange, key = _exchange_of(options), options.dead_letter_key
                 dead.append((letter, (yield from add_death(head, queue, exchange, key, death, now))))
 
-    def _addressed(
+    def _address(
         self,
         queue: bytes,
         options: QueueOptions,
         dead: Sequence[tuple[DeadLetter, DeadMessage]],
         portion: Portion,
-    ) -> list[Addressed]:
-        """Return those of these letters that have a new queue. Raises TopicIsReplaced."""
-        found: list[Addressed] = []
+        addressed: list[Addressed],
+    ) -> Steps[None]:
+        """Put those of these letters into `addressed` that have a new queue. Raises TopicIsReplaced."""
+        addressed.clear()
         for letter, (key, head, records) in dead:
             with self._dropping(queue, options):
-                route = self._exchanges.route(_exchange_of(options), key, expanded(head, key, portion))
-                kept = tuple(
-                    driver
-                    for driver in route
-                    if driver.topic.id not in letter.done and not self._is_cycle(driver, records)
-                )
+                looked_at = expanded(head, key, portion)
+                route = yield from self._exchanges.route_in_steps(_exchange_of(options), key, looked_at)
+                kept: list[Driver] = []
+                for number, driver in enumerate(route, 1):
+                    if not number % ROUTED_A_STEP:
+                        yield
+                    if driver.topic.id not in letter.done and not self._is_cycle(driver, records):
+                        kept.append(driver)
                 if kept:
-                    found.append(Addressed(kept, head, letter))
-        return found
+                    to = route if len(kept) == len(route) else tuple(kept)
+                    if addressed and addressed[-1].route == to:
+                        to = addressed[-1].route  # the same one: to compare it again takes no time
+                    addressed.append(Addressed(to, head, letter))
 
     @contextmanager
     def _dropping(self, queue: bytes, options: QueueOptions) -> Iterator[None]:

@@ -2,12 +2,12 @@
 
 The queue of a binding may be any topic. A binding ends with its source, or with its destination. The store
 keeps durable exchanges, and bindings whose two ends it keeps. Every change is stored before it has an effect,
-except where the end of a topic ends an exchange (see `_remove`).
+except where the end of a topic ends an exchange (see `_ended`).
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, assert_never
@@ -20,6 +20,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.drivers.topic_quota import Admit, Release
+from omq.exchanges.bindings import BoundExchanges
 from omq.exchanges.matching import index_of
 from omq.exchanges.records import (
     binding_record,
@@ -66,32 +67,26 @@ class ExchangeRegistry:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._declared = Declarations()
-        self._from: dict[bytes, dict[Binding, None]] = {}
-        """The bindings of each exchange that is their source."""
-        self._to: dict[Destination, dict[Binding, None]] = {}
         self._router = Router(self._declared, self._topic)
-        self._count = 0
-        """The number of bindings."""
-        self._exchanges_released: dict[bytes, Release] = {}
-        """Calls for exchanges that have gone, by the names of those that clients declared since the start."""
-        self._bindings_released: dict[Binding, Release] = {}
-        """Calls for bindings that have gone, for those that clients made since the start."""
+        self._bound = BoundExchanges(
+            self._declared, self._router.forget, self._ended, lambda: catalogue.start(self._sweep_later)
+        )
         self._changing = trio.Lock()
         self._erasing: set[bytes] = set()
         """Exchanges that are deleted, but not yet in the store."""
         catalogue.deleted = self._topic_deleted
         catalogue.changes.replaced = self._router.forget
         for exchange in PREDECLARED:
-            self._add(exchange)
+            self._bound.add_exchange(exchange)
         catalogue.when_open(self._restore_all)
         self._dead_letters: DeadLetterExchange | None = None
         catalogue.when_open(partial(catalogue.dead_letters.open, self._deliver))
 
     # -- routing -------------------------------------------------------------------------------------------
 
-    def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
-        """See `Router.route`."""
-        return self._router.route(exchange, key, head)
+    def route_in_steps(self, exchange: bytes, key: bytes, head: bytes = b"") -> Steps[Route]:
+        """See `Router.route_in_steps`."""
+        return self._router.route_in_steps(exchange, key, head)
 
     def parts(
         self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
@@ -146,18 +141,11 @@ class ExchangeRegistry:
 
     def bindings(self, source: bytes | None = None, destination: Destination | None = None) -> list[Binding]:
         """Return the bindings with this source and this destination; None for any."""
-        if destination is not None:
-            found: Iterator[Binding] = iter(self._to.get(destination, ()))
-        elif source is not None:
-            found = iter(self._from.get(source, ()))
-        else:
-            found = (each for bound in self._from.values() for each in bound)
-        return [each for each in found if source is None or each.source == source]
+        return list(self._bound.bindings(source, destination))
 
     def each_binding(self) -> Iterator[Binding]:
         """Yield the bindings of all exchanges; they may change meanwhile."""
-        for source in list(self._from):
-            yield from list(self._from.get(source, ()))
+        return self._bound.each()
 
     # -- changes -------------------------------------------------------------------------------------------
 
@@ -185,7 +173,7 @@ class ExchangeRegistry:
             internal=internal,
             alternate=alternate_exchange(name, arguments),
         )
-        async with self._changing:
+        async with self._change():
             existing = self._declared.exchanges.get(name)
             if existing is not None:
                 _check_equivalent(wanted, existing)
@@ -201,9 +189,7 @@ class ExchangeRegistry:
                 await self._erase(name)
                 if durable:
                     await self._change_store(partial(_put, wanted))
-                self._add(wanted)
-                if released is not None:
-                    self._exchanges_released[name] = released
+                self._bound.add_exchange(wanted, released)
             return wanted
 
     async def delete(self, name: bytes, *, if_unused: bool = False) -> bool:
@@ -211,17 +197,18 @@ class ExchangeRegistry:
         _check_is_not_default(name)
         if name.startswith(RESERVED):
             raise refusal_of_reserved("exchange", name)
-        async with self._changing:
+        async with self._change():
             exchange = self._declared.exchanges.get(name)
             if exchange is None:
                 return False
-            if if_unused and self._from[name]:
+            if if_unused and self._bound.is_source(name):
                 raise Refused(Reason.INVALID, f"exchange {quoted(name)} in use")
             with trio.CancelScope(shield=True):
                 if exchange.durable:
                     await self._change_store(partial(_delete, name))
                 if name in self._declared.exchanges:  # it may have ended meanwhile, with its last binding
-                    self._remove(exchange, is_stored=False)
+                    self._bound.end_exchange(exchange)
+                await self._sweep()
             return True
 
     async def bind(
@@ -235,15 +222,15 @@ class ExchangeRegistry:
         """Bind a queue or an exchange to an exchange, unless it is bound so already. `admit` counts a binding
         that is made against the quota of a client. Raises Refused.
         """
-        async with self._changing:
+        async with self._change():
             wanted = self._checked(source, destination, key, arguments)
-            if wanted in self._from[source]:
+            if self._bound.has(wanted):
                 return
             if len(table_octets(wanted.arguments)) > MOST_ARGUMENTS:
                 raise Refused(
                     Reason.INVALID, f"the arguments of a binding have at most {MOST_ARGUMENTS} octets"
                 )
-            if self._count >= self._catalogue.most_bindings:
+            if self._bound.count >= self._catalogue.most_bindings:
                 most = self._catalogue.most_bindings
                 what = f"the server has its {most} bindings, the most it is configured for"
                 raise Refused(Reason.QUOTA, what)
@@ -252,23 +239,22 @@ class ExchangeRegistry:
                 record = self._record(wanted)
                 if record is not None:
                     await self._store_binding(wanted, record)
-                self._bind(wanted)
-                if released is not None:
-                    self._bindings_released[wanted] = released
+                self._bound.add(wanted, released)
 
     async def unbind(
         self, source: bytes, destination: Destination, key: bytes, arguments: Table = NO_ARGUMENTS
     ) -> None:
         """Remove a binding if there is one. Raises Refused if one of its ends does not exist."""
-        async with self._changing:
+        async with self._change():
             unwanted = self._checked(source, destination, key, arguments)
-            if unwanted in self._from[source]:
+            if self._bound.has(unwanted):
                 with trio.CancelScope(shield=True):
                     record = self._record(unwanted)
                     if record is not None:
                         await self._change_store(partial(_unbind, record))
-                    if unwanted in self._from.get(source, ()):
-                        self._unbind(unwanted)
+                    if self._bound.has(unwanted):
+                        self._bound.remove(unwanted)
+                    await self._sweep()
 
     def _checked(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> Binding:
         """Return the binding if both its ends exist. Raises Refused."""
@@ -287,8 +273,29 @@ class ExchangeRegistry:
                 assert_never(other)
 
     def _topic_deleted(self, driver: Driver) -> None:
-        for each in list(self._to.get(Destination(DestinationKind.QUEUE, driver.topic.topic), ())):
-            self._unbind(each)
+        self._bound.end_queue(Destination(DestinationKind.QUEUE, driver.topic.topic))
+
+    async def swept(self) -> None:
+        """Wait until the bindings of exchanges and queues that have gone are removed."""
+        if self._declared.leaving:
+            await self._sweep_later()
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """Make one change at a time, after the bindings are removed of what has gone."""
+        async with self._changing:
+            await self._sweep()
+            yield
+
+    async def _sweep(self) -> None:
+        if self._declared.leaving:
+            await trio.lowlevel.checkpoint()
+            for _ in self._bound.sweep():
+                await trio.lowlevel.checkpoint()
+
+    async def _sweep_later(self) -> None:
+        async with self._change():
+            pass
 
     # -- the store -----------------------------------------------------------------------------------------
 
@@ -328,6 +335,16 @@ class ExchangeRegistry:
             if wanted.destination.kind is DestinationKind.QUEUE and found is not topic:
                 raise _missing_queue(wanted.destination.name)
 
+    def _ended(self, exchange: Exchange) -> None:
+        """Delete an exchange in the store that ends with its last binding.
+
+        The deletion of a topic cannot wait here for the store. So a task does it later; if the server is
+        killed before, the exchange exists again, without a binding.
+        """
+        if exchange.durable:
+            self._erasing.add(exchange.name)
+            self._catalogue.start(partial(self._erase_later, exchange.name))
+
     async def _erase(self, name: bytes) -> None:
         """Delete an exchange in the store that ended with its last binding. Raises Refused."""
         if name in self._erasing:
@@ -341,18 +358,10 @@ class ExchangeRegistry:
             except Refused as refused:
                 log.error("exchange %s, which has ended, stays in the store: %s", quoted(name), refused)
 
-    # -- the values in memory ------------------------------------------------------------------------------
-
-    def _add(self, exchange: Exchange) -> None:
-        self._declared.exchanges[exchange.name] = exchange
-        self._declared.indexes[exchange.name] = index_of(exchange.type)
-        self._from[exchange.name] = {}
-        self._router.forget()  # it may be the alternate exchange of another one
-
     def _restore_all(self) -> None:
         """Add the exchanges and bindings of the store."""
         for exchange in stored_exchanges(self._catalogue):
-            self._add(exchange)
+            self._bound.add_exchange(exchange)
         for each in stored_bindings(self._catalogue):
             self._restore(each)
 
@@ -360,53 +369,9 @@ class ExchangeRegistry:
         """Add a binding that the store has."""
         try:
             self._check_ends(stored.source, stored.destination)
-            self._bind(stored)
+            self._bound.add(stored)
         except Refused as refused:
             log.error("a binding of exchange %s has no effect: %s", quoted(stored.source), refused)
-
-    def _remove(self, exchange: Exchange, *, is_stored: bool = True) -> None:
-        """Remove an exchange and its bindings, and the auto-delete exchanges that lose their last one so.
-
-        The deletion of a topic cannot wait here for the store. So a task deletes the exchange there later; if
-        the server is killed before, the exchange exists again, without a binding.
-        """
-        if exchange.durable and is_stored:
-            self._erasing.add(exchange.name)
-            self._catalogue.start(partial(self._erase_later, exchange.name))
-        del self._declared.exchanges[exchange.name]
-        for each in list(self._from.pop(exchange.name)):
-            self._leave(each)
-        del self._declared.indexes[exchange.name]
-        _call(self._exchanges_released.pop(exchange.name, None))
-        for each in list(self._to.get(Destination(DestinationKind.EXCHANGE, exchange.name), ())):
-            self._unbind(each)
-        self._router.forget()
-
-    def _bind(self, wanted: Binding) -> None:
-        self._declared.indexes[wanted.source].add(wanted)
-        self._from[wanted.source][wanted] = None
-        self._to.setdefault(wanted.destination, {})[wanted] = None
-        self._count += 1
-        self._router.forget()
-
-    def _unbind(self, unwanted: Binding) -> None:
-        bound = self._from[unwanted.source]
-        del bound[unwanted]
-        self._declared.indexes[unwanted.source].remove(unwanted)
-        self._leave(unwanted)
-        self._router.forget()
-        source = self._declared.exchanges[unwanted.source]
-        if source.auto_delete and not bound:
-            self._remove(source)
-
-    def _leave(self, unwanted: Binding) -> None:
-        """Take a binding away from its destination."""
-        self._count -= 1
-        _call(self._bindings_released.pop(unwanted, None))
-        bound = self._to[unwanted.destination]
-        del bound[unwanted]
-        if not bound:
-            del self._to[unwanted.destination]
 
 
 @contextmanager
@@ -419,13 +384,9 @@ def _counted(admit: Admit | None) -> Iterator[Release | None]:
     try:
         yield released
     except BaseException:
-        _call(released)
+        if released is not None:
+            released()
         raise
-
-
-def _call(released: Release | None) -> None:
-    if released is not None:
-        released()
 
 
 def _put(exchange: Exchange, store: StoreCatalogue) -> None:

@@ -5,7 +5,7 @@ compute one again takes some microseconds. Where many bindings match a message, 
 long: then the route is computed in steps, between which other connections have their turn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange,
 from omq.logs import quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import read_table
-from omq.protocol.steps import Steps, finished
+from omq.protocol.steps import Steps
 
 MOST_KEPT = 8 << 20
 """The approximate number of octets that the kept routes may take."""
@@ -59,11 +59,15 @@ class RoutedPart(NamedTuple):
 class Declarations:
     """The declared exchanges, and the bindings of each of them."""
 
-    __slots__ = ("exchanges", "indexes")
+    __slots__ = ("exchanges", "indexes", "leaving")
 
     def __init__(self) -> None:
         self.exchanges: dict[bytes, Exchange] = {}
         self.indexes: dict[bytes, Index] = {}
+        self.leaving: dict[Destination, Iterator[int]] = {}
+        """The exchanges and queues that have gone, with the steps that remove their bindings. What has such a
+        name meanwhile is new, and has none of these.
+        """
 
 
 class Router:
@@ -75,6 +79,7 @@ class Router:
         """
         self._exchanges: Mapping[bytes, Exchange] = declared.exchanges
         self._indexes: Mapping[bytes, Index] = declared.indexes
+        self._leaving = declared.leaving
         self._topic = topic
         self._routes: dict[tuple[bytes, bytes], Route | None] = {}
         """None where the route depends on the headers."""
@@ -93,14 +98,11 @@ class Router:
         self._routes_by_headers.clear()
         self._kept = 0
 
-    def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
-        """Return the topics of a message, without regard to its headers CC and BCC, however long that takes.
+    def route_in_steps(self, exchange: bytes, key: bytes, head: bytes = b"") -> Steps[Route]:
+        """Return the topics of a message, without regard to its headers CC and BCC.
 
         Raises Refused for a missing exchange, and TopicIsReplaced.
         """
-        return finished(self._route(exchange, key, head))
-
-    def _route(self, exchange: bytes, key: bytes, head: bytes) -> Steps[Route]:
         if exchange == DEFAULT:
             # A look at the catalogue costs no more than one at the routes, and is never out of date.
             driver = self._topic(key)
@@ -127,7 +129,7 @@ class Router:
     def parts(
         self, exchange: bytes, key: bytes, run: Sequence[bytes], *, may_copy: bool = True
     ) -> Sequence[RoutedPart]:
-        """Divide a run of messages that a client publishes by their routes. See `route`.
+        """Divide a run of messages that a client publishes by their routes. See `route_in_steps`.
 
         `run` has the heads of the messages, and `may_copy` says whether any of them may have the headers CC
         and BCC. Raises Refused also for an internal exchange, and where these headers are not arrays of
@@ -171,7 +173,7 @@ class Router:
             if copies.keys:
                 route = (yield from self._find(exchange, (key, *copies.keys), headers_of_head(head))).route
             else:
-                route = yield from self._route(exchange, key, head)
+                route = yield from self.route_in_steps(exchange, key, head)
             indexes, stored = parts.setdefault(route, ([], []))
             indexes.append(index)
             stored.append(copies.head)
@@ -225,6 +227,8 @@ class Router:
                 if not work % STEP:
                     yield
                 if each is None or each in matches:
+                    continue
+                if self._leaving and each in self._leaving:
                     continue
                 matches[each] = None
                 if each.kind is DestinationKind.QUEUE:

@@ -14,6 +14,7 @@ from omq.drivers.seam import REJECTED
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.routes import Route
 from omq.exchanges.types import Destination, DestinationKind
+from omq.protocol import steps as protocol_steps
 from omq.protocol.amqp_1_0 import encoding
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import store
@@ -145,13 +146,15 @@ async def test_a_step_sends_only_some_letters(
     await post(source, *bodies, heads=sent)
     await client.read()
     steps = Steps()
-    route = ExchangeRegistry.route
+    route_in_steps = ExchangeRegistry.route_in_steps
 
-    def counted(self: ExchangeRegistry, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
+    def counted(
+        self: ExchangeRegistry, exchange: bytes, key: bytes, head: bytes = b""
+    ) -> protocol_steps.Steps[Route]:
         steps.counts[-1] += 1
-        return route(self, exchange, key, head)
+        return route_in_steps(self, exchange, key, head)
 
-    monkeypatch.setattr(ExchangeRegistry, "route", counted)
+    monkeypatch.setattr(ExchangeRegistry, "route_in_steps", counted)
     trio.lowlevel.add_instrument(steps)
     assert client.channel.settle(range(1, count + 1), REJECTED) == count
     while source.info().messages:

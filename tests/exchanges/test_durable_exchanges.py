@@ -18,6 +18,7 @@ from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import Binding, Exchange, ExchangeType
 from omq.protocol.amqp.fields import LongString, Table, Void
+from omq.protocol.steps import finished
 from omq_storage.store import Store
 from omq_storage.topology import BindingRecord, ExchangeRecord
 
@@ -32,7 +33,7 @@ async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, Exch
 
 
 def routed(exchanges: ExchangeRegistry, exchange: bytes, key: bytes) -> list[bytes]:
-    return [driver.topic.topic for driver in exchanges.route(exchange, key)]
+    return [driver.topic.topic for driver in finished(exchanges.route_in_steps(exchange, key))]
 
 
 def own(exchanges: ExchangeRegistry) -> set[bytes]:

@@ -18,6 +18,7 @@ from omq.model import Delivery, Transient
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
 from omq.protocol.amqp.head import Head, decode, encode
 from omq.protocol.amqp.properties import Properties
+from omq.protocol.steps import finished
 from omq_storage.batches import Bodies
 
 
@@ -47,7 +48,7 @@ def keys(*names: bytes) -> Array:
 
 
 def routed(exchanges: ExchangeRegistry, exchange: bytes, key: bytes, head: bytes = b"") -> list[bytes]:
-    return [driver.topic.topic for driver in exchanges.route(exchange, key, head)]
+    return [driver.topic.topic for driver in finished(exchanges.route_in_steps(exchange, key, head))]
 
 
 def parts(
@@ -149,7 +150,7 @@ async def test_deleting(exchanges: ExchangeRegistry, drivers: Drivers) -> None:
     assert not await exchanges.delete(b"e")
     assert exchanges.bindings() == []
     with pytest.raises(Refused, match="there is no exchange 'e'"):
-        exchanges.route(b"e", b"k")
+        finished(exchanges.route_in_steps(b"e", b"k"))
     for name in (b"amq.direct", b""):
         with pytest.raises(Refused) as caught:
             await exchanges.delete(name)
@@ -354,7 +355,7 @@ async def test_kept_routes_take_a_limited_memory(exchanges: ExchangeRegistry, dr
     await make(drivers, b"q")
     await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
     for number in range(30_000):
-        assert exchanges.route(b"amq.fanout", b"%0250d" % number)
+        assert finished(exchanges.route_in_steps(b"amq.fanout", b"%0250d" % number))
     assert routed(exchanges, b"amq.fanout", b"%0250d" % 1) == [b"q"]
 
 
@@ -363,10 +364,10 @@ async def test_a_route_to_a_topic_with_new_types_leads_to_its_new_driver(
 ) -> None:
     first = await drivers.catalogue.lookup_or_declare(b"q")
     await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
-    assert exchanges.route(b"amq.fanout", b"") == (first,)
+    assert finished(exchanges.route_in_steps(b"amq.fanout", b"")) == (first,)
     second = await drivers.catalogue.declare(b"q", Delivery.ROUND_ROBIN, Transient())
     assert second is not first
-    assert exchanges.route(b"amq.fanout", b"") == (second,)
+    assert finished(exchanges.route_in_steps(b"amq.fanout", b"")) == (second,)
     await exchanges.settled()
 
 

@@ -9,6 +9,7 @@ from omq.drivers.lifetime import Ownership
 from omq.drivers.queue_options import QueueOptions
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import Destination, DestinationKind
+from omq.protocol.steps import finished
 from omq_storage.pages import Pages
 
 QUEUES = 10_000
@@ -31,7 +32,7 @@ async def test_many_exclusive_queues_take_few_commits(tmp_path: Path) -> None:
             name = b"reply-%d" % number
             await drivers.catalogue.declare_queue(name, options, owner)
             await exchanges.bind(b"amq.direct", Destination(DestinationKind.QUEUE, name), name)
-        (found,) = exchanges.route(b"amq.direct", b"reply-7777")
+        (found,) = finished(exchanges.route_in_steps(b"amq.direct", b"reply-7777"))
         assert found.topic.topic == b"reply-7777"
         # Each reserves the ids of 1,024 of them.
         assert commits(tmp_path) - before <= QUEUES // 1024 + 1
@@ -40,7 +41,7 @@ async def test_many_exclusive_queues_take_few_commits(tmp_path: Path) -> None:
             while drivers.catalogue.topic_count:
                 await trio.lowlevel.checkpoint()
         assert exchanges.bindings() == []
-        assert exchanges.route(b"amq.direct", b"reply-7777") == ()
+        assert finished(exchanges.route_in_steps(b"amq.direct", b"reply-7777")) == ()
         assert commits(tmp_path) - before <= QUEUES // 1024 + 1
 
 
@@ -53,7 +54,7 @@ async def test_many_bindings_of_one_exchange(tmp_path: Path) -> None:
             await exchanges.bind(b"amq.topic", Destination(DestinationKind.QUEUE, name), b"a.%d.*.#" % number)
         for number in (0, 7, 999):
             for _ in range(2):  # computed, and kept
-                (found,) = exchanges.route(b"amq.topic", b"a.%d.b.c" % number)
+                (found,) = finished(exchanges.route_in_steps(b"amq.topic", b"a.%d.b.c" % number))
                 assert found.topic.topic == b"q%d" % (number % 10)
-        assert exchanges.route(b"amq.topic", b"a.1000.b") == ()
+        assert finished(exchanges.route_in_steps(b"amq.topic", b"a.1000.b")) == ()
         assert len(exchanges.bindings(b"amq.topic")) == BINDINGS

@@ -24,6 +24,11 @@ HEADS_A_TURN = 512
 TARGETS_IN_TURN = 32
 """The number of topics that get messages of one read after which other connections have their turn."""
 
+NOTED_IN_TURN = 256
+"""The number of topics of a message after which other connections have their turn, while it is noted for
+them: a fanout exchange may lead to thousands.
+"""
+
 SHOWN_DEFAULT = b"$default$"
 """OpenAMQ's name of the default exchange."""
 
@@ -65,7 +70,9 @@ class ExchangeTarget:
             for part in parts:
                 indexes = range(begin, end) if part.indexes is None else [begin + at for at in part.indexes]
                 chosen = _chosen(batch.batch, indexes)
-                for driver in part.route:
+                for number, driver in enumerate(part.route, 1):
+                    if not number % NOTED_IN_TURN:
+                        await trio.lowlevel.checkpoint()
                     group = groups.setdefault(driver, _Group())
                     group.batches.append(chosen)
                     group.heads += part.heads
