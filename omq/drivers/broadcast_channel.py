@@ -7,6 +7,7 @@ from itertools import pairwise
 import trio
 
 from omq.drivers.cursor_limit import CursorLimit
+from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.driver import Driver
 from omq.drivers.excerpts import beginning_of, piece_of
 from omq.drivers.pieces import Pieces
@@ -468,6 +469,9 @@ class BroadcastChannel:
 
     def share(self, window: SharedWindow | None) -> None:
         """Ignore the window: each subscriber gets all messages, and has its own window only."""
+
+    def follow(self, order: DeliveryOrder | None) -> None:
+        """Ignore the order: each subscriber gets all messages, in their order."""
 
     def granted(self) -> Granted:
         return Granted() if self._limit is None else self._limit.credit.granted()

@@ -65,6 +65,7 @@ class CompetingDriver(Driver):
         self._cancelled: set[RoundRobinChannel] = set()  # some of those
         self._draining: set[RoundRobinChannel] = set()
         self._selective: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
+        self._ordered: set[RoundRobinChannel] = set()  # those that give messages in an order with others
         self._signal = Signal()
         self._holdings = Holdings()
         self._settling = Settling()
@@ -107,6 +108,13 @@ class CompetingDriver(Driver):
     def shares(self, channel: RoundRobinChannel) -> None:
         """Note whether a channel has a window that others share."""
 
+    def follows(self, channel: RoundRobinChannel) -> None:
+        """Note whether a channel gives its messages in an order together with others."""
+        if channel.is_following:
+            self._ordered.add(channel)
+        else:
+            self._ordered.discard(channel)
+
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Assign nothing more to a channel; it keeps its messages."""
         if channel in self._channels:
@@ -126,7 +134,7 @@ class CompetingDriver(Driver):
         """Assign the outstanding messages of a channel that ended to others."""
         if channel in self._channels:
             self._channels.remove(channel)
-        for others in (self._finishing, self._cancelled, self._draining, self._selective):
+        for others in (self._finishing, self._cancelled, self._draining, self._selective, self._ordered):
             others.discard(channel)
         self.returned(outstanding)
         self._left(channel)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.seam import (
     RELEASED,
     TAKE_OCTETS,
@@ -171,6 +172,9 @@ class DirectChannel:
 
     def share(self, window: SharedWindow | None) -> None:
         """Ignore the window: see `grant`."""
+
+    def follow(self, order: DeliveryOrder | None) -> None:
+        """Ignore the order: a node keeps no messages that could pass each other."""
 
     def wait_for(self, message: int) -> None:
         """Ignore the message: a node keeps none for later."""

@@ -243,12 +243,26 @@ class RoundRobinDriver(CompetingDriver):
             count = end - index
             if count > len(able):  # otherwise one for each is enough, and all of these have room for one
                 count = min(count, len(able) * min(channel.room(octets) for channel in able))
-            for turn, channel in enumerate(able[:count]):
-                first = block.first + index
-                self._deal_to(channel, block, range(first + turn, first + count, len(able)))
+            first = block.first + index
+            if self._ordered and not self._ordered.isdisjoint(able):
+                self._deal_in_order(able[:count], block, range(first, first + count))
+            else:
+                for turn, channel in enumerate(able[:count]):
+                    self._deal_to(channel, block, range(first + turn, first + count, len(able)))
             self._turn_after(able[(count - 1) % len(able)])
             index += count
         self._move_cursor(block.first + index)
+
+    def _deal_in_order(
+        self, channels: Sequence[RoundRobinChannel], block: Block | Fragmented, ids: range
+    ) -> None:
+        """Deal equally many messages to each of the channels, to the first one the lowest."""
+        each, more = divmod(len(ids), len(channels))
+        begin = 0
+        for turn, channel in enumerate(channels):
+            end = begin + each + (turn < more)
+            self._deal_to(channel, block, ids[begin:end])
+            begin = end
 
     def _move_cursor(self, cursor: int) -> None:
         """Move the cursor: the messages below it are assigned."""

@@ -28,6 +28,7 @@ from typing import Protocol, assert_never
 import msgspec
 
 from omq.drivers.credit import ChannelCredit
+from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.pieces import Pieces
 from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
@@ -92,6 +93,8 @@ class Dealer(Protocol):
 
     def shares(self, channel: "RoundRobinChannel") -> None: ...
 
+    def follows(self, channel: "RoundRobinChannel") -> None: ...
+
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
     def cancelled(self, channel: "RoundRobinChannel") -> None: ...
@@ -126,6 +129,7 @@ class RoundRobinChannel:
         self._pieces = pieces
         self._credit = ChannelCredit()
         self._shared: SharedWindow | None = None
+        self._order: DeliveryOrder | None = None
         self._queued: deque[Selection | Large] = deque()
         self._taken: list[Selection] = []
         self._begun: PiecewiseMessage | None = None
@@ -188,6 +192,8 @@ class RoundRobinChannel:
         self._octets += len(ids) * mean_octets(block)
         if self.settles:
             self._unsettled.add(ids, deliveries)
+        if self._order is not None:
+            self._order.add(self)
         self.subscriber.wake()
 
     def deal_large(self, block: Block | Fragmented, message: int, deliveries: int = 0) -> None:
@@ -198,6 +204,8 @@ class RoundRobinChannel:
         self._octets += large.octets
         if self.settles:
             self._unsettled.add(large.ids, deliveries)
+        if self._order is not None:
+            self._order.add(self)
         self.subscriber.wake()
 
     def tell(self, gone: Unavailable) -> None:
@@ -258,7 +266,10 @@ class RoundRobinChannel:
     # -- the terminal's side: messages ---------------------------------------------------------------------
 
     def ready(self) -> bool:
-        return bool(self._queued) or bool(self._news)
+        return (bool(self._queued) and self._is_next()) or bool(self._news)
+
+    def _is_next(self) -> bool:
+        return self._order is None or self._order.is_next(self)
 
     async def take(self) -> Taken | None:
         if self._begun is not None:
@@ -269,12 +280,14 @@ class RoundRobinChannel:
             return news
         octets = 0
         while self._queued and octets < TAKE_OCTETS and len(self._taken) < MOST_SELECTIONS:
+            if not self._is_next():
+                break
             selection = self._queued[0]
             if isinstance(selection, Large):
                 if self._taken:
                     break
                 return await self._take_large(selection)
-            self._queued.popleft()
+            self._take_next()
             self._taken.append(selection)
             octets += len(selection.ids) * mean_octets(selection.block)
         return Messages(tuple(self._taken)) if self._taken else None
@@ -285,6 +298,7 @@ class RoundRobinChannel:
             or self._news
             or self._octets > octets
             or len(self._queued) > MOST_SELECTIONS
+            or self._order is not None
         ):
             return ()
         selections = [selection for selection in self._queued if isinstance(selection, Selection)]
@@ -294,9 +308,20 @@ class RoundRobinChannel:
         self._taken += selections
         return selections
 
+    def _take_next(self) -> None:
+        self._queued.popleft()
+        if self._order is not None:
+            self._order.take()
+
+    def _take_back(self, given_back: Sequence[Selection | Large]) -> None:
+        """Queue again what was taken, in its order before the others."""
+        self._queued.extendleft(reversed(given_back))
+        if self._order is not None:
+            self._order.give_back(self, len(given_back))
+
     async def _take_large(self, large: Large) -> Piece | Unavailable:
         assert self._pieces is not None
-        self._queued.popleft()
+        self._take_next()
         pieces = self._pieces(large.message)
         begun = PiecewiseMessage(large.message, large.octets, large.deliveries, pieces, slow=False)
         self._begun = begun
@@ -308,6 +333,8 @@ class RoundRobinChannel:
             self._unsent -= 1
             self._octets -= begun.octets
             self._dealer.done(begun.ids)
+            if self._order is not None:
+                self._order.pass_on(self)
             self._freed()  # no outcome of this message will do it
             self._look_drained()
             return Unavailable(begun.message, begun.message, str(torn))
@@ -315,7 +342,7 @@ class RoundRobinChannel:
             if self._begun is begun and begun.outcome is None:
                 # It waits, and does not count as delivered once more.
                 self._begun = None
-                self._queued.appendleft(large)
+                self._take_back([large])
             raise
 
     def written(self, count: int, begun: int | None = None) -> None:
@@ -349,7 +376,7 @@ class RoundRobinChannel:
                 message, mean_octets(first.block), first.deliveries, pieces, slow=True
             )
             back[:1] = [msgspec.structs.replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
-        self._queued.extendleft(reversed(back))
+        self._take_back(back)
         self._went_on()
 
     def _written_of(self, begun: PiecewiseMessage, count: int, octets: int | None) -> None:
@@ -359,7 +386,7 @@ class RoundRobinChannel:
             return
         self._begun = None
         if not count and begun.outcome is None:
-            self._queued.appendleft(Large(begun.message, begun.octets, begun.deliveries))
+            self._take_back([Large(begun.message, begun.octets, begun.deliveries)])
         else:
             self._octets -= begun.octets
             self._sent(1)
@@ -378,6 +405,8 @@ class RoundRobinChannel:
     def _went_on(self) -> None:
         """Return messages that may not wait here after a write, and ask for more if there is room."""
         self._give_up()
+        if self._order is not None:
+            self._order.pass_on(self)
         self._dealer.can_take()
         self._look_drained()
 
@@ -411,6 +440,8 @@ class RoundRobinChannel:
             self._octets -= len(ids) * octets
             leaving.append((ids, each.deliveries))
         self._queued = kept
+        if self._order is not None:
+            self._order.keep(self, len(kept))
         if self.settles:  # without messages that are settled already
             returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
         else:
@@ -441,6 +472,23 @@ class RoundRobinChannel:
             window.join(self, partial(len, self._unsettled), self._dealer.can_take)
         self._dealer.shares(self)
         self._dealer.can_take()
+
+    def follow(self, order: DeliveryOrder | None) -> None:
+        if self._order is not None:
+            self._order.keep(self, 0)
+        self._order = order
+        if order is not None:
+            order.add(self, len(self._queued))
+        self._dealer.follows(self)
+
+    def in_turn(self) -> None:
+        """See `omq.drivers.delivery_order.OrderedChannel`."""
+        self.subscriber.wake()
+
+    @property
+    def is_following(self) -> bool:
+        """Whether it gives messages in an order together with others."""
+        return self._order is not None
 
     def wait_for(self, message: int) -> None:
         """Ignore the message: the driver chooses the messages of each subscriber."""
@@ -566,6 +614,8 @@ class RoundRobinChannel:
             if begun.outcome is not None and not again(begun.run, begun.outcome):
                 self._conclude([begun.run], begun.outcome)
         self._queued.clear()
+        if self._order is not None:
+            self._order.keep(self, 0)
         self._taken.clear()
         self._unsettled.clear()
         if self._undeliverable is not None:

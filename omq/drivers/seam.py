@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
@@ -348,6 +349,12 @@ class Channel(Protocol):
 
     def share(self, window: SharedWindow | None) -> None:
         """Let a window that other channels share limit this one, too, once it settles; None: no longer.
+
+        It has an effect only where subscribers compete for the messages of a topic.
+        """
+
+    def follow(self, order: DeliveryOrder | None) -> None:
+        """Give messages in this order together with other channels of the connection; None: no longer.
 
         It has an effect only where subscribers compete for the messages of a topic.
         """

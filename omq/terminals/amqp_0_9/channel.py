@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from omq.access.getter import Getter
+from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.seam import Outcome
@@ -39,6 +40,9 @@ class AmqpChannel:
         self.contents = contents
         self.tags = Tags()
         self.consumers: dict[bytes, Consumer] = {}
+        """The consumers by their tags. Use `add` and `remove`."""
+        self._of_queue: dict[int, dict[Consumer, None]] = {}
+        """The consumers of each queue, by its id."""
         self.cancelled: list[Consumer] = []
         """Consumers that may have unacknowledged messages."""
         self.fed: dict[bytes, LeasedFeed] = {}
@@ -66,6 +70,33 @@ class AmqpChannel:
         """Send an answer, unless the channel is over: nothing follows Channel.Close."""
         if not self.is_over:
             outbox.add(method_frame(self.number, method), channel=self.number, then=then)
+
+    # -- consumers -----------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """Add a consumer. Several of one queue get its messages in order."""
+        self.consumers[consumer.tag] = consumer
+        together = self._of_queue.setdefault(consumer.topic.id, {})
+        together[consumer] = None
+        if len(together) == 1:
+            return
+        first = next(iter(together))
+        if first.order is None:
+            first.follow(DeliveryOrder())
+        consumer.follow(first.order)
+
+    def remove(self, tag: bytes) -> Consumer | None:
+        """Remove and return the consumer with this tag; None if there is none."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is None:
+            return None
+        together = self._of_queue[consumer.topic.id]
+        del together[consumer]
+        if not together:
+            del self._of_queue[consumer.topic.id]
+        elif len(together) == 1:
+            next(iter(together)).follow(None)
+        return consumer
 
     def queue_named(self, name: bytes) -> bytes:
         """Return the name of a queue; an empty one means the last queue that was declared on the channel.
@@ -138,6 +169,7 @@ class AmqpChannel:
         for consumer in (*self.consumers.values(), *self.cancelled):
             consumer.close(at_once=at_once)
         self.consumers.clear()
+        self._of_queue.clear()
         self.cancelled.clear()
         for getter in list(self.getters.values()):
             getter.channel.close()

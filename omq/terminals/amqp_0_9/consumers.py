@@ -6,6 +6,7 @@ A basic.get is one, too, but for one message at a time: see `omq.terminals.amqp_
 from collections.abc import Callable
 
 from omq import model
+from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, CreditKind, CursorChannel, EndReason, Selection
 from omq.logs import quoted
@@ -24,7 +25,7 @@ class Consumer:
 
     __slots__ = (
         "_closed", "_contents", "_ended", "_in_turn", "_is_abandoned", "_place", "_sender", "_started",
-        "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "tag", "topic", "window",
+        "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "order", "tag", "topic", "window",
     )  # fmt: skip
 
     is_exempt = False
@@ -56,6 +57,8 @@ class Consumer:
         self.is_paused = False
         """Whether the client has turned the flow off."""
         self.window: int | None = None
+        self.order: DeliveryOrder | None = None
+        """The order in which this consumer and others of its channel get the messages of their queue."""
         self._sender = sender
         self._contents = contents
         self._in_turn = False
@@ -83,6 +86,12 @@ class Consumer:
         self.window = window
         if self.channel is not None and not self.no_ack:
             self.channel.grant(window, CreditKind.WINDOW)
+
+    def follow(self, order: DeliveryOrder | None) -> None:
+        """Get messages in this order; None: no other consumer of the channel gets messages of the queue."""
+        self.order = order
+        if self.channel is not None:
+            self.channel.follow(order)
 
     def start(self) -> None:
         """Allow messages: the client is about to be told the tag, so they may follow."""
@@ -209,6 +218,7 @@ class Consumer:
 
     def replaced(self, channel: Channel) -> None:
         self.open(channel)
+        channel.follow(self.order)
         if self.window is not None:
             self.grant(self.window)
         self.wake()

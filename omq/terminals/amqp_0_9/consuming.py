@@ -120,7 +120,7 @@ class Consuming:
         )
         made.is_paused = not channel.is_flowing
         made.open(opened)
-        channel.consumers[tag] = made
+        channel.add(made)
         self._share(channel, made)
         made.grant(self._topology.window(channel.prefetch))
         if method.no_wait:
@@ -175,7 +175,7 @@ class Consuming:
     def _ended(self, channel: AmqpChannel, consumer: Consumer) -> None:
         """Remove a consumer whose queue was deleted, and tell the client if it wants to know."""
         _leave_replies(channel, consumer)
-        if channel.consumers.pop(consumer.tag, None) is None or not self._tells_cancels:
+        if channel.remove(consumer.tag) is None or not self._tells_cancels:
             return
         told = methods.BasicCancel(consumer.tag, no_wait=True)
         if self._deferred is None:
@@ -203,7 +203,7 @@ class Consuming:
         if feed is not None:
             feed.pause()
             return
-        consumer = channel.consumers.pop(tag, None)
+        consumer = channel.remove(tag)
         if consumer is None:
             return
         _leave_replies(channel, consumer)
