@@ -224,6 +224,26 @@ def test_credit_is_at_most_half_of_all_numbers(peer: Peer) -> None:
     assert granted.credit == link.LARGEST_CREDIT == 2**31 - 1
 
 
+@pytest.mark.parametrize(
+    ("seen", "credit", "left"),
+    [
+        (0, 2**32 - 1, 2**31 - 1),
+        (7, 2**31, 2**31 - 1),
+        (7, 2**31 - 1, 2**31 - 1),
+        (5, 9, 7),
+        (5, 1, 0),
+        (5, 2, 0),
+    ],
+)
+def test_a_client_may_state_any_credit(peer: Peer, seen: int, credit: int, left: int) -> None:
+    """Seven messages have been sent, of which it had seen so many."""
+    made = peer.attach_receiver()
+    made.flowed(Flow(0, 9, 0, 9, 0, 0, 9))
+    made.sent(7)
+    made.flowed(Flow(0, 9, 0, 9, 0, seen, credit))
+    assert made.credit == left
+
+
 def test_the_attach_of_a_sender_is_answered_with_the_longest_message(peer: Peer) -> None:
     said = Attach("n", 3, False, 1, 1, source(), target(), initial_delivery_count=7)
     (event,) = peer.say(frame(said))

@@ -81,6 +81,19 @@ async def test_credit_is_kept_exactly(store: Path) -> None:
         assert (await client.message()).octets == data(b"4")
 
 
+@pytest.mark.parametrize("address", ["q", "topic://t", "unicast.node"])
+@pytest.mark.parametrize("credit", [2**31 - 1, 2**31, 2**32 - 1])
+async def test_a_client_may_give_all_credit_that_there_is(store: Path, address: str, credit: int) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await client.receiver(address, credit=credit)
+        await client.sender(address)
+        for count in range(3):
+            await client.publish(data(b"%d" % count))
+            assert (await client.message()).octets == data(b"%d" % count)
+            await client.told(count, count)
+            await client.credit(credit, count=count + 1)
+
+
 async def test_a_drained_link_gives_the_messages_and_returns_its_credit(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client:
         await client.sender("q")

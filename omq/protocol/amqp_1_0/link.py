@@ -236,7 +236,8 @@ class SendingLink(Link):
     def flowed(self, flow: Flow) -> None:
         """Take the credit that the client states (section 2.6.7, "Flow Control")."""
         told = flow.delivery_count if flow.delivery_count is not None else 0
-        self._credit = serials.difference(serials.add(told, flow.link_credit or 0), self.delivery_count)
+        ahead = serials.difference(self.delivery_count, told)
+        self._credit = min((flow.link_credit or 0) - ahead, LARGEST_CREDIT)
         self.drain = flow.drain
 
     def _detached(self) -> None:
