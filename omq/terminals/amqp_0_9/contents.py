@@ -90,7 +90,7 @@ class Contents:
             return
         left, self._source, self._left = self._left, None, None
         if left is not None:
-            self._sender.forwarder.drop(left)
+            self._sender.forwarder.paused.drop(left)
         self._outbox.release(self._channel)
         waiting, self._waiting = self._waiting, {}
         for each in waiting:

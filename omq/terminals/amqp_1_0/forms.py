@@ -236,14 +236,15 @@ class Transfers:
         self._session.take_back(self.link, 1)
 
     def divide(
-        self, framed: _Framed, message: int, octets: bytes, at: int, total: int
+        self, framed: _Framed, message: int, octets: Octets, at: int, total: int
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the frames of these octets of a message, which are at `at` of its `total` octets. Yield with
         each frame how many of the octets it has.
         """
         room = self.framing.room
-        for begin in range(0, len(octets), room):
-            payload = octets[begin : begin + room]
+        view = memoryview(octets)  # so each octet is copied once
+        for begin in range(0, len(view), room):
+            payload = view[begin : begin + room]
             more = at + begin + len(payload) < total
             if at + begin:
                 opening = self.framing.continuation(len(payload), more=more)
@@ -251,7 +252,7 @@ class Transfers:
                 opening = self.framing.opening(
                     framed.delivery, message, len(payload), settled=framed.is_settled, more=more
                 )
-            yield opening + payload, len(payload)
+            yield b"".join((opening, payload)), len(payload)
 
     def admit(self, frames: Sequence[bytes]) -> int:
         """Return the number of these frames that may leave now; the others wait for the window."""
@@ -327,11 +328,11 @@ class MessageInPieces:
             settled = form.settles(is_settled=self._is_settled)
             delivery = form.start(range(self._message, self._message + 1), settled=settled)
             self._framed = _Framed(delivery, settled)
-        body = bytes(memoryview(octets)[self._body - self.body :])
-        payload = self._before[self._at :] + body
+        body = memoryview(octets)[self._body - self.body :]
+        before, after = self._before[self._at :], b""
         if self._body + len(body) == self._size:
-            beyond = max(self._at - len(self._before) - self._size, 0)
-            payload += self._after[beyond:]
+            after = self._after[max(self._at - len(self._before) - self._size, 0) :]
+        payload: Octets = b"".join((before, body, after)) if before or after else body
         frames = list(form.divide(self._framed, self._message, payload, self._at, self._total))
         now = form.admit([octets for octets, _ in frames])
         self._frames, self._waiting = frames[:now], frames[now:]

@@ -123,7 +123,7 @@ class Outgoing(Generic[C]):
         begun, self._begun = self._begun, None
         channel, self.channel = self.channel, None
         if begun is not None:
-            self._sender.forwarder.drop(begun[1])
+            self._sender.forwarder.paused.drop(begun[1])
         if channel is not None:
             channel.close()
 
@@ -170,14 +170,14 @@ class Outgoing(Generic[C]):
         if self._may_send() and self._has_more(channel):
             return True
         if self._begun is not None:
-            self._sender.forwarder.leave(self._begun[1])
+            self._sender.forwarder.paused.leave(self._begun[1])
         return False
 
     async def _send(self, channel: C, rest: Unfinished | None) -> Unavailable | Unfinished | None:
         """Send the messages that the channel has ready, or the next piece of a message that has begun."""
         forwarder = self._sender.forwarder
         if rest is not None:
-            return await forwarder.go_on(self.topic.topic, channel, rest)
+            return await forwarder.go_on(self.topic.topic, channel, rest, self._form.piece)
         return await forwarder.forward_piece(
             self.topic.topic, channel, self._form, lambda: not self._is_closed, self._form.piece
         )

@@ -62,6 +62,9 @@ IDLE_SECONDS = 60.0
 MOST_WAITING = 256 << 10
 """The number of octets that may wait to be sent before nothing more is read."""
 
+COPIED_IN_TURN = 128 << 10
+"""The octets of messages in several frames after which the other connections have their turn."""
+
 log = logging.getLogger("omq.terminal")
 
 
@@ -303,6 +306,7 @@ class Amqp1Terminal:
         must_feed = True
         while must_feed:
             octets, received, must_feed = received, b"", False
+            copied = 0
             for number, event in enumerate(self._protocol.feed(octets), 1):
                 if isinstance(event, Immediate):
                     with at_once:
@@ -311,7 +315,9 @@ class Amqp1Terminal:
                     at_once.send()
                     await self._execute(event)
                     must_feed = must_feed or isinstance(event, Authenticating | Opening)
-                if not number % EVENTS_IN_TURN:
+                    copied += len(event.octets) if isinstance(event, Part) else 0
+                if not number % EVENTS_IN_TURN or copied >= COPIED_IN_TURN:
+                    copied = 0
                     at_once.send()
                     await trio.lowlevel.checkpoint()
             at_once.send()

@@ -14,7 +14,7 @@ import trio
 from omq.access.limits import RateLimit
 from omq.drivers.memory import Memory
 from omq.drivers.unfinished import Holding
-from omq.terminals.connection.transport import FIRST_OCTETS, Transport
+from omq.terminals.connection.transport import FIRST_OCTETS, MOST_OCTETS, Transport
 
 FREE_OCTETS = 64 << 10
 """The octets of unfinished input that a connection may hold before it needs a share of the memory."""
@@ -30,6 +30,7 @@ class ReadAdmission:
         "_limit",
         "_may_hold",
         "_memory",
+        "_most",
         "_reading",
         "_scope",
         "_transport",
@@ -41,13 +42,16 @@ class ReadAdmission:
         memory: Memory,
         scope: trio.CancelScope,
         excused: AbstractContextManager[None] | None = None,
+        most: int = MOST_OCTETS,
     ) -> None:
         """Create the admission of a connection that reads within `scope`. It is cancelled if others wait for
         memory that the connection holds, and the connection does not go on; `gave_way` says so then. Within
-        `excused` it waits for the rate limit of its client, who is then not silent.
+        `excused` it waits for the rate limit of its client, who is then not silent. One read gives about
+        N octets (`most`).
         """
         self._transport = transport
         self._memory = memory
+        self._most = most
         self._reading = 0
         self._is_streaming = False
         self._scope = scope
@@ -134,7 +138,7 @@ class ReadAdmission:
         """Return the number of further octets that can be read at once, as far as there is memory for it, and
         hold that much.
         """
-        arrived = self._transport.arrived()
+        arrived = min(self._transport.arrived(), self._most)
         if not self._memory.reading.try_take(arrived):
             return 0
         self._reading = arrived

@@ -16,6 +16,9 @@ from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender, SendingTerminal
 from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets, Kind
 
+MOST_READ = 256 << 10
+"""The octets of one read. Those of long messages are copied, and others wait for that."""
+
 
 class Endpoint(SendingTerminal, Protocol):
     """The interface of the terminal for this loop."""
@@ -53,7 +56,7 @@ class Duplex:
         """The times in which the server does not read the connection, so that its client is not silent."""
         self.nursery: trio.Nursery | None = None
         """The nursery of the tasks of the connection, while it is served."""
-        self.admission = ReadAdmission(transport, memory, self._reading, self.excused)
+        self.admission = ReadAdmission(transport, memory, self._reading, self.excused, MOST_READ)
         self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
 
     async def serve(self, endpoint: Endpoint) -> None:

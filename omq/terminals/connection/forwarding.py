@@ -8,18 +8,16 @@ The rest of the message that is begun must follow (`omq.terminals.connection.rem
 cannot be withdrawn. If it cannot be had, AMQP 1.0 tells the client that the message is given up; the other
 protocols have no words for it, and the connection ends.
 
-A terminal may let others have their turns between the pieces of a message. If the message is in memory, the
-channel learns that it is begun when the client stalls, or the rest must wait for long. If nobody else counts
-the message, it takes its share of the memory for stalled clients then.
+A terminal may let others have their turns between the pieces of a message
+(`omq.terminals.connection.paused`). If the message is in memory, the channel learns that it is begun when the
+client stalls, or the rest must wait for long.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import assert_never
 
 import trio
-from msgspec import Struct
 
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import (
@@ -30,19 +28,20 @@ from omq.drivers.seam import (
     MessageTruncated,
     Octets,
     Piece,
-    RemainderHolder,
     Selection,
     Unavailable,
 )
 from omq.drivers.stalled import HeldReader, Stalled
 from omq.logs import quoted
 from omq.terminals.connection.forms import Form, MessageInPieces, selections_behind
+from omq.terminals.connection.paused import PausedMessages
 from omq.terminals.connection.remainders import (
     GivenAgain,
     InHand,
     InPieces,
     Left,
     Unfinished,
+    WithinPiece,
     before_long,
     begin_after,
     begin_long,
@@ -54,27 +53,10 @@ from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
 
-class _Paused(Struct):
-    """The source of an unfinished message in memory, while it waits for its next piece."""
-
-    topic: bytes
-    channel: Channel
-    since: float
-    share: ExitStack | None = None
-    """Gives back the share of the memory for stalled clients that the message takes, if it takes one."""
-
-    def end(self) -> Channel:
-        """Take no share any more, and return the channel."""
-        if self.share is not None:
-            self.share.close()
-        return self.channel
-
-
 class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
     __slots__ = (
-        "_held",
         "_scope",
         "_stalled",
         "_stalled_at",
@@ -83,6 +65,7 @@ class Forwarder:
         "channels",
         "delivered",
         "is_stalled",
+        "paused",
         "torn",
     )
 
@@ -94,8 +77,7 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
-        self._held: dict[Unfinished, _Paused] = {}
-        """Unfinished messages in memory, until their next pieces."""
+        self.paused = PausedMessages(stalled, scope, self._cut_off)
         self.channels: Callable[[], Iterable[Channel]] = tuple
         """Returns the open channels of the connection."""
         self.is_stalled = False
@@ -149,7 +131,7 @@ class Forwarder:
     ) -> Unavailable | Unfinished | None:
         """Do as `forward`, but return in the middle of a message that is sent in pieces, after a piece that
         the client has taken: `go_on` sends the next one, after those of others. With the octets of a `piece`,
-        long messages in memory are sent in pieces, too.
+        long messages in memory are sent in pieces, too, and the pieces of a channel in smaller ones.
 
         Raises what `forward` does.
         """
@@ -170,7 +152,7 @@ class Forwarder:
                 begun = form.begin(
                     taken.topic, taken.message, taken.time, taken.head, taken.size, taken.deliveries
                 )
-                left = await self._send_piece(channel, begun, taken)
+                left = await self._send_piece(channel, begun, taken, piece)
             del taken  # nothing of it is held while the client is stalled, except what is left
             left = await self._unless_stalled(topic, channel, left)
         finally:
@@ -178,53 +160,21 @@ class Forwarder:
         return self._paused(topic, channel, left)
 
     async def go_on(
-        self, topic: bytes, channel: Channel, unfinished: Unfinished
+        self, topic: bytes, channel: Channel, unfinished: Unfinished, piece: int | None = None
     ) -> Unavailable | Unfinished | None:
-        """Send the next piece of a message, or return the news that it is gone.
+        """Send the next piece of a message, or return the news that it is gone. `piece` as in
+        `forward_piece`.
 
         Raises what `forward` does.
         """
-        if (paused := self._held.pop(unfinished, None)) is not None:
-            paused.end()
+        self.paused.go_on(unfinished)
         before = self._transport.sent
         try:
-            left = await self._go_on(topic, channel, unfinished.left)
+            left = await self._go_on(topic, channel, unfinished.left, piece)
             left = await self._unless_stalled(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
         return self._paused(topic, channel, left)
-
-    def leave(self, unfinished: Unfinished) -> None:
-        """Hold nothing of a message that its channel gives again, and count one that nobody else has: its
-        next piece may come late, or never.
-        """
-        paused = self._held.get(unfinished)
-        if paused is None:
-            return
-        match paused.channel.rest:
-            case RemainderHolder.GIVEN_AGAIN:
-                self.drop(unfinished)
-            case RemainderHolder.COUNTED:
-                pass
-            case RemainderHolder.HELD:
-                self._count(paused, unfinished.left)
-            case other:
-                assert_never(other)
-
-    def _count(self, paused: _Paused, left: Left) -> None:
-        if paused.share is None and isinstance(left, InPieces):
-            paused.share, block = ExitStack(), left.block
-            cut_off = partial(self._cut_off, paused.topic)
-            paused.share.enter_context(
-                self._stalled.holding(block.topic, block.first, block.held, cut_off, self._scope)
-            )
-
-    def drop(self, unfinished: Unfinished) -> None:
-        """Hold nothing of a message that does not go on, or that its channel gives again."""
-        paused, left = self._held.pop(unfinished, None), unfinished.left
-        if paused is not None and isinstance(left, InPieces):
-            paused.end().written(0, left.begun.body)
-            unfinished.left = GivenAgain(left.begun)
 
     async def _unless_stalled(
         self, topic: bytes, channel: Channel, left: Left | Unavailable | None
@@ -241,8 +191,7 @@ class Forwarder:
     ) -> Unavailable | Unfinished | None:
         if isinstance(left, Left):
             unfinished = Unfinished(left)
-            if isinstance(left, InPieces):
-                self._held[unfinished] = _Paused(topic, channel, trio.current_time())
+            self.paused.add(topic, channel, unfinished)
             return unfinished
         if self.is_stalled:
             self._recover()
@@ -264,9 +213,7 @@ class Forwarder:
         """Check about once a second whether the client has accepted nothing for SLOW_SECONDS."""
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             self._stall()
-        for unfinished, paused in list(self._held.items()):
-            if now - paused.since >= SLOW_SECONDS:  # while a rate limit holds it back, for example
-                self.leave(unfinished)
+        self.paused.look(now)
 
     def _stall(self) -> None:
         if not self.is_stalled:
@@ -274,8 +221,7 @@ class Forwarder:
             self._stalled_at = trio.current_time()
             for channel in self.channels():
                 channel.hold()
-            for unfinished in list(self._held):
-                self.leave(unfinished)
+            self.paused.leave_all()
 
     def _recover(self) -> None:
         self.is_stalled = False
@@ -394,25 +340,43 @@ class Forwarder:
         channel.written(0, begun.body)
         return left_of(channel, begun, part.block, part.unsent())
 
-    async def _send_piece(self, channel: Channel, begun: MessageInPieces, piece: Piece) -> Left | None:
-        parts = begun.framed(piece.octets)
+    async def _send_piece(
+        self, channel: Channel, begun: MessageInPieces, piece: Piece, most: int | None
+    ) -> Left | None:
+        """Send the first octets of a piece, at most N (`most`)."""
+        octets = piece.octets
+        return await self._send_within(
+            channel, WithinPiece(begun, octets, piece.begin, len(octets) if most is None else most)
+        )
+
+    async def _send_within(self, channel: Channel, part: WithinPiece) -> Left | None:
+        begun, octets = part.begun, part.behind()
+        some = octets[: part.most]
+        parts = begun.framed(some)
         before = self._transport.sent
+        goes_on = False
         is_sent = False
         try:
             rest = self._offer(parts)
-            is_sent = rest is None or await self._send_rest(rest, patient=len(piece.octets) <= LITTLE_OCTETS)
+            is_sent = rest is None or await self._send_rest(rest, patient=len(part.octets) <= LITTLE_OCTETS)
         finally:
             begun.sent(self._transport.sent - before)
             if begun.is_done:
                 self.delivered += 1
                 channel.written(1)
             else:
-                channel.written(0, begun.body if begun.is_begun else None)
+                goes_on = is_sent and begun.is_begun and len(some) < len(octets)
+                if not goes_on:
+                    channel.written(0, begun.body if begun.is_begun else None)
         if not is_sent:
             self._stall()
-        return None if begun.is_done else GivenAgain(begun if begun.is_begun else None)
+        if begun.is_done:
+            return None
+        return part if goes_on else GivenAgain(begun if begun.is_begun else None)
 
-    async def _go_on(self, topic: bytes, channel: Channel, left: Left) -> Left | Unavailable | None:
+    async def _go_on(
+        self, topic: bytes, channel: Channel, left: Left, most: int | None = None
+    ) -> Left | Unavailable | None:
         """Send the rest; return the part that has not left then, or the news that it cannot be had."""
         match left:
             case GivenAgain(begun):
@@ -422,7 +386,7 @@ class Forwarder:
                 piece = await self._next_piece(topic, channel, begun)
                 if isinstance(piece, Unavailable):
                     return piece
-                return await self._send_piece(channel, begun, piece)
+                return await self._send_piece(channel, begun, piece, most)
             case InHand(begun, body, share):
                 if share is None:
                     await self._send_in_hand(begun, body)
@@ -431,6 +395,8 @@ class Forwarder:
                 self.delivered += 1
                 channel.written(1)
                 return None
+            case WithinPiece():
+                return await self._send_within(channel, left)
             case InPieces():
                 return await self._send_part(channel, left)
             case _:

@@ -6,6 +6,8 @@
   worth reading them again. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
   counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
   of the memory for stalled clients (`omq.drivers.stalled`).
+- **It is in hand for the next turns** (`WithinPiece`): the rest of a piece that the channel gave. The channel
+  counts it, and gives it again if it does not leave soon.
 - **It is sent in pieces** (`InPieces`) from memory, because it is long. Its channel does not know yet that it
   is begun.
 """
@@ -41,6 +43,22 @@ class InHand(Struct, frozen=True):
     """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
 
 
+class WithinPiece(Struct, frozen=True):
+    """The rest of a piece that the channel gave, and another rest behind it that the channel gives."""
+
+    begun: MessageInPieces
+    octets: Octets
+    """The whole piece."""
+    begin: int
+    """The index in the body of its first octet."""
+    most: int
+    """The octets that leave in one turn."""
+
+    def behind(self) -> Octets:
+        """Return the part of the piece that has not left."""
+        return memoryview(self.octets)[self.begun.body - self.begin :]
+
+
 class InPieces(Struct, frozen=True):
     """The rest of a message that is in memory, and whose channel does not know yet that it is begun."""
 
@@ -56,7 +74,7 @@ class InPieces(Struct, frozen=True):
         return self.body[self.begun.body :]
 
 
-Left = GivenAgain | InHand | InPieces
+Left = GivenAgain | InHand | WithinPiece | InPieces
 
 
 class Unfinished:
@@ -107,7 +125,7 @@ def may_pause(left: Left) -> bool:
             return begun is not None
         case InHand():
             return False
-        case InPieces():
+        case WithinPiece() | InPieces():
             return True
         case _:
             assert_never(left)
