@@ -35,9 +35,45 @@ def section(code: int, value: types.Value) -> bytes:
     return b"\x00\x53%c%s" % (code, encoding.write(value))
 
 
-properties = st.text(max_size=9).map(lambda id: section(Section.PROPERTIES, types.List((id,))))
+def header(ttl: int) -> bytes:
+    return section(Section.HEADER, types.List((True, None, Number(NumberType.UINT, ttl))))
+
+
+def until(value: types.Value) -> bytes:
+    """Return properties with this absolute-expiry-time."""
+    return section(Section.PROPERTIES, types.List(("id", *(None,) * 7, value, None)))
+
+
+DOUBTFUL_HEADERS = (
+    b"\x00\x53\x70\xc0\x05\x03\x40\x40\x50\x05",  # a ttl of another type
+    b"\x00\x53\x70\xc0\x05\x03\x56\x01\x40\x43",
+    b"\x00\x53\x70\xc0\x08\x03\x00\x53\x01\x40\x40\x52\x09",  # a field with a descriptor
+    b"\x00\x53\x70\xc0\x03\x03\x40\x40",
+    b"\x00\x53\x70\xc0\x05\x03\x40\x40\x70\x01",
+    b"\x00\x53\x70\xc0\x04\x09\x40\x40\x43",
+    b"\x00\x53\x70\xc0\x00",
+    b"\x00\x53\x70\xd0\x00\x00\x00\x02\x00\x00",
+    b"\x00\x53\x70\xd0\x00\x00\x00\x08\x00\x00\x00\x03\x40\x40\x52\x09",
+)
+DOUBTFUL_PROPERTIES = (
+    b"\x00\x53\x73\xc0\x09\x09" + b"\x40" * 8,
+    b"\x00\x53\x73\xc0\x0b\x09" + b"\x40" * 8 + b"\x52\x01",
+    b"\x00\x53\x73\xc0\x0c\x09\xa1\xff" + b"\x40" * 9,
+    b"\x00\x53\x73\xd0\x00\x00\x00\x0e\x00\x00\x00\x0a" + b"\x40" * 10,
+)
+"""Headers and properties that tell times of expiry in other forms, or make no sense."""
+
+properties = st.one_of(
+    st.text(max_size=9).map(lambda id: section(Section.PROPERTIES, types.List((id,)))),
+    st.sampled_from([until(None), until(Number(NumberType.TIMESTAMP, 0))]),
+    st.sampled_from(DOUBTFUL_PROPERTIES),
+)
 annotations = st.just(section(Section.MESSAGE_ANNOTATIONS, Map(((Symbol("x"), "y"),))))
-headers = st.sampled_from([b"", b"\x00\x53\x70\x45", section(Section.HEADER, types.List((True,)))])
+headers = st.one_of(
+    st.sampled_from([b"", b"\x00\x53\x70\x45", section(Section.HEADER, types.List((True,)))]),
+    st.sampled_from([0, 9, 10, 255, 256, 2**32 - 1]).map(header),
+    st.sampled_from(DOUBTFUL_HEADERS),
+)
 befores = st.tuples(headers, st.just(b"") | annotations, st.just(b"") | properties).map(b"".join)
 contents = st.binary(max_size=20) | st.sampled_from([b"a" * 255, b"b" * 256, b"c" * 3000])
 bodies = st.one_of(
@@ -129,6 +165,14 @@ FOREIGN = b"\x01e\x01k\x00\x00"
 """The head of a message of AMQP 0-9-1."""
 FORGED = b"\x00\x00\x20\x00\x00\x00\x00\x0f\x08amqp-1.0x\x00\x00\x00\x05\x02\x00\x00\x00\x09"
 """A head whose length leads outside."""
+CUT = tuple(
+    b"\x00\x00\x21\x00\x00\x00\x00%c\x08amqp-1.0x\x00\x00\x00%c\x02\x00\x00\x00\x00%s" % each
+    for each in (
+        (19, 5, b""), (19, 5, b"\x021"), (19, 5, b"\x0112"), (20, 5, b"\x011"), (19, 6, b"\x011"),
+        (9, 5, b"\x011"), (255, 5, b"\x011"), (19, 5, b"\x011"), (19, 5, b"\x00"),
+    )
+)  # fmt: skip
+"""Heads with the property expiration. Only the last two are what they seem to be."""
 
 
 @st.composite
@@ -136,7 +180,7 @@ def stored_blocks(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
     made = []
     for message in draw(st.lists(messages, min_size=1, max_size=9)):
         kept = stored.store(message)
-        head = draw(st.sampled_from([kept.head] * 4 + [FOREIGN, FORGED, b""]))
+        head = draw(st.sampled_from([kept.head] * 12 + [FOREIGN, FORGED, b"", *CUT]))
         made.append((kept.body, head))
     heads = [head for _, head in made]
     return [body for body, _ in made], heads if any(heads) else []

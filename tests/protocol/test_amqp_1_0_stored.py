@@ -89,6 +89,45 @@ def test_a_head_with_further_properties_is_of_another_protocol() -> None:
     assert not stored.is_head(head.encode(further))
 
 
+@pytest.mark.parametrize(
+    ("ttl", "left", "expected"),
+    [(5000, None, b"5000"), (None, 60_000, b"60000"), (5000, 60_000, b"5000"), (90_000, 60_000, b"60000"),
+     (0, None, b"0"), (None, -1, b"0"), (2**32 - 1, None, b"4294967295"), (None, None, None)],
+)  # fmt: skip
+@pytest.mark.parametrize("after", [b"", FOOTER])
+@pytest.mark.parametrize("much", [False, True])
+def test_a_message_that_may_wait_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch,
+    ttl: int | None,
+    left: int | None,
+    expected: bytes | None,
+    after: bytes,
+    much: bool,
+) -> None:
+    """The property expiration stands beside its sections, also where a message is stored as a whole."""
+    monkeypatch.setattr("time.time_ns", lambda: 10**18)
+    limit = None if ttl is None else Number(NumberType.UINT, ttl)
+    moment = None if left is None else Number(NumberType.TIMESTAMP, 10**12 + left)
+    size = stored.MOST_AROUND if much else 3
+    message = b"".join(
+        (
+            section(Section.HEADER, List((True, None, limit, True))),
+            section(Section.PROPERTIES, List(("id", *(None,) * 7, moment, None))),
+            section(Section.APPLICATION_PROPERTIES, Map((("x", "y" * size),))),
+            TEXT,
+            after,
+        )
+    )
+    made = stored.store(message)
+    assert head.decode(made.head).properties.expiration == expected
+    assert stored.is_head(made.head)
+    around = stored.around(made.head)
+    assert around is not None
+    assert around == stored.around_in(head.decode(made.head))
+    assert (around.form == BodyKind.MESSAGE) is much
+    assert stored.message(around, made.body) == message
+
+
 def test_delivery_annotations_are_for_the_next_peer_only() -> None:
     made = stored.store(HEADER + DELIVERY + TEXT)
     around = stored.around(made.head)

@@ -9,9 +9,7 @@ from quietness import pass_time, quiet
 from trio.testing import MockClock
 
 from omq.drivers.queue_options import QueueOptions
-from omq.protocol.amqp_1_0 import encoding, types
 from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Flow, Modified, Transfer, write
-from omq.protocol.amqp_1_0.types import Number, NumberType
 
 from .amqp_1_0_peer import ACCEPTED, REJECTED, RELEASED, Peer, data, opened
 from .conversation import InProcess, eventually, serving
@@ -92,13 +90,6 @@ async def end(client: Peer, octets: bytes) -> None:
         await client.say(Transfer(1, more=at + len(part) < len(octets)), payload=part)
 
 
-def timed(ttl: int, expiry: int) -> bytes:
-    """Return the sections with a time to live, and the time at which a message expires, in milliseconds."""
-    header = types.List((True, None, Number(NumberType.UINT, ttl)))
-    properties = types.List((*(None,) * 8, Number(NumberType.TIMESTAMP, expiry)))
-    return b"\x00\x53\x70%s\x00\x53\x73%s" % (encoding.write(header), encoding.write(properties))
-
-
 @EITHER
 @pytest.mark.parametrize("settled", [False, True])
 async def test_the_time_of_a_message_begins_with_its_end(
@@ -137,23 +128,6 @@ async def test_messages_behind_an_incomplete_one_expire(store: Path, clock: Mock
         await client.say(Transfer(1, aborted=True))
         await client.settle()
         await left(host, clock, Counted(0, 1))
-
-
-async def test_times_of_the_producer_are_passed_on(store: Path, clock: MockClock) -> None:
-    """The server ends no message by its own ttl or absolute-expiry-time, whenever they pass."""
-    message = timed(1000 * TTL, 1000 * (START + TTL)) + LONG
-    async with serving(store) as host, opened(host.port) as client, opened(host.port, window=3) as consumer:
-        await client.sender("jobs")
-        await begin(client, message)
-        await pass_time(clock, LATER, step=LATER)
-        await end(client, message)
-        await client.accepted(0)
-        await consumer.receiver("jobs", snd=0)
-        await pass_time(clock, LATER, step=LATER)
-        await consumer.say(Flow(0, 3, 0, 1 << 20, 0, 0, 1))
-        begun = await some(consumer, 3)
-        await pass_time(clock, LATER, step=LATER)
-        assert begun + await rest(consumer) == message
 
 
 # -- to a consumer -------------------------------------------------------------------------------------------

@@ -184,7 +184,8 @@ def check_messages(data: bytes) -> None:
         return
     around = transfers.head_around(made.head, Portion())
     out = stored.message(around, made.body)
-    assert stored.store(out) == made
+    again = stored.store(out)
+    assert (again.body, transfers.head_around(again.head, Portion())) == (made.body, around)
     assert len(out) <= len(data)
     stored.redelivered(around, 3)
     block = Bodies([made.body]).encode(1, 9, 0, (made.head,) if made.head else ())
@@ -218,6 +219,7 @@ def _message(number: int, payload: bytes, handle: int = 0, *, settled: bool = Fa
 
 _DATA = b"\x00\x53\x75\xa0\x03abc"
 _TEXT = b"\x00\x53\x70\x45\x00\x53\x73\xc0\x04\x01\xa1\x01i\x00\x53\x77\xa1\x01x"
+_LIMITED = b"\x00\x53\x70\xc0\x05\x03\x40\x40\x52\x09"
 _VALUE = b"\x00\x53\x77" + encoding.write(Map((("sequence", None),)))
 _SEVERAL = _DATA + _DATA + b"\x00\x53\x78\xc1\x01\x00"
 _HEADER_FRAMES = HEADER + _frame(Open("client", max_frame_size=512))
@@ -285,7 +287,8 @@ TARGETS = (
         "messages of AMQP 1.0, as they are stored and come out again",
         check_messages,
         (_DATA, _TEXT, _VALUE, _SEVERAL, b"\x00\x53\x71\xc1\x01\x00" + _DATA),
-        (b"\x00\x53\x70\x45", b"\x00\x53\x75\xb0\x00\x00\x00\x01", b"\x00\x53\x78\xc1\x01\x00", b"\x00\x80"),
+        (b"\x00\x53\x70\x45", _LIMITED, b"\x00\x53\x75\xb0\x00\x00\x00\x01", b"\x00\x53\x78\xc1\x01\x00",
+         b"\x00\x80"),
     ),
     Target(
         "amqp10-heads",
@@ -293,7 +296,7 @@ TARGETS = (
         check_heads,
         tuple(bytes((len(head),)) + head + b"body" for head in (
             stored.store(_TEXT).head, stored.store(_SEVERAL).head, b"\x01e\x01k\x00\x00",
-            b"\x00\x00\x90\x00\x04text\x01\x31", b"",
+            b"\x00\x00\x90\x00\x04text\x01\x31", b"", stored.store(_LIMITED + _TEXT).head,
         )),
         (b"\x00\x00\x20\x00", b"\x08amqp-1.0x", b"\x00\x00\x00\x05"),
     ),

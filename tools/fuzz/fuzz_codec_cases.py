@@ -382,7 +382,10 @@ def write_deliveries(random: Random, native: Any) -> None:
     assert written is None or (type(written[0]), type(written[1])) == (bytes, int)
 
 
-SECTIONS = (b"", b"\x00\x53\x70\x45", b"\x00\x53\x73\xc0\x04\x01\xa1\x01i", b"\x00\x53\x72\xc1\x01\x00")
+SECTIONS = (
+    b"", b"\x00\x53\x70\x45", b"\x00\x53\x73\xc0\x04\x01\xa1\x01i", b"\x00\x53\x72\xc1\x01\x00",
+    b"\x00\x53\x70\xc0\x05\x03\x40\x40\x52\x09", b"\x00\x53\x73\xc0\x0b\x0a" + b"\x40" * 10,
+)  # fmt: skip
 
 
 def wire_of_transfers(random: Random) -> bytes:

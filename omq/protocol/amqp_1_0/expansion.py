@@ -3,7 +3,9 @@
 The opposite of `translation`. The header `amqp-1.0` stays, with all sections as they came. App-id is never
 set: together with group-id it would make an idempotent producer.
 
-durable, priority, ttl (milliseconds)                delivery-mode 2, priority, expiration
+durable, priority                                    delivery-mode 2, priority
+ttl, absolute-expiry-time                            expiration (milliseconds), as it is stored; a dead letter
+                                                     has none
 message-id, correlation-id                           the properties of that name, as text
 reply-to, user-id, content-type, content-encoding    the properties of that name
 subject, or else the name of the topic               routing key, unless it is a dead letter
@@ -71,7 +73,7 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
         values = [] if place is None else decoding.fields(before, place.value, place.end)[0]
         return ([decoding.read_all(value) for value in values] + [None] * count)[:count]
 
-    durable, priority, ttl = listed(Section.HEADER, 3)
+    durable, priority = listed(Section.HEADER, 2)
     id, user, _, subject, reply_to, correlation, content, encoding, _, created = listed(
         Section.PROPERTIES, 10
     )
@@ -80,7 +82,6 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
     reserving = kept.properties.headers or Table()
     reserved = {name for name, _ in reserving.entries}
     headers = tuple(entry for entry in _entries(own) if entry[0] not in reserved)
-    milliseconds = _integer(ttl)
     time = _integer(created)
     if kept.exchange or kept.routing_key:  # of a dead letter
         routing_key = kept.routing_key
@@ -97,7 +98,7 @@ def _head(before: bytes, kept: Head, routing_key: bytes) -> Head:
             priority=_integer(priority),
             correlation_id=_text(correlation),
             reply_to=_text(reply_to),
-            expiration=None if milliseconds is None else b"%d" % milliseconds,
+            expiration=kept.properties.expiration,
             message_id=_text(id),
             timestamp=None if time is None or time < 0 else time // 1000,
             user_id=_text(user),

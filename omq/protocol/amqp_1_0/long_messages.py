@@ -7,7 +7,7 @@ its only data section or value is, nothing that takes long is left for the end.
 
 from typing import NamedTuple
 
-from omq.protocol.amqp_1_0 import sections, stored
+from omq.protocol.amqp_1_0 import lifetimes, sections, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import MOST_AROUND, BodyKind
 from omq.protocol.amqp_1_0.types import DecodeError
@@ -69,12 +69,14 @@ class LongMessage:
     def stored(self) -> StoredBatch:
         """Return the stored form of the message, which is complete. Raises `DecodeError`."""
         batch, after = self._complete(), bytes(self._after)
-        before = stored.kept(self._opening, sections.find(self._opening[:-_OPENING]))
+        places = sections.find(self._opening[:-_OPENING])
+        before = stored.kept(self._opening, places)
         if len(before) + len(after) > MOST_AROUND or not _may_be_kept(after):
             (body,) = batch.bodies()
             made = stored.store(self._opening + body + after)
             return StoredBatch(made.head, Bodies([made.body]))
-        return StoredBatch(stored.stored_as(self._form, before, b"", after).head, batch)
+        expiration = lifetimes.expiration(self._opening, places)
+        return StoredBatch(stored.stored_as(self._form, before, b"", after, expiration).head, batch)
 
     def to(self) -> bytes:
         """Return the field `to` of the properties, as it is encoded. Raises `DecodeError`."""

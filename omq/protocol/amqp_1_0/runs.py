@@ -4,15 +4,15 @@ A function here takes frames from a position on as long as they have the common 
 frame to the connection, which reads it by itself and knows the error. So it never raises.
 
 The common form is what clients send: the fields of a transfer in their plain encodings, no state, and nothing
-that continues; and a message whose body is one section `data` or `amqp-value`, without delivery-annotations
-and footer.
+that continues; and a message whose body is one section `data` or `amqp-value`, without delivery-annotations,
+footer and absolute-expiry-time.
 """
 
 from struct import Struct
 
 import msgspec
 
-from omq.protocol.amqp_1_0 import decoding, serials, stored
+from omq.protocol.amqp_1_0 import decoding, lifetimes, serials, stored
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.stored import MOST_AROUND
 from omq.protocol.amqp_1_0.types import DecodeError
@@ -173,6 +173,7 @@ _BEFORE = (*_LISTS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
     """Return the stored form of a message in the common form."""
     at, last = begin, 0
+    expiration: bytes | None = None
     while end - at >= 4 and data.startswith(b"\x00\x53", at):
         code, constructor = data[at + 2], data[at + 3]
         found_form = stored.form_of(code, constructor)
@@ -184,11 +185,12 @@ def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
                 return None
             body, length = found
             wide = stored.WIDE if constructor >= 0xB0 and length < 256 else 0
-            return stored.stored_as(found_form + wide, data[begin:at], data[body:end])
+            return stored.stored_as(found_form + wide, data[begin:at], data[body:end], b"", expiration)
         if code == Section.AMQP_VALUE:
             if at - begin > MOST_AROUND or not _is_last(data, at + 3, end):
                 return None
-            return stored.stored_as(stored.BodyKind.SECTIONS, data[begin:at], data[at:end])
+            kind = stored.BodyKind.SECTIONS
+            return stored.stored_as(kind, data[begin:at], data[at:end], b"", expiration)
         if code <= last or code not in _BEFORE:
             return None
         last = code
@@ -199,9 +201,16 @@ def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
         if constructor not in ((0xC0, 0xD0) if is_list else (0xC1, 0xD1)):
             return None
         found = _sized(data, at, end)
-        if found is None:
+        if found is None or found[0] + found[1] > end:
             return None
-        at = found[0] + found[1]
+        value, at = at + 3, found[0] + found[1]
+        try:
+            if code == Section.HEADER and (ttl := lifetimes.ttl(data, value, at)) is not None:
+                expiration = b"%d" % ttl
+            if code == Section.PROPERTIES and lifetimes.has_absolute_expiry_time(data, value, at):
+                return None
+        except DecodeError:
+            return None
     return None
 
 

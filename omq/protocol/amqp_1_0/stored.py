@@ -8,6 +8,8 @@ goes into the stored head, as one entry `amqp-1.0` of the headers table:
 The delivery-annotations are left out: they are for the next peer only (part 3, section 3.2.2). All other
 octets of a message come out as they came in: signatures and foreign types stay valid.
 
+A message that may wait for a limited time has the property expiration beside it: see `lifetimes`.
+
 The head of a dead letter also has an exchange, a routing key, and the headers of its deaths after this entry.
 """
 
@@ -22,7 +24,7 @@ from omq.protocol.amqp.fields import bounds as table_bounds
 from omq.protocol.amqp.head import Head, bounds, names_end
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_1_0 import decoding, encoding, sections, types
+from omq.protocol.amqp_1_0 import decoding, encoding, lifetimes, sections, types
 from omq.protocol.amqp_1_0.sections import Section, SectionPlace
 from omq.protocol.amqp_1_0.types import DecodeError, Symbol, Value
 
@@ -58,8 +60,10 @@ WIDE_CONTENT = 0xB0
 _TABLE_AT = 4
 _BEGINNING = b"\x00\x00\x20\x00"
 """The first octets of a head with nothing but headers: no exchange, no routing key, and the flags."""
+_EXPIRING = b"\x00\x00\x21\x00"
+"""The same with the property expiration, which follows the headers."""
 _NAME = b"\x08amqp-1.0x"
-_ONLY_HEADERS = _BEGINNING[2:]
+_FLAGS = (_BEGINNING[2:], _EXPIRING[2:])
 _U32 = Struct(">I")
 _VALUE_AT = _TABLE_AT + _U32.size + len(_NAME)
 _CONTENTS_AT = _VALUE_AT + _U32.size
@@ -92,14 +96,15 @@ def store(message: bytes) -> Stored:
 def store_sections(message: bytes, places: list[SectionPlace]) -> Stored:
     """Return the stored form of the message with these sections."""
     before = kept(message, places)
+    expiration = lifetimes.expiration(message, places)
     bodies = [place for place in places if Section.DATA <= place.section < Section.FOOTER]
     after = b"".join(message[place.begin : place.end] for place in places if place.section is Section.FOOTER)
     if len(before) + len(after) > MOST_AROUND:
         without = [p for p in places if p.section is not Section.DELIVERY_ANNOTATIONS]
         whole = b"".join(message[place.begin : place.end] for place in without)
-        return Stored(_head(BodyKind.MESSAGE, b"", b""), whole)
+        return Stored(_head(BodyKind.MESSAGE, b"", b"", expiration), whole)
     form, content = _content(message, bodies)
-    return stored_as(form, before, content, after)
+    return stored_as(form, before, content, after, expiration)
 
 
 def kept(octets: bytes, places: list[SectionPlace]) -> bytes:
@@ -116,11 +121,13 @@ def form_of(code: int, constructor: int) -> BodyKind | None:
     return _CODES.get((code, constructor))
 
 
-def stored_as(form: int, before: bytes, content: bytes, after: bytes = b"") -> Stored:
-    """Return the head and the body that store a message of this form."""
+def stored_as(
+    form: int, before: bytes, content: bytes, after: bytes = b"", expiration: bytes | None = None
+) -> Stored:
+    """Return the head and the body that store a message of this form. `expiration` is the property."""
     if form == BodyKind.DATA and not before and not after:
         return Stored(b"", content)
-    return Stored(_head(form, before, after), content)
+    return Stored(_head(form, before, after, expiration), content)
 
 
 def _content(message: bytes, bodies: list[SectionPlace]) -> tuple[int, bytes]:
@@ -139,10 +146,12 @@ def _content(message: bytes, bodies: list[SectionPlace]) -> tuple[int, bytes]:
     return BodyKind.SECTIONS, message[bodies[0].begin : bodies[-1].end]
 
 
-def _head(form: int, before: bytes, after: bytes) -> bytes:
+def _head(form: int, before: bytes, after: bytes, expiration: bytes | None) -> bytes:
     value = b"%c%s%s%s" % (form, _U32.pack(len(before)), before, after)
     table = _NAME + _U32.pack(len(value)) + value
-    return _BEGINNING + _U32.pack(len(table)) + table
+    if expiration is None:
+        return _BEGINNING + _U32.pack(len(table)) + table
+    return b"%s%s%s%c%s" % (_EXPIRING, _U32.pack(len(table)), table, len(expiration), expiration)
 
 
 class BodyFraming(msgspec.Struct, frozen=True):
@@ -163,7 +172,7 @@ def is_head(head: bytes) -> bool:
         return False
     return (
         table is not None
-        and head[names_end(head) : table] == _ONLY_HEADERS
+        and head[names_end(head) : table] in _FLAGS
         and head.startswith(_NAME, table + _U32.size)
     )
 
@@ -172,11 +181,18 @@ def around(head: bytes) -> BodyFraming | None:
     """Return the framing that a stored head has for a message of AMQP 1.0 that is no dead letter; None for
     any other head.
     """
-    if head[:_TABLE_AT] != _BEGINNING or head[_TABLE_AT + _U32.size : _VALUE_AT] != _NAME:
+    if len(head) < _CONTENTS_AT or head[_TABLE_AT + _U32.size : _VALUE_AT] != _NAME:
         return None
-    if len(head) < _CONTENTS_AT or _U32.unpack_from(head, _VALUE_AT)[0] != len(head) - _CONTENTS_AT:
+    end = len(head)
+    if head.startswith(_EXPIRING):
+        end = _TABLE_AT + _U32.size + _U32.unpack_from(head, _TABLE_AT)[0]
+        if end >= len(head) or end + 1 + head[end] != len(head):
+            return None
+    elif not head.startswith(_BEGINNING):
         return None
-    return _around(head, _CONTENTS_AT)
+    if _U32.unpack_from(head, _VALUE_AT)[0] != end - _CONTENTS_AT:
+        return None
+    return _around(head, _CONTENTS_AT, end)
 
 
 def around_in(head: Head) -> BodyFraming | None:
@@ -185,9 +201,9 @@ def around_in(head: Head) -> BodyFraming | None:
     """
     match head.properties:
         case Properties(headers=Table(((b"amqp-1.0", ByteArray(value)), *_)) as headers) as properties if (
-            properties == Properties(headers=headers)
+            properties == Properties(headers=headers, expiration=properties.expiration)
         ):
-            return _around(value, 0)
+            return _around(value, 0, len(value))
         case _:
             return None
 
@@ -200,12 +216,12 @@ def own_entry_end(head: bytes, table: int) -> int:
     return table_bounds(head, at + len(_NAME), len(head))[1] if head.startswith(_NAME, at) else at
 
 
-def _around(octets: bytes, at: int) -> BodyFraming | None:
+def _around(octets: bytes, at: int, end: int) -> BodyFraming | None:
     begin = at + 1 + _U32.size
-    if len(octets) < begin:
+    if end < begin:
         return None
-    end = begin + _U32.unpack_from(octets, at + 1)[0]
-    return BodyFraming(octets[at], octets[begin:end], octets[end:]) if end <= len(octets) else None
+    after = begin + _U32.unpack_from(octets, at + 1)[0]
+    return BodyFraming(octets[at], octets[begin:after], octets[after:end]) if after <= end else None
 
 
 PLAIN = BodyFraming(BodyKind.DATA, b"", b"")

@@ -190,6 +190,69 @@ cdef int64_t body_of(
     return -1
 
 
+cdef enum:
+    TTL_FIELD = 2  # of a header
+    EXPIRY_FIELD = 8  # of properties: absolute-expiry-time
+
+
+cdef int64_t field_of(const uint8_t* octets, int64_t at, int64_t end, uint32_t number) noexcept nogil:
+    """Return the begin of a field of the list at `octets[at]`; `end` if the list does not have it, and -1 for one that
+    the plain code looks at."""
+    cdef uint32_t count
+    cdef int64_t begin = at
+    if octets[at] == 0x45:
+        return end
+    if octets[at] == 0xC0:
+        if end - at < 3:
+            return -1
+        count = octets[at + 2]
+        at += 3
+    else:
+        if end - at < 9:
+            return -1
+        count = get_u32(octets + at + 5)
+        at += 9
+    if count > end - at:
+        return -1
+    if count <= number:
+        return end
+    for count in range(number + 1):
+        begin = at
+        at = after_value(octets, at, end) if at < end else -1
+        if at < 0 or at > end:
+            return -1
+    return begin
+
+
+cdef int64_t time_to_live(const uint8_t* octets, int64_t at, int64_t end, int64_t* ttl) noexcept nogil:
+    """Read the time that the message with these sections before its body may wait, in milliseconds; -1 without a limit.
+    Return -1 for a message that the plain code looks at, as it does at every absolute time.
+    """
+    cdef int64_t value, after, place
+    cdef uint32_t milliseconds
+    cdef uint8_t code
+    ttl[0] = -1
+    while at < end:
+        code = octets[at + 2]
+        value = at + 3
+        if octets[value] == 0x45:
+            at += 4
+            continue
+        after = at + 5 + octets[at + 4] if octets[value] < 0xD0 else at + 8 + <int64_t>get_u32(octets + at + 4)
+        if code == 0x70:
+            place = field_of(octets, value, after, TTL_FIELD)
+            if place < 0:
+                return -1
+            if after_uint(octets, place, after, &milliseconds) >= 0:
+                ttl[0] = milliseconds
+        elif code == 0x73:
+            place = field_of(octets, value, after, EXPIRY_FIELD)
+            if place < 0 or (place < after and octets[place] != 0x40):
+                return -1
+        at = after
+    return 0
+
+
 def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize_t most):
     """Take whole messages of one link from `position` on, one in a frame, with consecutive delivery-ids; at most `most`.
 
@@ -202,6 +265,7 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
     cdef int64_t at = position
     cdef int64_t largest = min(max(max_frame, 0), LONGEST_SIZE)
     cdef int64_t section, body = 0, before, known = 0, known_length = -1, longest = 0
+    cdef int64_t ttl = -1
     cdef int form = 0, known_form = -1
     cdef TransferFrame first, next
     cdef Spans spans
@@ -221,8 +285,10 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
         if section < 0 or before > MOST_AROUND:
             break
         if form != known_form or before != known_length or memcmp(octets + next.payload, octets + known, before):
+            if time_to_live(octets, next.payload, section, &ttl) < 0:
+                break
             known, known_length, known_form = next.payload, before, form
-            head = around_head(octets + known, before, form) if form or before else b""
+            head = around_head(octets + known, before, form, ttl) if form or before else b""
             has_heads = has_heads or form or before
         heads.append(head)
         spans.add(octets + body, <uint32_t>(next.end - body), <uint32_t>(next.end - body), 0, 0)
@@ -245,17 +311,31 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
     )
 
 
-cdef bytes around_head(const uint8_t* before, int64_t size, int form):
-    """Return the stored head that holds the sections before a body."""
-    cdef bytes head = PyBytes_FromStringAndSize(NULL, AROUND_AT + 5 + size)
-    cdef uint8_t* out = octets_of(head)
-    put_u32(out, 0x00002000)
+cdef bytes around_head(const uint8_t* before, int64_t size, int form, int64_t ttl):
+    """Return the stored head that holds the sections before a body, with the property expiration if there is a `ttl`."""
+    cdef int64_t digits = 0, rest = ttl
+    cdef bytes head
+    cdef uint8_t* out
+    if ttl >= 0:
+        digits = 1
+        while rest >= 10:
+            rest //= 10
+            digits += 1
+    head = PyBytes_FromStringAndSize(NULL, AROUND_AT + 5 + size + (1 + digits if digits else 0))
+    out = octets_of(head)
+    put_u32(out, 0x00002100 if digits else 0x00002000)
     put_u32(out + 4, <uint32_t>(AROUND_NAME + 4 + 5 + size))
     memcpy(out + 8, _AROUND_NAME, AROUND_NAME)
     put_u32(out + 8 + AROUND_NAME, <uint32_t>(5 + size))
     out[AROUND_AT] = <uint8_t>form
     put_u32(out + AROUND_AT + 1, <uint32_t>size)
     memcpy(out + AROUND_AT + 5, before, size)
+    if digits:
+        out += AROUND_AT + 5 + size
+        out[0] = <uint8_t>digits
+        for rest in range(digits, 0, -1):
+            out[rest] = <uint8_t>(48 + ttl % 10)
+            ttl //= 10
     return head
 
 
@@ -269,17 +349,23 @@ cdef struct Around:
 
 cdef bint read_around(const uint8_t* head, int64_t size, Around* around) noexcept nogil:
     """Read a stored head that holds the sections around a body; return False for another one."""
-    cdef int64_t before
-    if size < AROUND_AT + 5 or get_u32(head) != 0x00002000 or memcmp(head + 8, _AROUND_NAME, AROUND_NAME):
+    cdef int64_t before, end = size
+    if size < AROUND_AT + 5 or memcmp(head + 8, _AROUND_NAME, AROUND_NAME):
+        return False
+    if get_u32(head) == 0x00002100:  # the property expiration follows
+        end = 8 + <int64_t>get_u32(head + 4)
+        if end >= size or end + 1 + head[end] != size or end < AROUND_AT + 5:
+            return False
+    elif get_u32(head) != 0x00002000:
         return False
     before = get_u32(head + AROUND_AT + 1)
-    if get_u32(head + 8 + AROUND_NAME) != size - AROUND_AT or before > size - AROUND_AT - 5:
+    if get_u32(head + 8 + AROUND_NAME) != end - AROUND_AT or before > end - AROUND_AT - 5:
         return False
     around.form = head[AROUND_AT]
     around.before = head + AROUND_AT + 5
     around.before_size = before
     around.after = around.before + before
-    around.after_size = size - AROUND_AT - 5 - before
+    around.after_size = end - AROUND_AT - 5 - before
     return True
 
 
