@@ -92,6 +92,33 @@ async def test_other_links_of_a_session_send_within_a_long_message(
 
 
 @EVERY
+async def test_a_piece_of_a_long_message_is_about_one_frame(
+    store: Path, persistence: bytes, memory: int
+) -> None:
+    """Other links wait for no more of it, although the store reads more at a time."""
+    async with (
+        serving(store, memory_bytes=memory) as host,
+        opened(host.port, window=3) as client,
+        opened(host.port) as other,
+    ):
+        await attach_both(host, client, other, persistence)
+        await client.say(Flow(0, 3, 0, 1 << 20, 0, 0, 1), Flow(0, 3, 0, 1 << 20, 1, 0, 10))
+        for _ in range(3):
+            said, _ = await client.next()
+            assert isinstance(said, Transfer)
+            assert said.handle == 0
+        await other.accepted(await other.publish(data(b"short"), 2))
+        await quiet()
+        await client.say(Flow(3, 2, 0, 1 << 20))
+        handles = []
+        for _ in range(2):
+            said, _ = await client.next()
+            assert isinstance(said, Transfer)
+            handles.append(said.handle)
+        assert sorted(handles) == [0, 1]
+
+
+@EVERY
 async def test_a_detached_link_ends_its_long_message(store: Path, persistence: bytes, memory: int) -> None:
     """Its message goes to another consumer, and the other links of the session go on."""
     async with (
