@@ -6,11 +6,13 @@ for one another, and no line would ever be completed.
 
 While a connection waits, slow ones give way: connections whose client sends almost nothing although the
 server reads, or has not completed its line for a long time. The server closes them, because it has no other
-place for their input. While no connection waits, a client may take any time.
+place for their input, unless their protocol can refuse what is incomplete. While no connection waits, a
+client may take any time.
 """
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -30,13 +32,25 @@ class Holding:
     input, or does not read because of memory or a rate limit, does not count.
     """
 
-    __slots__ = ("_awaited_since", "_idle", "_lasted", "_received", "_scope", "exceeds", "gave_way", "octets")
+    __slots__ = (
+        "_awaited_since",
+        "_idle",
+        "_lasted",
+        "_received",
+        "_scope",
+        "exceeds",
+        "gave_way",
+        "octets",
+        "refuse",
+    )
 
-    def __init__(self, scope: trio.CancelScope) -> None:
+    def __init__(self, scope: trio.CancelScope, refuse: Callable[[], bool] | None = None) -> None:
         """Create the record of a connection that holds nothing. It reads within `scope`, which is cancelled
         when the connection gives way.
         """
         self._scope = scope
+        self.refuse = refuse
+        """Drops what is incomplete, and returns whether there was any: then the connection goes on."""
         self.gave_way = False
         """Whether the connection gave way."""
         self.octets = 0
@@ -59,7 +73,11 @@ class Holding:
         self._idle = self._lasted = 0.0
 
     def give_way(self) -> None:
-        """Stop reading from the client: it made no progress, and its octets were given to others."""
+        """Stop reading from the client, or drop what is incomplete: it made no progress, and its octets were
+        given to others.
+        """
+        if self.refuse is not None and self.refuse():
+            return
         self.gave_way = True
         self._scope.cancel()
 

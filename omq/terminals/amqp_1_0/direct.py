@@ -137,7 +137,7 @@ class DirectIncoming(Producing):
         try:
             made = stored.store(message)
         except DecodeError as problem:
-            self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
+            self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
         else:
             self._offer(Bodies([made.body]), made.head, wanted, self._refused())
 
@@ -146,9 +146,12 @@ class DirectIncoming(Producing):
         try:
             made = message.stored()
         except DecodeError as problem:
-            self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
+            self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
         else:
             self._offer(made.batch, made.head, wanted, self._refused())
+
+    def _refuse(self, delivery: int, condition: Condition, text: str, *, settled: bool) -> None:
+        self._reject(self._begun(None if settled else delivery), condition, text)
 
     def take_run(self, run: TransferRun) -> None:
         refused = self._refused()

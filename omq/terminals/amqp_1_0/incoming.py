@@ -97,7 +97,7 @@ class Incoming(Producing):
         try:
             made = stored.store(message)
         except DecodeError as problem:
-            self._refuse(delivery, problem, settled=settled)
+            self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
             return
         self._bodies.append(made.body)
         self._heads.append(made.head)
@@ -107,16 +107,16 @@ class Incoming(Producing):
         try:
             made = message.stored()
         except DecodeError as problem:
-            self._refuse(delivery, problem, settled=settled)
+            self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
             return
         self._end_bodies()
         deliveries = [PostedDeliveries(None if settled else delivery, 1)]
         self._runs.append(_Run(made.batch, [made.head] if made.head else (), deliveries))
 
-    def _refuse(self, delivery: int, problem: DecodeError, *, settled: bool) -> None:
+    def _refuse(self, delivery: int, condition: Condition, text: str, *, settled: bool) -> None:
         self.undelivered += 1
         if not settled:
-            self._reject(delivery, Condition.DECODE_ERROR, str(problem))
+            self._reject(delivery, condition, text)
         self.renew()
 
     def take_run(self, run: TransferRun) -> None:

@@ -200,6 +200,13 @@ class Links:
             self._begun.discard(incoming)
             incoming.renew()
 
+    def give_up(self) -> bool:
+        """Drop the parts of incomplete messages, which will be rejected. Return whether there were any."""
+        incomplete = [incoming for incoming in self._begun if incoming.held]
+        for incoming in incomplete:
+            incoming.give_up()
+        return bool(incomplete)
+
     async def flush(self) -> None:
         """Post the messages of all links, and wait while there is no room for them."""
         unflushed, self._unflushed = self._unflushed, {}

@@ -21,6 +21,8 @@ class Producing(ABC):
         self._most = max_message_bytes
         self._credit = credit
         self._parts: bytearray | LongMessage = bytearray()
+        self._is_given_up = False
+        """Whether the parts that came of a message were dropped, and the others will be."""
         self.unconfirmed = 0
         """The number of messages without an outcome."""
         self._stalls = 0
@@ -62,6 +64,12 @@ class Producing(ABC):
 
     def add(self, part: Part) -> None:
         """Take a message, or a part of one. Raises LinkProblem."""
+        if self._is_given_up and not part.begins:
+            if part.ends:
+                self._is_given_up = False
+                text = "the rest of the message took too long while others waited for its memory"
+                self._refuse(part.delivery, Condition.RESOURCE_LIMIT_EXCEEDED, text, settled=part.settled)
+            return
         if part.begins and part.ends:
             self._look_size(len(part.octets))
             self._take(part.delivery, part.octets, settled=part.settled)
@@ -89,6 +97,12 @@ class Producing(ABC):
     def abort(self) -> None:
         """Forget the message that is not complete."""
         self._parts = bytearray()
+        self._is_given_up = False
+
+    def give_up(self) -> None:
+        """Drop the message that is not complete, and reject it when its last part comes."""
+        self._parts = bytearray()
+        self._is_given_up = True
 
     @abstractmethod
     def renew(self) -> None:
@@ -101,6 +115,10 @@ class Producing(ABC):
     @abstractmethod
     def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
         """Take a complete message that came in long parts."""
+
+    @abstractmethod
+    def _refuse(self, delivery: int, condition: Condition, text: str, *, settled: bool) -> None:
+        """Reject a message that cannot be taken."""
 
     @abstractmethod
     def take_run(self, run: TransferRun) -> None:

@@ -114,20 +114,23 @@ class Relay(Producing):
             made = stored.store_sections(message, places)
             to = sections.to(message, places)
         except DecodeError as problem:
-            self.unconfirmed += 1
-            self._end(wanted, rejection(Condition.DECODE_ERROR, str(problem)))
+            self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
         else:
             self._add(to, made, wanted)
 
     def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
         wanted = None if settled else delivery
-        self.unconfirmed += 1
         try:
             made, to = message.stored(), message.to()
         except DecodeError as problem:
-            self._end(wanted, rejection(Condition.DECODE_ERROR, str(problem)))
+            self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
         else:
+            self.unconfirmed += 1
             self._runs.setdefault(to, []).append(_Run([], [made.head], [wanted], made.batch))
+
+    def _refuse(self, delivery: int, condition: Condition, text: str, *, settled: bool) -> None:
+        self.unconfirmed += 1
+        self._end(None if settled else delivery, rejection(condition, text))
 
     def take_run(self, run: TransferRun) -> None:
         heads = repeat(b"") if run.heads is None else run.heads

@@ -119,6 +119,7 @@ class Amqp1Terminal:
         """Read and send until the client is done, or something ends the connection."""
         if isinstance(self._state, Greeting):
             self._state = Greeting(trio.current_time() + self._config.handshake_seconds)
+        self._duplex.admission.refuse = self._give_up
         try:
             await self._duplex.serve(self)
         finally:
@@ -299,6 +300,17 @@ class Amqp1Terminal:
         if gave_way:
             self._context.tell_gave_way(self._transport, self._client, "to complete a message")
         self._end()
+
+    def _give_up(self) -> bool:
+        """Give up the incomplete messages of the client, whose memory others need. Return whether there are
+        any. The connection goes on: behind a router it is that of many clients.
+        """
+        if self._admitted is None or not self._admitted.links.give_up():
+            return False
+        self._context.tell_gave_way(
+            self._transport, self._client, "to complete a message", done="an incomplete message was dropped"
+        )
+        return True
 
     async def feed(self, received: bytes) -> bool:
         """Execute the performatives in these octets. Return False if nothing more must be read."""

@@ -6,7 +6,7 @@ envelope that is not complete, it needs a share of the memory for that. So no nu
 the memory. A client with a rate limit is read no faster than the limit allows.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import trio
@@ -34,6 +34,7 @@ class ReadAdmission:
         "_reading",
         "_scope",
         "_transport",
+        "refuse",
     )
 
     def __init__(
@@ -60,6 +61,8 @@ class ReadAdmission:
         """Whether `_holding` may hold something: without it nothing is unfinished, as most of the time."""
         self._limit: RateLimit | None = None
         self._excused = nullcontext() if excused is None else excused
+        self.refuse: Callable[[], bool] | None = None
+        """See `Holding.refuse`. Set it before anything is read, or not at all."""
 
     @property
     def gave_way(self) -> bool:
@@ -169,7 +172,7 @@ class ReadAdmission:
             self.finished()
             return
         if self._holding is None:
-            self._holding = Holding(self._scope)
+            self._holding = Holding(self._scope, self.refuse)
         self._may_hold = True
         await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
 
@@ -177,3 +180,6 @@ class ReadAdmission:
         """Give everything back."""
         self.done()
         self.finished()
+        self.refuse = None  # which points to the connection
+        if self._holding is not None:
+            self._holding.refuse = None

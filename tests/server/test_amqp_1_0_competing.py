@@ -1,0 +1,100 @@
+"""AMQP 1.0: producers that compete for the memory of incomplete messages."""
+
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from omq.protocol.amqp_1_0 import encoding, performatives, types
+from omq.protocol.amqp_1_0.performatives import Error, Rejected, Transfer
+from omq.protocol.amqp_1_0.sections import Section
+from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
+from omq.terminals.connection.statistics import LinkStatistics
+
+from .amqp_1_0_peer import Peer, data, opened
+from .conversation import InProcess, eventually, serving
+
+MIB = 1 << 20
+PART = 60_000
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+
+def message(to: str) -> bytes:
+    """Return a message of 2 MiB, also for the relay."""
+    return b"\x00\x53%c%s" % (
+        Section.PROPERTIES,
+        encoding.write(types.List((None, None, to))),
+    ) + data(bytes(2 * MIB))
+
+
+def links(host: InProcess) -> list[list[LinkStatistics]]:
+    """Return the links on which clients send, of each connection."""
+    terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
+    return [terminal.links() for terminal in terminals]
+
+
+async def begin(client: Peer, octets: bytes, *, settled: bool = False) -> None:
+    """Send the first part of a message."""
+    await client.say(Transfer(1, 0, b"0", 0, settled, True), payload=octets[:PART])
+
+
+async def end(client: Peer, octets: bytes) -> None:
+    """Send the rest of it."""
+    for at in range(PART, len(octets), PART):
+        part = octets[at : at + PART]
+        await client.say(Transfer(1, more=at + len(part) < len(octets)), payload=part)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("address", ["q", "unicast.node", None])
+async def test_an_incomplete_message_gives_way_and_its_connection_goes_on(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, address: str | None, settled: bool
+) -> None:
+    """Behind a router a connection is that of many clients. The slowest message is dropped, and rejected when
+    the rest of it comes.
+    """
+    caplog.set_level("INFO")
+    long = message("q")
+    async with (
+        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host,
+        opened(host.port) as slow,
+        opened(host.port) as other,
+        opened(host.port) as waiting,
+    ):
+        unfinished = host.server.memory.unfinished
+        await slow.sender(address)
+        await other.sender("q")
+        await waiting.sender("q")
+        await begin(slow, long, settled=settled)
+        await eventually(lambda: unfinished.holders == 1)
+        clock.jump(20)  # nobody else needs its memory
+        await begin(other, long)
+        await eventually(lambda: unfinished.holders == 2)
+        clock.jump(20)
+        await begin(waiting, long)
+        why = "it took too long to complete a message while others wait for its memory"
+        await eventually(lambda: f"an incomplete message was dropped: {why}" in caplog.text)
+        for client in (other, waiting):
+            await end(client, long)
+            await client.accepted(0)
+        # The other links of the slow client go on at once, and its own when the message is over.
+        await slow.sender("alive", handle=2)
+        await slow.say(Transfer(2, 1, b"1"), payload=data(b"x"))
+        await slow.accepted(1)
+        await end(slow, long)
+        if not settled:
+            told = await slow.outcome()
+            assert (told.first, told.last) in ((0, None), (0, 0))
+            state = performatives.read_all(told.state)
+            assert isinstance(state, Rejected)
+            error = performatives.read_all(state.error)
+            assert isinstance(error, Error)
+            assert error.condition == "amqp:resource-limit-exceeded"
+        await slow.settle()
+        (found,) = [each for each in links(host) if len(each) == 2]
+        assert [link.undelivered for link in found] == [1, 0]
+        await slow.receiver("q", handle=3, credit=2)
+        for _ in range(2):
+            assert (await slow.message()).octets == long
+        await eventually(lambda: unfinished.used == 0)
