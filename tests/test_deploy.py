@@ -75,6 +75,31 @@ def test_the_services_are_exposed_to_little(unit: str) -> None:
         assert f"an exposure of {found[1]} of 10" in (DEPLOY / "README.md").read_text()
 
 
+def settings(unit: str, name: str) -> list[str]:
+    """Return the values of a setting of a unit."""
+    return re.findall(rf"^{name}=(.*)$", (DEPLOY / "systemd" / unit).read_text(), re.MULTILINE)
+
+
+def test_a_backup_does_not_open_the_directory_of_the_store() -> None:
+    """A StateDirectory has the mode of the last unit that was started: by default everybody may read it."""
+    for unit in ("omq.service", "omq-backup.service"):
+        assert settings(unit, "StateDirectory") == ["omq"]
+        assert settings(unit, "StateDirectoryMode") == ["0700"]
+
+
+def test_a_reload_fails_when_the_configuration_cannot_be_used(tmp_path: Path) -> None:
+    check, tell = settings("omq.service", "ExecReload")
+    assert tell == "/bin/kill -HUP $MAINPID"
+    (start,) = settings("omq.service", "ExecStart")
+    assert check == f"{start} --check-config"
+    options = check.split()[1:]
+    file = tmp_path / "omq.toml"
+    for text, status in (("max_topics = 7\n", 0), ("max_topics = 0\n", 2)):
+        file.write_text(text)
+        done = run_server(*(str(file) if each == "/etc/omq/omq.toml" else each for each in options))
+        assert done.returncode == status, done.stderr
+
+
 @needs("hadolint")
 def test_the_container_file_is_clean() -> None:
     assert run("hadolint", DEPLOY / "container" / "Dockerfile") == ""
