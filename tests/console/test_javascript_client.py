@@ -112,7 +112,10 @@ def test_the_package_has_the_files_npm_needs() -> None:
     folder = Path(__file__).parents[2] / "omq" / "console" / "client"
     package = json.loads((folder / "package.json").read_text())
     assert package["type"] == "module"
-    assert all((folder / path).is_file() for path in package["exports"].values())
+    exported = [each for each in package["exports"].values() if isinstance(each, dict)]
+    assert len(exported) == 3
+    assert all((folder / path).is_file() for each in exported for path in (each["types"], each["default"]))
+    assert package["types"] == package["exports"]["."]["types"]
     assert all((folder / path).exists() for path in package["files"])
     modules = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
     assert modules == {path.removesuffix("/") for path in package["files"]} | {"package.json"}

@@ -25,7 +25,7 @@ import { openWebSocket } from "./websocket.js";
  *   100 by default
  * @property {number} [maxLine]  the server's `max_line_bytes`; 1 MiB by default
  * @property {(sentence: string) => void} [onError]  Errors that answer no command, for example about a Publish
- * @property {typeof WebSocket} [WebSocket]  another implementation of WebSocket
+ * @property {import("./websocket.js").WebSocketConstructor} [WebSocket]  another implementation of WebSocket
  */
 
 const UNSENT_LIMIT = 1024 * 1024;
@@ -413,8 +413,8 @@ export class Client {
    * The stored blocks of a range of a persistent broadcast topic, at most 4,096.
    *
    * @param {string | Uint8Array} topic
-   * @param {bigint} first
-   * @param {number} [count]
+   * @param {bigint | number} first
+   * @param {bigint | number} [count]
    * @returns {Promise<import("./frames.js").BlockInfo[]>}
    */
   blocks(topic, first, count = Number.MAX_SAFE_INTEGER) {
@@ -472,7 +472,7 @@ export class Client {
    * Show messages of a queue without taking them: the first 4,096 octets of each body.
    *
    * @param {string | Uint8Array} queue
-   * @param {{first?: bigint, count?: number}} [options]
+   * @param {{first?: bigint | number, count?: number}} [options]
    * @returns {Promise<{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}[]>} at most 100
    */
   async peek(queue, { first = 0n, count = 100 } = {}) {

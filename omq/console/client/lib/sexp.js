@@ -208,8 +208,8 @@ class Output {
     if (Array.isArray(value)) this.list(value);
     else if (value instanceof Bare) this.ascii(value.word);
     else if (typeof value === "number" && !Number.isSafeInteger(value)) throw new RangeError(`${value} is no integer`);
-    else if (typeof value === "number" || typeof value === "bigint") this.ascii(String(value));
-    else this.quoted(encodeName(value));
+    else if (["number", "bigint", "boolean"].includes(typeof value)) this.ascii(String(value));
+    else this.quoted(encodeName(/** @type {string | Uint8Array} */ (value)));
   }
 
   /** @param {Uint8Array} octets */

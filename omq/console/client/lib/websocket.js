@@ -12,6 +12,16 @@ import { ConnectionLost } from "./errors.js";
  * @property {() => number} unsent  octets that were written and not sent yet
  * @property {() => void} close  send what was written, then close
  * @property {() => void} abort  close at once
+ *
+ * @typedef {object} WebSocketLike  what is used of a WebSocket
+ * @property {string} binaryType
+ * @property {number} bufferedAmount
+ * @property {((event: any) => any) | null} onopen
+ * @property {((event: any) => any) | null} onmessage
+ * @property {((event: any) => any) | null} onclose
+ * @property {(octets: Uint8Array) => void} send
+ * @property {(code?: number) => void} close
+ * @typedef {new (url: string | URL) => WebSocketLike} WebSocketConstructor
  */
 
 const MAX_PIECE = 64 * 1024;
@@ -19,10 +29,10 @@ const MAX_PIECE = 64 * 1024;
 /**
  * @param {string | URL} url  `ws://host:port/ws` or `wss://host:port/ws`
  * @param {Handlers} handlers
- * @param {{signal?: AbortSignal, WebSocket?: typeof globalThis.WebSocket}} [options]
+ * @param {{signal?: AbortSignal, WebSocket?: WebSocketConstructor}} [options]
  * @returns {Promise<Transport>} when the connection is open
  */
-export function openWebSocket(url, handlers, { signal, WebSocket = globalThis.WebSocket } = {}) {
+export function openWebSocket(url, handlers, { signal, WebSocket = /** @type {any} */ (globalThis).WebSocket } = {}) {
   if (!WebSocket) throw new TypeError("there is no WebSocket here: pass one as an option, or use connectTcp in Node");
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();

@@ -1,0 +1,97 @@
+"""The declarations of the ES module client: TypeScript compares them with programs and with the modules."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from server_command import running_server
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "omq" / "console" / "client"
+HERE = Path(__file__).parent / "types"
+INSTALLED = Path(sys.prefix) / "typescript" / "node_modules"
+
+OPTIONS = ("--noEmit", "--strict", "--target", "esnext", "--types", "node", "--pretty", "false")
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed"),
+    pytest.mark.skipif(
+        not (INSTALLED / "typescript").is_dir(),
+        reason="TypeScript is not installed: tools/test gets it from npm",
+    ),
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return the folder of a program that has installed the client."""
+    modules = tmp_path / "node_modules"
+    modules.mkdir()
+    (modules / "omq-client").symlink_to(CLIENT)
+    (modules / "@types").symlink_to(INSTALLED / "@types")
+    (tmp_path / "package.json").write_text('{ "type": "module" }')
+    return tmp_path
+
+
+def compiled(project: Path, *arguments: str) -> str:
+    """Return what the compiler says about the program."""
+    done = subprocess.run(
+        ["node", INSTALLED / "typescript" / "lib" / "tsc.js", *OPTIONS, *arguments],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode == 0) == (done.stdout == ""), done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "resolution",
+    [("nodenext", "nodenext", "esnext"), ("bundler", "esnext", "esnext,dom,dom.iterable")],
+    ids=["node", "browser"],
+)
+def test_a_program_is_checked(resolution: tuple[str, str, str], project: Path) -> None:
+    shutil.copy(HERE / "usage.ts", project)
+    how, module, library = resolution
+    arguments = ("--moduleResolution", how, "--module", module, "--lib", library, "usage.ts")
+    assert compiled(project, *arguments) == ""
+    text = (project / "usage.ts").read_text()
+    assert text.count("@ts-expect-error") >= 6
+    (project / "usage.ts").write_text(text.replace("// @ts-expect-error", "//"))
+    assert compiled(project, *arguments).count("error TS") == text.count("@ts-expect-error")
+
+
+def test_the_declarations_agree_with_the_modules(project: Path) -> None:
+    (project / "conforms.ts").write_text((HERE / "conforms.ts").read_text().replace("REAL", str(CLIENT)))
+    options = ("--moduleResolution", "nodenext", "--module", "nodenext", "--lib", "esnext,dom,dom.iterable")
+    assert compiled(project, *options, "--allowJs", "--checkJs", "conforms.ts") == ""
+
+
+def test_the_declarations_have_what_the_server_answers(project: Path) -> None:
+    configuration = project / "omq.toml"
+    configuration.write_text("")
+    with running_server(
+        "--listen", "127.0.0.1:0", "--store", project / "store", "--config", configuration
+    ) as server:
+        configuration.write_text("nonsense = 7\n")
+        server.process.send_signal(1)  # its answer is an error in the log
+        values = subprocess.run(
+            ["node", HERE / "values.mjs"],
+            env=os.environ | {"OMQ_ADDRESS": f"omq://{server.address}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+    (project / "values.ts").write_text(values)
+    options = ("--moduleResolution", "nodenext", "--module", "nodenext", "--lib", "esnext", "values.ts")
+    assert compiled(project, *options) == ""
+    for kind in ("Began", "Server", "Warnings", "Topics", "Gone", "Complete"):
+        assert f'"kind": "{kind}"' in values
+    (project / "values.ts").write_text(values.replace('"messagesIn"', '"messages_in"'))
+    assert "messages_in" in compiled(project, *options)
