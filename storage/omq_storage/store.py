@@ -192,7 +192,10 @@ class Store:
             what = f"{error.filename} is no directory"
             raise StoreError(f"The store {path} cannot be opened: {what}.") from error
         except OSError as error:
-            raise StoreError(f"The store {path} cannot be opened: {error.strerror or error}.") from error
+            what = error.strerror or str(error)
+            if error.filename not in (None, str(path)):
+                what = f"{error.filename}: {what}"
+            raise StoreError(f"The store {path} cannot be opened: {what}.") from error
 
     def level(self, level: Level) -> Environment:
         """Return the environment of one sync level."""

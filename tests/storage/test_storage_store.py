@@ -100,6 +100,12 @@ def test_a_path_that_cannot_be_a_store_is_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "home").iterdir()) == ["letter.txt"]
 
 
+def test_the_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store" / "lock").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"/store cannot be opened: .*/store/lock: Is a directory"):
+        open_small(tmp_path / "store")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything is permitted to root")
 def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
