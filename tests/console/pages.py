@@ -12,6 +12,9 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
+from server_command import RunningServer
+
+from omq import blocking
 
 PATIENCE = 60
 """The time limit for an expected event in seconds."""
@@ -103,3 +106,14 @@ def opened() -> Iterator[Page]:
         yield Page(driver)
     finally:
         driver.quit()
+
+
+def origin(server: RunningServer) -> str:
+    """Return the address of a server's console."""
+    return f"http://{server.address}"
+
+
+def publish(client: blocking.Client, topic: str, *bodies: str) -> None:
+    """Publish messages, and wait until they are confirmed."""
+    client.publish_many(topic, [body.encode() for body in bodies])
+    client.confirm()

@@ -3,7 +3,7 @@
 import { OmqError } from "../client/omq.js";
 import { SHOWN } from "./bodies.js";
 import { fill, h, select, setText } from "./dom.js";
-import { count, size } from "./format.js";
+import { count, reason, size } from "./format.js";
 import { messageRow } from "./messages.js";
 
 const PAGE = 50n;
@@ -78,7 +78,7 @@ export function browseView(context, name) {
       if (found === undefined) setText(where, `No message since ${time.value.replace("T", " ")}`);
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
-      setText(note, error.message);
+      setText(note, reason(error));
     }
   }
 
@@ -109,7 +109,7 @@ export function browseView(context, name) {
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
       fill(rows);
-      setText(note, error.message);
+      setText(note, reason(error));
       setText(where, "");
     }
     note.hidden = !note.textContent;

@@ -3,7 +3,7 @@
 import { OmqError, encodeName, printable } from "../client/omq.js";
 import { confirmed, open, toast, tried } from "./dialogs.js";
 import { fill, h, setText } from "./dom.js";
-import { count, duration, many, size } from "./format.js";
+import { count, duration, many, reason, size } from "./format.js";
 import { Grid } from "./grid.js";
 import { pathOf } from "./page.js";
 
@@ -95,7 +95,7 @@ export function connectionsPage(context) {
       show();
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
-      setText(note, error.message);
+      setText(note, reason(error));
       setText(total, "");
       note.hidden = false;
       grid.element.hidden = true;

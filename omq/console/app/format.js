@@ -1,4 +1,4 @@
-/** Numbers, sizes and times for people. */
+/** Numbers, sizes, times and errors for people. */
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { maximumFractionDigits: 1, notation: "compact" });
@@ -52,6 +52,16 @@ export function moment(microseconds) {
   const date = new Date(microseconds / 1000);
   const local = new Date(date.getTime() - date.getTimezoneOffset() * 60_000); // the offset of then, not of today
   return local.toISOString().slice(0, 23).replace("T", " ");
+}
+
+/**
+ * Return what an Error says, without the command that it answers: a reader of the page has sent none.
+ *
+ * @param {Error} error
+ */
+export function reason({ message }) {
+  const said = message.replace(/^[A-Z][a-z_]*(?: (?:"(?:[^"\\]|\\[^])*"|\S+))?: /, "");
+  return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
 /** @param {string} word  `Round_robin` */

@@ -65,12 +65,12 @@ export class Grid {
           : column.title,
       ),
     );
-    this.body = h("div", { class: "rows", role: "rowgroup" });
-    this.note = h("p", { class: "empty", hidden: true }, empty);
+    this.body = h("div", { class: "rows", role: "presentation" });
+    this.note = h("div", { role: "row", hidden: true }, h("p", { class: "empty", role: "gridcell" }, empty));
     this.scroller = h(
       "div",
       // A scrollable element would get the focus itself; the focus, and with it the active row, are the grid's.
-      { class: "scroller", tabindex: -1, role: "presentation", onfocus: () => this.element.focus({ preventScroll: true }) },
+      { class: "scroller", tabindex: -1, role: "rowgroup", onfocus: () => this.element.focus({ preventScroll: true }) },
       this.body,
       this.note,
     );

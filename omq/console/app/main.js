@@ -17,6 +17,7 @@ const context = { store, link, client: () => link.client, connected: () => link.
 /** @param {string} id */
 const part = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const [main, banner, status, who, signOut] = ["main", "banner", "link", "client", "sign-out"].map(part);
+const [loss, pause] = ["loss", "pause"].map(part);
 
 /** @type {import("./page.js").View | undefined} */
 let view;
@@ -60,6 +61,8 @@ let isSigningIn = false;
 /** @param {import("../client/lib/reconnecting.js").LinkState} state */
 function tellLink(state) {
   clearInterval(countdown);
+  // While the banner tells of the loss, another attempt is no news.
+  if (state.state === "connecting" && !banner.hidden) return;
   status.dataset.state = state.state;
   setText(status, { connecting: "Connecting", connected: "Connected", lost: "Not connected" }[state.state]);
   document.body.classList.toggle("stale", state.state !== "connected" && wasConnected);
@@ -73,7 +76,8 @@ function tellLink(state) {
   const tell = () => {
     const seconds = Math.max(0, Math.round((end - Date.now()) / 1000));
     const what = wasConnected ? "The connection to the server was lost" : "There is no connection to the server";
-    setText(banner, `${what}: ${state.why.message}. Trying again${seconds ? ` in ${seconds} s` : ""}.`);
+    setText(loss, `${what}: ${state.why.message}. Trying again`);
+    setText(pause, seconds ? ` in ${seconds} s.` : ".");
   };
   banner.hidden = false;
   tell();

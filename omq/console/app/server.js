@@ -36,7 +36,7 @@ export function serverPage(context) {
   const heads = ["Level", "Mean", "Last minute", "Last", "Commits", "Messages", "Waiting"];
   const page = h(
     "section",
-    { class: "page" },
+    { class: "page", tabindex: 0, "aria-label": "Server" }, // nothing else on it may have the focus, to scroll it by keyboard
     h("div", { class: "title" }, h("h1", {}, "Server")),
     about,
     h(

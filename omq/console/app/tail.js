@@ -6,7 +6,7 @@
 import { OmqError, TopicDeleted } from "../client/omq.js";
 import { SHOWN, contains } from "./bodies.js";
 import { h, select, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, reason } from "./format.js";
 import { messageRow } from "./messages.js";
 
 const DRAWN = 25;
@@ -169,7 +169,7 @@ export function tailView(context, name, look) {
       if (!(error instanceof OmqError)) throw error;
       if (!isClosed) {
         note.hidden = false;
-        setText(note, error instanceof TopicDeleted ? "The topic was deleted." : error.message);
+        setText(note, error instanceof TopicDeleted ? "The topic was deleted." : reason(error));
       }
     }
   }

@@ -4,7 +4,7 @@ import { OmqError, Refused, decodeName, printable } from "../client/omq.js";
 import { browseView } from "./browse.js";
 import { confirmed, open, toast, tried } from "./dialogs.js";
 import { field, fill, h, setText } from "./dom.js";
-import { count, duration, many, rate, size } from "./format.js";
+import { count, duration, many, rate, reason, size } from "./format.js";
 import { notice } from "./grid.js";
 import { octetsOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
@@ -288,7 +288,7 @@ function subscribersView(context, name) {
       note.hidden = found.length > 0;
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
-      setText(note, error.message);
+      setText(note, reason(error));
       note.hidden = false;
     } finally {
       isAsking = false;
