@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from omq.protocol.amqp_1_0 import decoding
-from omq.protocol.amqp_1_0.sections import SectionPlace, Section
+from omq.protocol.amqp_1_0.sections import Section, SectionPlace
 from omq.protocol.amqp_1_0.types import DecodeError, Number, NumberType, Value
 
 _TTL = 2
