@@ -77,13 +77,18 @@ async def test_a_fetch_that_stops_in_the_middle(server: Server, relay: Relay) ->
         await is_lost_in_time(lambda: list(found), Unreachable)
 
 
+async def sink_is_lost_in_time(client: Blocking, relay: Relay) -> None:
+    """Send a message to a sink, and assert that its connection is lost when no answer comes."""
+    sink = await in_thread(lambda: SinkConnection(client, b"t"))
+    await in_thread(lambda: sink.send(for_sink([b"1"])))
+    relay.swallow()
+    with sink:
+        await is_lost_in_time(lambda: sink.finish(1), ConnectionLost)
+
+
 async def test_a_sink_that_is_never_answered(relay: Relay) -> None:
     with blocking(relay.url) as client:
-        sink = await in_thread(lambda: SinkConnection(client, b"t"))
-        await in_thread(lambda: sink.send(for_sink([b"1"])))
-        relay.swallow()
-        with sink:
-            await is_lost_in_time(lambda: sink.finish(1), ConnectionLost)
+        await sink_is_lost_in_time(client, relay)
 
 
 async def take_late(client: Client, count: int, seconds: float) -> None:
@@ -127,11 +132,7 @@ async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, 
         addresses = parse_servers(relay.url.replace("omq://", "omqs://"))
         with Blocking(addresses, RETRY_POLICY, Credentials(ca=str(authority.file))) as client:
             await in_thread(lambda: send(client, RETRY_POLICY, b"jobs", for_sink(bodies), len(bodies)))
-            sink = await in_thread(lambda: SinkConnection(client, b"t"))
-            await in_thread(lambda: sink.send(for_sink([b"1"])))
-            relay.swallow()
-            with sink:
-                await is_lost_in_time(lambda: sink.finish(1), ConnectionLost)
+            await sink_is_lost_in_time(client, relay)
 
 
 async def test_pings_are_answered_beside_a_sink(
