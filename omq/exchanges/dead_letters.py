@@ -18,7 +18,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
-from omq.exchanges.deaths import DeadMessage, Record, add_death
+from omq.exchanges.deaths import DeadMessage, DeathRecord, add_death
 from omq.exchanges.routes import Route, TopicIsReplaced
 from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as heads
@@ -175,7 +175,7 @@ class DeadLetterExchange:
         except Exception:  # noqa: BLE001 - a defect, which the log shows; the other letters are sent
             self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
 
-    def _is_cycle(self, driver: Driver, records: Sequence[Record]) -> bool:
+    def _is_cycle(self, driver: Driver, records: Sequence[DeathRecord]) -> bool:
         """Return whether a message came from this queue before, and no consumer has rejected it since:
         nothing would ever end that.
         """

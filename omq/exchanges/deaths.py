@@ -38,7 +38,7 @@ _ARRAY, _STRING, _TABLE = b"ASF"
 _U32 = Struct(">I")
 
 
-class Record(NamedTuple):
+class DeathRecord(NamedTuple):
     """The number of deaths of a message in one queue for one reason."""
 
     queue: bytes | None
@@ -52,14 +52,14 @@ class DeadMessage(NamedTuple):
 
     routing_key: bytes
     head: bytes
-    records: Sequence[Record]
+    records: Sequence[DeathRecord]
     """The records of all its deaths, the latest first. The head may have no room for the oldest ones."""
 
 
 class _Known(NamedTuple):
     """The deaths and copies in the headers of a message."""
 
-    records: list[Record]
+    records: list[DeathRecord]
     copies: list[bytes]
     """The further routing keys."""
     firsts: set[bytes]
@@ -86,7 +86,7 @@ def add_death(
     if latest is None:
         latest = _record(queue, reason, own_exchange, [own_key, *known.copies], bare.expiration, now)
     others = (each for each in known.records if each not in same)
-    records = [Record(queue, reason, table_octets(latest)), *others]
+    records = [DeathRecord(queue, reason, table_octets(latest)), *others]
     firsts = Table()
     if not known.records:
         told = ((b"reason", reason), (b"queue", queue), (b"exchange", own_exchange))
@@ -115,7 +115,7 @@ def add_death(
 
 def _reading(head: bytes, *, keeps_copies: bool) -> Steps[_Known]:
     """Read the headers of a checked head. The further routing keys stay if it `keeps_copies`."""
-    records: list[Record] = []
+    records: list[DeathRecord] = []
     copies: list[bytes] = []
     firsts: set[bytes] = set()
     _, table = heads.bounds(head, 0, len(head))
@@ -140,9 +140,9 @@ def _reading(head: bytes, *, keeps_copies: bool) -> Steps[_Known]:
     return _Known(records, copies, firsts, b"".join(others))
 
 
-def _reading_records(head: bytes, at: int) -> Steps[list[Record]]:
+def _reading_records(head: bytes, at: int) -> Steps[list[DeathRecord]]:
     """Read the tables of the array at `head[at]`."""
-    records: list[Record] = []
+    records: list[DeathRecord] = []
     looked_at = 0
     for _, _, type_at, end in fields.places(head, at, is_named=False):
         found: dict[bytes, bytes] = {}
@@ -157,11 +157,11 @@ def _reading_records(head: bytes, at: int) -> Steps[list[Record]]:
         if not looked_at % VALUES_A_STEP:
             yield
         if is_table:
-            records.append(Record(found.get(b"queue"), found.get(b"reason"), head[type_at + 1 : end]))
+            records.append(DeathRecord(found.get(b"queue"), found.get(b"reason"), head[type_at + 1 : end]))
     return records
 
 
-def _array(records: Sequence[Record]) -> bytes:
+def _array(records: Sequence[DeathRecord]) -> bytes:
     """Return the header with these records."""
     values = b"".join([b"F" + each.octets for each in records])
     return b"%c%bA%b%b" % (len(DEATHS), DEATHS, _U32.pack(len(values)), values)
@@ -184,7 +184,7 @@ def _record(
     return Table(tuple(entries))
 
 
-def _counted(record: Record) -> Table | None:
+def _counted(record: DeathRecord) -> Table | None:
     """Return the record of a death that happened once more; None for one that nobody else than a publisher
     can have made, with many values.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-Change = tuple[bytes, bytes, bytes | None]
+StoredChange = tuple[bytes, bytes, bytes | None]
 """The name of a table, a key, and its new value; None if the key was deleted."""
 
 MOST_OCTETS = 512 << 10
@@ -22,11 +22,11 @@ class Changes:
     def __init__(self) -> None:
         self.any = False
         """Whether the transaction has changed something."""
-        self._changes: list[Change] | None = []
+        self._changes: list[StoredChange] | None = []
         self._octets = 0
 
     @property
-    def recorded(self) -> Sequence[Change] | None:
+    def recorded(self) -> Sequence[StoredChange] | None:
         """All changes in their order; None if they are more than a record can have."""
         return self._changes
 

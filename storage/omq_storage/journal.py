@@ -53,7 +53,7 @@ from struct import error as StructError
 
 from crc32c import crc32c
 
-from omq_storage.changes import Change
+from omq_storage.changes import StoredChange
 from omq_storage.errors import DamagedFile, DamagedRecord, StoreError
 from omq_storage.files import create, sync_directory
 from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, read_identity, unpack_identity
@@ -80,13 +80,13 @@ LARGEST = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JournalRecord:
     """A commit that the journal has."""
 
     transaction: int
     identity: LevelIdentity | None
     """The identity of the environment at that time; None if it had none."""
-    changes: Sequence[Change]
+    changes: Sequence[StoredChange]
     octets: int
     """The octets that it takes in the file."""
 
@@ -216,7 +216,7 @@ class Journal:
         """Write this identity into all further records."""
         self._identity = pack_identity(identity)
 
-    def write(self, transaction: int, changes: Sequence[Change]) -> bool:
+    def write(self, transaction: int, changes: Sequence[StoredChange]) -> bool:
         """Make the changes of this transaction durable.  Return False, and write nothing, if they do not fit.
 
         Call ``keep`` or ``retract`` afterwards.  Raises StoreError when the disk refuses; then call
@@ -259,7 +259,7 @@ class Journal:
             file.close()
 
 
-def records_after(path: Path, transaction: int, identity: LevelIdentity | None) -> Iterator[Record]:
+def records_after(path: Path, transaction: int, identity: LevelIdentity | None) -> Iterator[JournalRecord]:
     """Return the records of the commits after this transaction, in order, from the journal in this directory.
 
     ``identity``: that of the environment; records of other ones are left out.
@@ -303,7 +303,7 @@ def saved_identity(file: Path) -> LevelIdentity | None:
     return None if first is None else first.identity
 
 
-def _records(file: Path) -> Iterator[Record]:
+def _records(file: Path) -> Iterator[JournalRecord]:
     """Return all records that can be read, also those behind one that cannot."""
     try:
         content = memoryview(file.read_bytes())
@@ -319,7 +319,7 @@ def _records(file: Path) -> Iterator[Record]:
             begin += record.octets
 
 
-def _encode(transaction: int, identity: bytes, changes: Sequence[Change]) -> bytes:
+def _encode(transaction: int, identity: bytes, changes: Sequence[StoredChange]) -> bytes:
     parts = [b"", identity]
     for table, key, value in changes:
         octets = b"" if value is None else value
@@ -331,7 +331,7 @@ def _encode(transaction: int, identity: bytes, changes: Sequence[Change]) -> byt
     return record + bytes(-len(record) % _ALIGNMENT)
 
 
-def _decode(content: memoryview) -> Record | None:
+def _decode(content: memoryview) -> JournalRecord | None:
     """Return the record at the start of these octets; None if there is none, or it is damaged."""
     if len(content) < _START.size + _REST.size:
         return None
@@ -346,10 +346,10 @@ def _decode(content: memoryview) -> Record | None:
         changes = list(_changes(content[at + named : end]))
     except (DamagedRecord, StructError):
         return None
-    return Record(transaction, identity, changes, end + -end % _ALIGNMENT)
+    return JournalRecord(transaction, identity, changes, end + -end % _ALIGNMENT)
 
 
-def _changes(content: memoryview) -> Iterator[Change]:
+def _changes(content: memoryview) -> Iterator[StoredChange]:
     at = 0
     while at < len(content):
         is_put, *lengths = _CHANGE.unpack_from(content, at)
