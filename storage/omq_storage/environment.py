@@ -22,24 +22,22 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, TypeVar
 
-from omq_storage.blocks import SPAN_LIMIT, Block, pack
+from omq_storage.appending import append_blocks, packed
+from omq_storage.blocks import SPAN_LIMIT, Block
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.commits import put_commit
 from omq_storage.database import Database, Writing
 from omq_storage.deleting import Kept, delete_oldest, within
-from omq_storage.errors import DamagedBlock, Limit, StoreError, StoreFull
-from omq_storage.extents import extent_of, put_extent
+from omq_storage.errors import DamagedBlock, Limit, StoreFull
+from omq_storage.extents import extent_of
 from omq_storage.fragments import (
     FRAGMENT_TABLES,
     LOOSE,
     Fragmented,
     Fragments,
-    info_of,
     last_body,
-    pack_fragmented,
     put_fragments,
     sweep,
-    take_loose,
 )
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
 from omq_storage.journal import has_records
@@ -59,10 +57,7 @@ from omq_storage.records import (
     Position,
     TooOld,
     Usage,
-    block_info,
-    block_key,
     key_topic,
-    pack_info,
     pack_position,
     topic_key,
     unpack_extent,
@@ -199,10 +194,10 @@ class Environment:
         """
         if not sequences.keys() <= {block.topic for block in blocks}:
             raise ValueError("Sequences are kept only together with a block of their topic.")
-        values = [_packed(block) for block in blocks]
+        values = [packed(block) for block in blocks]
         if not blocks:
             return {}
-        extents = self._write(lambda transaction: _append(transaction, blocks, values, sequences))
+        extents = self._write(lambda transaction: append_blocks(transaction, blocks, values, sequences))
         for block in blocks:
             if isinstance(block, Fragmented):
                 self.abandon(block.body)  # it is a message, and not written any more
@@ -582,40 +577,3 @@ def replay(path: Path, boot_id: str, map_size: int) -> None:
     """
     if has_records(path):
         Environment(path, Level.STRONG, map_size=map_size, boot_id=boot_id).close()
-
-
-def _packed(block: Block | Fragmented) -> bytes:
-    return pack_fragmented(block) if isinstance(block, Fragmented) else pack(block)
-
-
-def _append(
-    transaction: Writing,
-    blocks: Sequence[Block | Fragmented],
-    values: Sequence[bytes],
-    sequences: Mapping[int, Mapping[bytes, int]],
-) -> dict[int, Extent]:
-    """Store blocks with these values in a transaction, see ``Environment.append``."""
-    extents: dict[int, Extent] = {}
-    newest = transaction.cursor(INDEX)
-    highest = newest.key() if newest.last() else b""
-    for block, value in zip(blocks, values, strict=True):
-        topic = block.topic
-        extent = extents[topic] if topic in extents else extent_of(transaction, topic)
-        if block.first < extent.next:
-            raise StoreError(f"Message {block.first} of topic {topic} cannot be stored after {extent.last}.")
-        key = block_key(topic, block.first)
-        if isinstance(block, Fragmented):
-            take_loose(transaction, block)
-            info = info_of(block)
-        else:
-            info = block_info(block, value)
-        at_end = key > highest
-        transaction.put(BLOCKS, key, value, at_end=at_end)
-        transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
-        highest = max(highest, key)
-        extents[topic] = extent.extended(info.first, info.last, info.bytes)
-    for topic, extent in extents.items():
-        put_extent(transaction, topic, extent)
-    for topic, last in sequences.items():
-        keep_sequences(transaction, topic, last)
-    return extents
