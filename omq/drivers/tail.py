@@ -104,7 +104,8 @@ class TailMemory:
         """Free memory down to an eighth below the limit, so that not every block needs a search for
         the largest.
         """
-        stored, unstored = [], []
+        stored: list[MemoryUser] = []
+        unstored: list[MemoryUser] = []
         for tail in self._tails:
             (stored if tail.is_stored else unstored).append(tail)
         self._make_room_in(stored, growing)
