@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from omq.drivers.queue_options import QueueOptions
 from omq.model import Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp_1_0 import decoding, encoding, performatives, sections, types
 from omq.protocol.amqp_1_0.performatives import (
@@ -333,3 +334,20 @@ async def test_a_durable_target_is_stored(
         driver = await host.server.catalogue.find(b"anything")
         assert driver is not None
         assert driver.persistence == expected
+
+
+async def test_what_has_no_effect_on_a_consumer(store: Path) -> None:
+    """The priority of messages, and the greatest size that it states."""
+    async with serving(store) as host, opened(host.port) as client:
+        await host.server.catalogue.declare_queue(b"q", QueueOptions(max_priority=9))
+        await client.sender("q")
+        sent = []
+        for number in range(3):
+            header = types.List((None, Number(NumberType.UBYTE, number)))
+            sent.append(b"\x00\x53\x70%s" % encoding.write(header) + data(bytes(100)))
+            await client.accepted(await client.publish(sent[-1]))
+        said = Attach("small", 0, True, source=source("q"), target=target("here"), max_message_size=10)
+        await client.say(said)
+        await client.until(Attach)
+        await client.credit(3)
+        assert [(await client.message()).octets for _ in sent] == sent
