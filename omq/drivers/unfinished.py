@@ -6,7 +6,7 @@ for one another, and no line would ever be completed.
 
 While a connection waits, slow ones give way: connections whose client sends almost nothing although the
 server reads, or has not completed its line for a long time. The server closes them, because it has no other
-place for their input, unless their protocol can refuse what is incomplete. While no connection waits, a
+place for their input, unless their protocol can refuse an incomplete message. While no connection waits, a
 client may take any time.
 """
 
@@ -50,7 +50,9 @@ class Holding:
         """
         self._scope = scope
         self.refuse = refuse
-        """Drops what is incomplete, and returns whether there was any: then the connection goes on."""
+        """The function that drops incomplete messages, and returns whether there were any: then the
+        connection goes on. None if the protocol has no refusal for them.
+        """
         self.gave_way = False
         """Whether the connection gave way."""
         self.octets = 0
@@ -73,8 +75,8 @@ class Holding:
         self._idle = self._lasted = 0.0
 
     def give_way(self) -> None:
-        """Stop reading from the client, or drop what is incomplete: it made no progress, and its octets were
-        given to others.
+        """Stop reading from the client, or drop its incomplete messages: it made no progress, and its octets
+        were given to others.
         """
         if self.refuse is not None and self.refuse():
             return

@@ -172,7 +172,7 @@ CUT = tuple(
         (9, 5, b"\x011"), (255, 5, b"\x011"), (19, 5, b"\x011"), (19, 5, b"\x00"),
     )
 )  # fmt: skip
-"""Heads with the property expiration. Only the last two are what they seem to be."""
+"""Heads with the property expiration. Only the last two are complete."""
 
 
 @st.composite

@@ -58,7 +58,7 @@ LIMITED = {
     "ttl first": header(TTL) + properties(10 * TTL),
     "absolute first": header(10 * TTL) + properties(TTL),
 }
-"""What stands before the body of messages that may wait for this time."""
+"""The octets before the bodies of messages that may wait for this time."""
 
 BODIES = {"short": data(b"short"), "several frames": data(bytes(100_000)), "long": data(bytes(1 << 20))}
 

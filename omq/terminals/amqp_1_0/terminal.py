@@ -307,9 +307,7 @@ class Amqp1Terminal:
         """
         if self._admitted is None or not self._admitted.links.give_up():
             return False
-        self._context.tell_gave_way(
-            self._transport, self._client, "to complete a message", done="an incomplete message was dropped"
-        )
+        self._context.tell_dropped(self._transport, self._client)
         return True
 
     async def feed(self, received: bytes) -> bool:

@@ -62,7 +62,7 @@ class ReadAdmission:
         self._limit: RateLimit | None = None
         self._excused = nullcontext() if excused is None else excused
         self.refuse: Callable[[], bool] | None = None
-        """See `Holding.refuse`. Set it before anything is read, or not at all."""
+        """The function for `Holding.refuse`. Set it before anything is read, or not at all."""
 
     @property
     def gave_way(self) -> bool:

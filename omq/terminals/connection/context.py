@@ -66,13 +66,17 @@ class Context(Struct, frozen=True):
         line = f"{peer}: {quoted(topic)}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
         self.gaps.add(line, peer=peer, topic=topic)
 
-    def tell_gave_way(
-        self, transport: Transport, client: bytes | None, what: str, done: str = "closed"
-    ) -> None:
-        """Log what was done with a connection because it took too long for `what`: "to complete a line"."""
+    def tell_gave_way(self, transport: Transport, client: bytes | None, what: str) -> None:
+        """Log that a connection was closed because it took too long for `what`: "to complete a line"."""
         peer = transport.peer()
-        line = f"{peer}: {done}: it took too long {what} while others wait for its memory"
+        line = f"{peer}: closed: it took too long {what} while others wait for its memory"
         self.gave_way.add(line, peer=peer, client=client)
+
+    def tell_dropped(self, transport: Transport, client: bytes | None) -> None:
+        """Log that an incomplete message of a connection was dropped, because it took too long."""
+        peer = transport.peer()
+        why = "it took too long to complete a message while others wait for its memory"
+        self.gave_way.add(f"{peer}: an incomplete message was dropped: {why}", peer=peer, client=client)
 
 
 class Arrival(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Messages that have begun to leave, and whose next pieces wait while others have their turns.
 
-What of such a message is in hand meanwhile must not stay for long: its next piece may come late, or never.
-Then the channel gives it again, or it takes its share of the memory for stalled clients.
+The octets of such a message that are in hand meanwhile must not stay for long: its next piece may come late,
+or never. Then the channel gives them again, or they take a share of the memory for stalled clients.
 """
 
 from collections.abc import Callable
