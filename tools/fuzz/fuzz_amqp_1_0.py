@@ -296,7 +296,7 @@ TARGETS = (
         check_heads,
         tuple(bytes((len(head),)) + head + b"body" for head in (
             stored.store(_TEXT).head, stored.store(_SEVERAL).head, b"\x01e\x01k\x00\x00",
-            b"\x00\x00\x90\x00\x04text\x01\x31", b"", stored.store(_LIMITED + _TEXT).head,
+            b"\x00\x00\x90\x00\x04text\x01\x31", b"", stored.store(_LIMITED + _DATA).head,
         )),
         (b"\x00\x00\x20\x00", b"\x08amqp-1.0x", b"\x00\x00\x00\x05"),
     ),

@@ -34,7 +34,7 @@ class _Paused(Struct):
 
 
 class PausedMessages:
-    """Those of one connection."""
+    """The paused messages of one connection."""
 
     __slots__ = ("_cut_off", "_held", "_scope", "_stalled")
 
