@@ -9,7 +9,7 @@ often each was delivered.
 """
 
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import assert_never
@@ -60,7 +60,8 @@ class CompetingDriver(Driver):
         self._counted = 0  # octets of the share for the ids that both hold
         self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
-        self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
+        # In turn, the next one first; thousands of them may leave together.
+        self._channels: OrderedDict[RoundRobinChannel, None] = OrderedDict()
         self._finishing: set[RoundRobinChannel] = set()
         self._cancelled: set[RoundRobinChannel] = set()  # some of those
         self._draining: set[RoundRobinChannel] = set()
@@ -85,7 +86,7 @@ class CompetingDriver(Driver):
                 channel = RoundRobinChannel(self, subscriber, share, pieces)
             case _:
                 assert_never(replay)
-        self._channels.append(channel)
+        self._channels[channel] = None
         self._signal.set()
         self.publisher_queue.look()
         return channel
@@ -118,8 +119,13 @@ class CompetingDriver(Driver):
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Assign nothing more to a channel; it keeps its messages."""
         if channel in self._channels:
-            self._channels.remove(channel)
+            self._remove(channel)
             self._finishing.add(channel)
+
+    def _remove(self, channel: RoundRobinChannel) -> None:
+        self._channels.pop(channel, None)
+        if not self._channels:
+            self._channels.clear()  # it keeps the memory of all that it had otherwise
 
     def has_consumers(self) -> bool:
         return bool(self._channels) or not self._finishing <= self._cancelled
@@ -132,8 +138,7 @@ class CompetingDriver(Driver):
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
         """Assign the outstanding messages of a channel that ended to others."""
-        if channel in self._channels:
-            self._channels.remove(channel)
+        self._remove(channel)
         for others in (self._finishing, self._cancelled, self._draining, self._selective, self._ordered):
             others.discard(channel)
         self.returned(outstanding)

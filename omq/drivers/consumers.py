@@ -27,6 +27,11 @@ class Consumers:
         """Whether all consumers take turns."""
         return not (self._single or self._priorities or self._sharing)
 
+    @property
+    def share_only(self) -> bool:
+        """Whether some consumers share a window, and nothing else distinguishes consumers."""
+        return bool(self._sharing) and not (self._single or self._priorities)
+
     def add(self, channel: RoundRobinChannel, priority: int) -> None:
         """Add a consumer."""
         if priority:

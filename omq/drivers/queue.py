@@ -74,7 +74,7 @@ class QueueDriver(LimitedDriver):
             return False
         if self._sizes is not None or batch.octets > FREE_OCTETS or not self.has_ids(1):
             return False
-        channel = channels[0]
+        channel = next(iter(channels))
         if not channel.may_pass_on():
             return False
         try:
@@ -151,9 +151,15 @@ class QueueDriver(LimitedDriver):
         """See `Driver.has_taker`."""
         return super().has_taker() if self._consumers.is_plain else bool(self._able())
 
-    def _able(self) -> list[RoundRobinChannel]:
-        able = super()._able()
-        return able if self._consumers.is_plain else self._consumers.preferred(able)
+    def _able(self, most: int | None = None) -> list[RoundRobinChannel]:
+        if self._consumers.share_only:
+            # The first one is enough, and there may be thousands.
+            first = next((channel for channel in self._channels if channel.room(1)), None)
+            if first is None or first.is_sharing:
+                return [] if first is None else [first]
+        if self._consumers.is_plain:
+            return super()._able(most)
+        return self._consumers.preferred(super()._able())
 
     def _takers(self, message: int) -> list[RoundRobinChannel]:
         takers = super()._takers(message)

@@ -7,6 +7,7 @@ wait.
 import logging
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 import trio
 
@@ -22,6 +23,14 @@ from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.fragments import Fragmented
 from omq_storage.lookup import LargeBlock
 from omq_storage.runs import Run
+
+MOST_IN_ROUND = 256
+"""The number of subscribers to which messages are assigned in one round, the next ones in another."""
+
+MOST_ASKED = 2048
+"""The number of subscribers that are asked for their room in one step, or all of them once. A round of
+consumers that share a window assigns one message.
+"""
 
 RETRY_SECONDS = 1.0
 """The number of seconds that the dealer waits after a failure to read the store, before it tries again."""
@@ -103,8 +112,9 @@ class RoundRobinDriver(CompetingDriver):
                 await self._signal.wait()
         self._signal.set()  # for other causes that set it meanwhile
 
-    def _able(self) -> list[RoundRobinChannel]:
-        return [channel for channel in self._channels if channel.room(1)]
+    def _able(self, most: int | None = None) -> list[RoundRobinChannel]:
+        """Return the subscribers with room that get the next messages, or the first N (`most`) of them."""
+        return list(islice((channel for channel in self._channels if channel.room(1)), most))
 
     def _takers(self, message: int) -> list[RoundRobinChannel]:
         """Return the subscribers that have room and may get this message."""
@@ -239,8 +249,15 @@ class RoundRobinDriver(CompetingDriver):
         index = self._cursor - block.first
         end = stop - block.first
         octets = mean_octets(block)
-        while index < end and (able := self._able()):
+        rounds = 0
+        # What is left after so many rounds is left to the dealer, in turn with other tasks.
+        while (
+            index < end and rounds * len(self._channels) < MOST_ASKED and (able := self._able(MOST_IN_ROUND))
+        ):
+            rounds += 1
             count = end - index
+            if len(able) == MOST_IN_ROUND:  # the others are next
+                count = min(count, MOST_IN_ROUND)
             if count > len(able):  # otherwise one for each is enough, and all of these have room for one
                 count = min(count, len(able) * min(channel.room(octets) for channel in able))
             first = block.first + index
@@ -286,8 +303,11 @@ class RoundRobinDriver(CompetingDriver):
             channel.deal_large(block, message, deliveries)
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
-        if len(self._channels) > 1:
-            self._channels.rotate(-1 - self._channels.index(channel))
+        channels = self._channels
+        passed: RoundRobinChannel | None = None
+        while len(channels) > 1 and passed is not channel:
+            passed = next(iter(channels))
+            channels.move_to_end(passed)
 
     async def _find(self, message: int) -> Block | Fragmented | None:
         """Return the block with a message, or the next one after it; None when the store has neither. A

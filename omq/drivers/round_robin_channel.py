@@ -22,7 +22,6 @@ its topic holds it until then.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol, assert_never
 
 import msgspec
@@ -192,6 +191,7 @@ class RoundRobinChannel:
         self._octets += len(ids) * mean_octets(block)
         if self.settles:
             self._unsettled.add(ids, deliveries)
+            self._count()
         if self._order is not None:
             self._order.add(self)
         self.subscriber.wake()
@@ -204,6 +204,7 @@ class RoundRobinChannel:
         self._octets += large.octets
         if self.settles:
             self._unsettled.add(large.ids, deliveries)
+            self._count()
         if self._order is not None:
             self._order.add(self)
         self.subscriber.wake()
@@ -329,6 +330,7 @@ class RoundRobinChannel:
             return await begun.take()
         except MessageTruncated as torn:
             self._unsettled.take(begun.ids)
+            self._count()
             self._begun = None
             self._unsent -= 1
             self._octets -= begun.octets
@@ -444,6 +446,7 @@ class RoundRobinChannel:
             self._order.keep(self, len(kept))
         if self.settles:  # without messages that are settled already
             returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
+            self._count()
         else:
             unsent = DeliveredIds()
             for ids, deliveries in leaving:
@@ -451,6 +454,13 @@ class RoundRobinChannel:
             returned = unsent.runs()
         if returned:
             self._dealer.returned(returned)
+        if self._shared is not None:
+            self._shared.freed()
+
+    def _count(self) -> None:
+        """Count its unsettled messages in the window that it shares."""
+        if self._shared is not None:
+            self._shared.count(self, len(self._unsettled))
 
     # -- the terminal's side: credit -----------------------------------------------------------------------
 
@@ -459,6 +469,7 @@ class RoundRobinChannel:
             self.settles = True
             for each in (*self._given(), *self._queued):
                 self._unsettled.add(each.ids, each.deliveries)
+            self._count()
         self._credit.grant(n, kind)
         if kind is CreditKind.COUNT:
             self._give_up()
@@ -469,7 +480,7 @@ class RoundRobinChannel:
             self._shared.leave(self)
         self._shared = window
         if window is not None:
-            window.join(self, partial(len, self._unsettled), self._dealer.can_take)
+            window.join(self, len(self._unsettled), self._dealer.can_take)
         self._dealer.shares(self)
         self._dealer.can_take()
 
@@ -527,6 +538,7 @@ class RoundRobinChannel:
         begun = self._begun
         is_one = begun is None and len(ids) == 1 and isinstance(outcome, Accepted)
         if is_one and self._unsettled.take_first(ids.start):
+            self._count()
             # Without a run for each message: omq clients confirm messages one by one.
             self._dealer.done(ids)
             self._freed()
@@ -540,6 +552,7 @@ class RoundRobinChannel:
             settled += number_of(runs)
             self._conclude(runs, outcome)
         if settled:
+            self._count()
             self._freed()
         return settled
 

@@ -1,6 +1,6 @@
 """The unacknowledged messages of a channel, beside a plain dict of tags."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.drivers.seam import Channel
-from omq.terminals.amqp_0_9.unacknowledged import Settled, Unacknowledged, UnknownTag
+from omq.terminals.amqp_0_9.unacknowledged import PORTION, Settled, Unacknowledged, UnknownTag
 
 CHANNEL = cast(Channel, object())
 """It is only passed on."""
@@ -23,8 +23,8 @@ STEPS = st.lists(
 )
 
 
-def ids(taken: list[Settled]) -> list[int]:
-    return [message for each in taken for message in each.ids]
+def ids(portions: Iterable[Sequence[Settled]]) -> list[int]:
+    return [message for taken in portions for each in taken for message in each.ids]
 
 
 @given(STEPS)
@@ -46,7 +46,7 @@ def test_unacknowledged_behaves_as_a_dict_of_tags(steps: list[tuple[str, int, in
                 assert ids(unacknowledged.take(wanted[0], wanted[-1])) == [model.pop(each) for each in wanted]
             else:
                 with pytest.raises(UnknownTag):
-                    unacknowledged.take(wanted[0], wanted[-1])
+                    ids(unacknowledged.take(wanted[0], wanted[-1]))
                 for each in wanted:
                     model.pop(each, None)
         elif number == 0 or number in model:
@@ -54,7 +54,7 @@ def test_unacknowledged_behaves_as_a_dict_of_tags(steps: list[tuple[str, int, in
             assert ids(unacknowledged.take_until(number)) == [model.pop(each) for each in taken]
         else:
             with pytest.raises(UnknownTag):
-                unacknowledged.take_until(number)
+                ids(unacknowledged.take_until(number))
         assert len(unacknowledged) == len(model)
 
 
@@ -65,7 +65,7 @@ def acknowledged(ranges: Iterable[tuple[int, int]], unacknowledged: Unacknowledg
         for first, last in ranges:
             taken += ids(unacknowledged.take(first, last) if first else unacknowledged.take_until(last))
     except UnknownTag as unknown:
-        return taken, str(unknown)
+        return taken + ids([unknown.taken]), str(unknown)
     return taken, ""
 
 
@@ -88,8 +88,8 @@ def test_ranges_that_the_next_one_includes_change_nothing(
 def test_restored_messages_return_to_their_place() -> None:
     unacknowledged = Unacknowledged()
     unacknowledged.add(1, range(10, 16), CHANNEL)
-    taken = unacknowledged.take(2, 3)
-    assert ids(taken) == [11, 12]
+    (taken,) = unacknowledged.take(2, 3)
+    assert ids([taken]) == [11, 12]
     for each in taken:
         unacknowledged.restore(each)
     assert ids(unacknowledged.take_until(4)) == [10, 11, 12, 13]
@@ -104,3 +104,22 @@ def test_many_acknowledgements_of_single_messages() -> None:
     for tag in range(1, count + 1):
         assert ids(unacknowledged.take(tag, tag)) == [tag]
     assert len(unacknowledged) == 0
+
+
+@pytest.mark.parametrize("begin", [0, 3])
+def test_many_messages_are_taken_in_portions(begin: int) -> None:
+    unacknowledged = Unacknowledged()
+    count = 3 * PORTION + 7
+    for tag in range(1, count + 1):
+        unacknowledged.add(tag, range(tag, tag + 1), CHANNEL)
+    portions = list(unacknowledged.take(begin, count) if begin else unacknowledged.take_until(0))
+    assert max(map(len, portions)) == PORTION
+    assert ids(portions) == list(range(max(1, begin), count + 1))
+
+
+def test_messages_before_an_unknown_tag_are_told() -> None:
+    unacknowledged = Unacknowledged()
+    unacknowledged.add(1, range(11, 14), CHANNEL)
+    with pytest.raises(UnknownTag, match="unknown delivery tag 4") as caught:
+        ids(unacknowledged.take(2, 5))
+    assert ids([caught.value.taken]) == [12, 13]

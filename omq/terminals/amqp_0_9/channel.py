@@ -1,8 +1,10 @@
 """One channel of a connection: its consumers, its unacknowledged messages, and its publishes."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import trio
 
 from omq.access.getter import Getter
 from omq.drivers.delivery_order import DeliveryOrder
@@ -19,7 +21,7 @@ from omq.terminals.amqp_0_9.forms import Tags
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import ChannelPost, settled
 from omq.terminals.amqp_0_9.transactions import Transaction
-from omq.terminals.amqp_0_9.unacknowledged import Settled
+from omq.terminals.amqp_0_9.unacknowledged import PORTION, Settled, UnknownTag
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,22 @@ class AmqpChannel:
 
     # -- messages out --------------------------------------------------------------------------------------
 
-    def settle(self, taken: list[Settled], outcome: Outcome) -> None:
-        """Settle messages, or note it for the commit of the transaction."""
+    async def settle(self, portions: Iterable[Sequence[Settled]], outcome: Outcome) -> None:
+        """Settle messages, or note it for the commit of the transaction, in turn with other connections.
+        Raises UnknownTag, as the portions do.
+        """
+        try:
+            for taken in portions:
+                self._settle(taken, outcome)
+                if len(taken) >= PORTION:
+                    await trio.lowlevel.checkpoint()
+                    if self.is_over:
+                        return
+        except UnknownTag as unknown:
+            self._settle(unknown.taken, outcome)
+            raise
+
+    def _settle(self, taken: Sequence[Settled], outcome: Outcome) -> None:
         if isinstance(self.mode, Transaction):
             self.mode.settled += [(each, outcome) for each in taken]
             return

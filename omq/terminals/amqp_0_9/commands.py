@@ -1,5 +1,7 @@
 """Executes the methods that a client calls on a channel, except publishes."""
 
+import trio
+
 from omq.access.routed_publishing import REPLIES
 from omq.access.topology import IsStream, Topology
 from omq.drivers.memory import Memory
@@ -21,9 +23,10 @@ from omq.terminals.amqp_0_9.posts import settled
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import failed, problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
-from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
+from omq.terminals.amqp_0_9.unacknowledged import PORTION, UnknownTag
 from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.turns import EVENTS_IN_TURN
 from omq_storage.errors import StoreError
 
 REQUEUED = Modified(delivery_failed=True)
@@ -154,16 +157,16 @@ class Commands:
             case methods.BasicGet(queue, no_ack):
                 await self._get(channel, channel.queue_named(queue), no_ack=no_ack)
             case methods.BasicAck(tag, multiple):
-                self._settle(channel, tag, ACCEPTED, multiple=multiple)
+                await self._settle(channel, tag, ACCEPTED, multiple=multiple)
             case methods.BasicReject(tag, requeue):
-                self._settle(channel, tag, REQUEUED if requeue else REJECTED, multiple=False)
+                await self._settle(channel, tag, REQUEUED if requeue else REJECTED, multiple=False)
             case methods.BasicNack(tag, multiple, requeue):
-                self._settle(channel, tag, REQUEUED if requeue else REJECTED, multiple=multiple)
+                await self._settle(channel, tag, REQUEUED if requeue else REJECTED, multiple=multiple)
             case methods.BasicRecover():
-                channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
+                await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
                 channel.answer(self._outbox, methods.BasicRecoverOk())
             case methods.BasicRecoverAsync():
-                channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
+                await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
             case methods.ConfirmSelect(no_wait):
                 if isinstance(channel.mode, Transaction):
                     raise failed(method, "cannot switch from tx to confirm mode")
@@ -181,7 +184,11 @@ class Commands:
                 await self._commit(channel, _transaction(channel, method), method)
                 channel.answer(self._outbox, methods.TxCommitOk())
             case methods.TxRollback():
-                for taken in _transaction(channel, method).roll_back():
+                for number, taken in enumerate(_transaction(channel, method).roll_back(), 1):
+                    if not number % PORTION:
+                        await trio.lowlevel.checkpoint()
+                        if channel.is_over:
+                            return
                     channel.tags.unacknowledged.restore(taken)
                 channel.answer(self._outbox, methods.TxRollbackOk())
             case methods.DirectPut() if self._direct is not None:
@@ -252,16 +259,18 @@ class Commands:
         form = GetForm(framing, channel.tags, getter, no_ack=no_ack)
         await GetTurn(self._sender, channel.contents, getter, form).leave()
 
-    def _settle(self, channel: AmqpChannel, tag: int, outcome: Outcome, *, multiple: bool) -> None:
+    async def _settle(self, channel: AmqpChannel, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         """Settle the message with this tag, or all up to it with `multiple`. Raise UnknownTag."""
         unacknowledged = channel.tags.unacknowledged
-        taken = unacknowledged.take_until(tag) if multiple else unacknowledged.take(tag, tag)
-        channel.settle(taken, outcome)
+        portions = unacknowledged.take_until(tag) if multiple else unacknowledged.take(tag, tag)
+        await channel.settle(portions, outcome)
 
     async def _commit(self, channel: AmqpChannel, transaction: Transaction, method: Method) -> None:
         runs, acknowledged = transaction.take()
         try:
-            for run in runs:
+            for number, run in enumerate(runs, 1):
+                if not number % EVENTS_IN_TURN:
+                    await trio.lowlevel.checkpoint()
                 await self._publishing.publish(channel, run, whole=True)
         except ChannelProblem:
             self._publishing.drop()
@@ -275,7 +284,9 @@ class Commands:
             for failure in part.failures().values():
                 if failure.reason is not Reason.OVERFLOW:  # which only confirms tell
                     raise problem_of(failure, type(method))
-        for taken, outcome in acknowledged:
+        for number, (taken, outcome) in enumerate(acknowledged, 1):
+            if not number % PORTION:
+                await trio.lowlevel.cancel_shielded_checkpoint()  # all of them are settled, or none
             taken.settle(outcome)
 
 

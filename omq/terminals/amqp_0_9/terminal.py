@@ -74,6 +74,9 @@ from omq.terminals.connection.turns import EVENTS_IN_TURN
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
+RANGES_IN_TURN = 64
+"""The number of acknowledged ranges of tags after which the other connections have their turn."""
+
 log = logging.getLogger("omq.terminal")
 
 
@@ -391,7 +394,7 @@ class AmqpTerminal:
                 self._published += event.batch.count
                 await self._publish(event)
             case AckRun(number, ranges):
-                self._acknowledge(number, ranges)
+                await self._acknowledge(number, ranges)
             case MethodCalled(number, method):
                 await self._flush()
                 await self._call(number, method)
@@ -572,15 +575,19 @@ class AmqpTerminal:
         except ChannelProblem as problem:
             self._fail_channel(channel, problem)
 
-    def _acknowledge(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
+    async def _acknowledge(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
         channel = self._channels.get(number)
         if channel is None:
             return
         unacknowledged = channel.tags.unacknowledged
         try:
-            for first, last in unacknowledged.without_included(ranges):
-                taken = unacknowledged.take(first, last) if first else unacknowledged.take_until(last)
-                channel.settle(taken, ACCEPTED)
+            for place, (first, last) in enumerate(unacknowledged.without_included(ranges), 1):
+                if not place % RANGES_IN_TURN:
+                    await trio.lowlevel.checkpoint()
+                if channel.is_over:
+                    return  # the sender may close it
+                portions = unacknowledged.take(first, last) if first else unacknowledged.take_until(last)
+                await channel.settle(portions, ACCEPTED)
         except UnknownTag as unknown:
             ids = methods.BasicAck.CLASS, methods.BasicAck.METHOD
             self._fail_channel(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))

@@ -17,11 +17,17 @@ MOST_GONE = 1024
 """The number of runs at the beginning of the list that may be used up before it is shortened."""
 
 
+PORTION = 64
+"""The number of runs that are taken at a time. Between two portions other connections have their turn."""
+
+
 class UnknownTag(Exception):
     """No message with this delivery tag waits to be acknowledged on the channel."""
 
-    def __init__(self, tag: int) -> None:
+    def __init__(self, tag: int, taken: "Sequence[Settled]" = ()) -> None:
+        """`taken` are the messages with the tags before it."""
         super().__init__(f"unknown delivery tag {tag}")
+        self.taken = taken
 
 
 class _Run(msgspec.Struct):
@@ -76,31 +82,36 @@ class Unacknowledged:
         """Remove messages with these tags, which are not sent after all."""
         self._take(tag, tag + count)
 
-    def take(self, first: int, last: int) -> list[Settled]:
-        """Take the messages with each of these tags. Raises UnknownTag if one of them is missing; the others
-        are taken all the same, because the channel ends.
+    def take(self, first: int, last: int) -> Iterator[Sequence[Settled]]:
+        """Take the messages with each of these tags, and yield them in portions. Raises UnknownTag if one of
+        them is missing.
         """
-        taken = self._take(first, last + 1)
-        expected = first
-        for settled in taken:
-            if settled.tag != expected:
-                break
-            expected += len(settled.ids)
-        if expected != last + 1:
-            raise UnknownTag(expected)
-        return taken
+        for begin in range(first, last + 1, PORTION):
+            end = min(begin + PORTION, last + 1)
+            taken = self._take(begin, end)
+            expected = begin
+            for place, settled in enumerate(taken):
+                if settled.tag != expected:
+                    raise UnknownTag(expected, taken[:place])
+                expected += len(settled.ids)
+            if expected != end:
+                raise UnknownTag(expected, taken)
+            yield taken
 
-    def take_until(self, last: int) -> list[Settled]:
-        """Take all messages up to this tag, or all that there are for 0. Raises UnknownTag if there is no
-        message with this tag; for 0 there need not be any.
+    def take_until(self, last: int) -> Iterator[Sequence[Settled]]:
+        """Take all messages up to this tag, or all that there are for 0, and yield them in portions. Raises
+        UnknownTag if there is no message with this tag; for 0 there need not be any.
         """
-        if last:
-            if not self._has(last):
-                raise UnknownTag(last)
-            return self._take(0, last + 1)
-        found = [Settled(run.first, run.channel, run.ids) for run in self._runs[self._gone :]]
-        self.clear()
-        return found
+        if not last:
+            if self._gone == len(self._runs):
+                return
+            last = self._runs[-1].next - 1
+        elif not self._has(last):
+            raise UnknownTag(last)
+        while self._gone < len(self._runs) and self._runs[self._gone].first <= last:
+            behind = self._gone + PORTION
+            is_last = behind >= len(self._runs)
+            yield self._take(0, last + 1 if is_last else min(last + 1, self._runs[behind].first))
 
     def without_included(self, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield these ranges of an `AckRun` without those that the next one includes. The caller takes each
