@@ -127,7 +127,7 @@ def test_every_page_scrolls_by_keyboard(page: Page, client: blocking.Client, ser
                 """
             )
             assert beyond_reach == []
-            # Where the focus can be, a role that says nothing is not ignored: it would be a foreign child.
+            # The empty role is not ignored where the focus can be: the grid would have a foreign child.
             assert page.all("[role=grid] [role=presentation][tabindex]") == []
     finally:
         page.driver.set_window_size(1400, 900)

@@ -37,7 +37,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def compiled(project: Path, *arguments: str) -> str:
-    """Return what the compiler says about the program."""
+    """Return the errors that the compiler finds in the program."""
     done = subprocess.run(
         ["node", INSTALLED / "typescript" / "lib" / "tsc.js", *OPTIONS, *arguments],
         cwd=project,
@@ -70,6 +70,11 @@ def test_the_declarations_agree_with_the_modules(project: Path) -> None:
     (project / "conforms.ts").write_text((HERE / "conforms.ts").read_text().replace("REAL", str(CLIENT)))
     options = ("--moduleResolution", "nodenext", "--module", "nodenext", "--lib", "esnext,dom,dom.iterable")
     assert compiled(project, *options, "--allowJs", "--checkJs", "conforms.ts") == ""
+
+
+def test_the_console_has_no_type_error(project: Path) -> None:
+    options = ("--moduleResolution", "bundler", "--module", "esnext", "--lib", "esnext,dom,dom.iterable")
+    assert compiled(project, *options, "--allowJs", "--checkJs", str(CLIENT.parent / "app" / "main.js")) == ""
 
 
 def test_the_declarations_have_what_the_server_answers(project: Path) -> None:

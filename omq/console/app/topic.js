@@ -329,7 +329,7 @@ function retentionDialog(context, name) {
           onsubmit: (/** @type {Event} */ event) => {
             event.preventDefault();
             const limits = { ms: limit(hours, 3_600_000), octets: limit(mebi, 2 ** 20) };
-            void mayRemove(limits).then((may) => may && keep(limits));
+            void mayRemove(limits).then((may) => (may ? keep(limits) : undefined));
           },
         },
         field("Hours", hours, "Older messages are deleted. Empty: no limit."),

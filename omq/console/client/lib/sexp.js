@@ -134,8 +134,8 @@ export function messageId(sexp) {
 // -- writing --------------------------------------------------------------------------------------------------------
 
 /**
- * @typedef {string | Uint8Array | number | bigint | boolean | any[]} Written
- *   an atom or a list; integers and booleans are printed as the server reads them
+ * @typedef {string | Uint8Array | number | bigint | any[]} Written
+ *   an atom or a list; integers are printed as the server reads them
  */
 
 const [LINE_FEED, CARRIAGE_RETURN, QUOTE, BACKSLASH] = [10, 13, 34, 92];
@@ -208,8 +208,8 @@ class Output {
     if (Array.isArray(value)) this.list(value);
     else if (value instanceof Bare) this.ascii(value.word);
     else if (typeof value === "number" && !Number.isSafeInteger(value)) throw new RangeError(`${value} is no integer`);
-    else if (["number", "bigint", "boolean"].includes(typeof value)) this.ascii(String(value));
-    else this.quoted(encodeName(/** @type {string | Uint8Array} */ (value)));
+    else if (typeof value === "number" || typeof value === "bigint") this.ascii(String(value));
+    else this.quoted(encodeName(value));
   }
 
   /** @param {Uint8Array} octets */

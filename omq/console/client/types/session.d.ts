@@ -3,7 +3,7 @@
 import type { Gone, Message, Statistics } from "./omq.js";
 
 /** An argument of a command: an atom, or a list of arguments. */
-export type Part = string | Uint8Array | number | bigint | boolean | Part[];
+export type Part = string | Uint8Array | number | bigint | Part[];
 
 export type Event =
   | { kind: "accepted" }
