@@ -250,7 +250,7 @@ class RoundRobinDriver(CompetingDriver):
         end = stop - block.first
         octets = mean_octets(block)
         rounds = 0
-        # What is left after so many rounds is left to the dealer, in turn with other tasks.
+        # After so many rounds the dealer goes on, in turn with other tasks.
         while (
             index < end and rounds * len(self._channels) < MOST_ASKED and (able := self._able(MOST_IN_ROUND))
         ):

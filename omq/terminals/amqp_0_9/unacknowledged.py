@@ -25,7 +25,7 @@ class UnknownTag(Exception):
     """No message with this delivery tag waits to be acknowledged on the channel."""
 
     def __init__(self, tag: int, taken: "Sequence[Settled]" = ()) -> None:
-        """`taken` are the messages with the tags before it."""
+        """Create the error for this tag. `taken` are the messages with the tags before it."""
         super().__init__(f"unknown delivery tag {tag}")
         self.taken = taken
 
