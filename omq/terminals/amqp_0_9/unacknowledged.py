@@ -86,10 +86,13 @@ class Unacknowledged:
         """Take the messages with each of these tags, and yield them in portions. Raises UnknownTag if one of
         them is missing.
         """
-        for begin in range(first, last + 1, PORTION):
-            end = min(begin + PORTION, last + 1)
-            taken = self._take(begin, end)
-            expected = begin
+        expected = first
+        while expected <= last:
+            beyond = max(self._gone, self._index(expected)) + PORTION
+            end = last + 1
+            if beyond < len(self._runs):
+                end = min(end, self._runs[beyond].first)
+            taken = self._take(expected, end)
             for place, settled in enumerate(taken):
                 if settled.tag != expected:
                     raise UnknownTag(expected, taken[:place])
