@@ -32,6 +32,11 @@ MOST_ASKED = 2048
 consumers that share a window assigns one message.
 """
 
+MOST_IN_ORDER = 64
+"""The number of messages that are assigned in one step where subscribers give them in an order together: each
+is a selection of its own.
+"""
+
 RETRY_SECONDS = 1.0
 """The number of seconds that the dealer waits after a failure to read the store, before it tries again."""
 
@@ -262,24 +267,16 @@ class RoundRobinDriver(CompetingDriver):
                 count = min(count, len(able) * min(channel.room(octets) for channel in able))
             first = block.first + index
             if self._ordered and not self._ordered.isdisjoint(able):
-                self._deal_in_order(able[:count], block, range(first, first + count))
+                count = min(count, MOST_IN_ORDER)
+                rounds = MOST_ASKED  # which is the last one of this step
+                for turn in range(count):
+                    self._deal_to(able[turn % len(able)], block, range(first + turn, first + turn + 1))
             else:
                 for turn, channel in enumerate(able[:count]):
                     self._deal_to(channel, block, range(first + turn, first + count, len(able)))
             self._turn_after(able[(count - 1) % len(able)])
             index += count
         self._move_cursor(block.first + index)
-
-    def _deal_in_order(
-        self, channels: Sequence[RoundRobinChannel], block: Block | Fragmented, ids: range
-    ) -> None:
-        """Deal equally many messages to each of the channels, to the first one the lowest."""
-        each, more = divmod(len(ids), len(channels))
-        begin = 0
-        for turn, channel in enumerate(channels):
-            end = begin + each + (turn < more)
-            self._deal_to(channel, block, ids[begin:end])
-            begin = end
 
     def _move_cursor(self, cursor: int) -> None:
         """Move the cursor: the messages below it are assigned."""

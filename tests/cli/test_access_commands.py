@@ -133,5 +133,5 @@ def test_the_server_logs_which_machines_can_reach_it(tmp_path: Path) -> None:
     configuration.write_text(f'clients = [{{name = "one", secret = "{hash}"}}]')
     with running_server("--config", configuration, "--listen", "0.0.0.0:0", *store) as server:
         log = server.stop()[2]
-    assert re.search(r"WARNING omq\.server: 0\.0\.0\.0:0: what clients send there without TLS", log)
+    assert re.search(r"WARNING omq\.server: 0\.0\.0\.0:0: without TLS, others on the network can read", log)
     assert "no client is configured" not in log

@@ -32,7 +32,7 @@ from omq.drivers.seam import (
     Unavailable,
 )
 from omq.drivers.stalled import HeldReader, Stalled
-from omq.logs import quoted
+from omq.terminals.connection.abrupt_end import AbruptEnd
 from omq.terminals.connection.forms import Form, MessageInPieces, selections_behind
 from omq.terminals.connection.paused import PausedMessages
 from omq.terminals.connection.remainders import (
@@ -57,6 +57,7 @@ class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
     __slots__ = (
+        "_end",
         "_scope",
         "_stalled",
         "_stalled_at",
@@ -66,7 +67,6 @@ class Forwarder:
         "delivered",
         "is_stalled",
         "paused",
-        "torn",
     )
 
     def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
@@ -77,16 +77,21 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
-        self.paused = PausedMessages(stalled, scope, self._cut_off)
+        # Not a method of this object: two objects that refer to each other wait for the garbage collector.
+        self._end = AbruptEnd(transport, stalled, scope)
+        self.paused = PausedMessages(stalled, scope, self._end.cut_off)
         self.channels: Callable[[], Iterable[Channel]] = tuple
         """Returns the open channels of the connection."""
         self.is_stalled = False
         """Whether the client is stalled."""
         self._stalled_at = 0.0
-        self.torn: str | None = None
-        """The reason why the connection was ended in the middle of a message, if it was."""
         self.delivered = 0
         """The number of messages that have left."""
+
+    @property
+    def torn(self) -> str | None:
+        """The reason why the connection was ended in the middle of a message, if it was."""
+        return self._end.reason
 
     @property
     def is_sending(self) -> bool:
@@ -435,12 +440,12 @@ class Forwarder:
 
     async def break_off(self, topic: bytes, why: str) -> None:
         """End the connection in the middle of a frame that cannot be completed: this task is cancelled."""
-        self._cut_off(topic, why)
+        self._end.cut_off(topic, why)
         await trio.sleep_forever()
 
     async def _send_held(self, topic: bytes, begun: MessageInPieces, body: Octets, block: Block) -> None:
         with self._stalled.holding(
-            block.topic, block.first, block.held, partial(self._cut_off, topic), self._scope
+            block.topic, block.first, block.held, partial(self._end.cut_off, topic), self._scope
         ) as holder:
             await self._send_in_hand(begun, body, holder)
 
@@ -456,10 +461,3 @@ class Forwarder:
             begun.sent(sum(map(len, parts)))
             if holder is not None:
                 holder.moved()
-
-    def _cut_off(self, topic: bytes, why: str) -> None:
-        peer = self._transport.peer()
-        line = f"{peer}: {quoted(topic)}: closed in the middle of a message: {why}"
-        self._stalled.tell(line, peer=peer, topic=topic)
-        self.torn = why
-        self._scope.cancel()
