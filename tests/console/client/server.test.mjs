@@ -234,7 +234,9 @@ test("a lost connection is made again", async () => {
     onState: ({ state }) => states.push(state),
     use: (client) => clients.push(client) === 2 && abort.abort(),
   });
-  assert.deepEqual(states, ["connecting", "connected", "lost", "connecting", "connected"]);
+  // On a busy machine an attempt may last longer than the silence that ends the first connection.
+  const made = states.join(" ").replace(/(connecting lost )+/g, "");
+  assert.equal(made, "connecting connected lost connecting connected");
   assert.match((await clients[0].closed).message, /silent for 0.05 seconds/);
 });
 
