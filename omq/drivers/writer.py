@@ -71,6 +71,7 @@ class Writer:
         """Whether a commit found no room since the last round of housekeeping."""
         self.checkpoint_due = Signal()
         """Set after a commit, if a checkpoint would free the journal of the level."""
+        self._is_checkpoint_due = False
         self.changed_positions = ChangedPositions()
         self._budget = budget
         self._ids = ids
@@ -248,7 +249,7 @@ class Writer:
     def _store_routed(self, commit: "StoreCommit") -> None:
         began = time.perf_counter()
         self.environment.append_commit(commit)
-        self._commit_times.observe(time.perf_counter() - began)
+        self._observe(began)
 
     def _deliver_routed(
         self, driver: RoutedDriver, first: int, values: Sequence[tuple[int, int, int, bytes]]
@@ -419,8 +420,13 @@ class Writer:
         """Write blocks in the thread of a commit, which also counts its time."""
         began = time.perf_counter()
         extents = self.environment.append(blocks, sequences)
-        self._commit_times.observe(time.perf_counter() - began)
+        self._observe(began)
         return extents
+
+    def _observe(self, began: float) -> None:
+        """Note, in the thread of a commit, its time and whether a checkpoint is due."""
+        self._commit_times.observe(time.perf_counter() - began)
+        self._is_checkpoint_due = self.environment.is_checkpoint_due
 
     def _count(self, messages: int, octets: int, seconds: float) -> None:
         """Count the messages that a commit stored."""
@@ -430,7 +436,7 @@ class Writer:
         self._commit_seconds += seconds
         self._messages += messages
         self._octets += octets
-        if self.environment.is_checkpoint_due:
+        if self._is_checkpoint_due:
             self.checkpoint_due.set()
 
 
