@@ -66,7 +66,7 @@ class JournaledCommits:
                 yield transaction
                 if changes.any and changes.recorded is not None:
                     is_written = self._journal.write(transaction.number, changes.recorded)
-        except BaseException:
+        except BaseException:  # Ctrl-C, too
             self._retract()
             raise
         if is_written:
