@@ -48,6 +48,12 @@ DOUBTFUL_HEADERS = (
     b"\x00\x53\x70\xc0\x05\x03\x40\x40\x50\x05",  # a ttl of another type
     b"\x00\x53\x70\xc0\x05\x03\x56\x01\x40\x43",
     b"\x00\x53\x70\xc0\x08\x03\x00\x53\x01\x40\x40\x52\x09",  # a field with a descriptor
+    b"\x00\x53\x70\xc0\x08\x03\x40\x40\x00\x53\x01\x52\x09",
+    b"\x00\x53\x70\xc0\x06\x03\x00\x53\x01\x40\x40",  # a descriptor without a value follows
+    b"\x00\x53\x70\xc0\x06\x03\x40\x40\x00\x53\x01",
+    b"\x00\x53\x70\xc0\x05\x03\x40\x40\x00\x00",
+    b"\x00\x53\x70\xc0\x62\x03\x40" + b"\x00\x53\x01" * 31 + b"\x40\x43\x40",
+    b"\x00\x53\x70\xc0\x65\x03\x40" + b"\x00\x53\x01" * 32 + b"\x40\x43\x40",
     b"\x00\x53\x70\xc0\x03\x03\x40\x40",
     b"\x00\x53\x70\xc0\x05\x03\x40\x40\x70\x01",
     b"\x00\x53\x70\xc0\x04\x09\x40\x40\x43",
@@ -59,6 +65,8 @@ DOUBTFUL_PROPERTIES = (
     b"\x00\x53\x73\xc0\x09\x09" + b"\x40" * 8,
     b"\x00\x53\x73\xc0\x0b\x09" + b"\x40" * 8 + b"\x52\x01",
     b"\x00\x53\x73\xc0\x0c\x09\xa1\xff" + b"\x40" * 9,
+    b"\x00\x53\x73\xc0\x0d\x09" + b"\x40" * 7 + b"\x00\x53\x01\x40\x40",
+    b"\x00\x53\x73\xc0\x0e\x09" + b"\x40" * 8 + b"\x00\x53\x01\x52\x01",
     b"\x00\x53\x73\xd0\x00\x00\x00\x0e\x00\x00\x00\x0a" + b"\x40" * 10,
 )
 """Headers and properties that tell times of expiry in other forms, or make no sense."""
@@ -121,6 +129,12 @@ def streams(draw: st.DrawFn) -> bytes:
         return stream
     at = draw(st.integers(0, len(stream) - 1))
     return stream[:at] + draw(st.binary(max_size=3)) + stream[at + draw(st.integers(0, 3)) :]
+
+
+@pytest.mark.parametrize("before", [*DOUBTFUL_HEADERS, *DOUBTFUL_PROPERTIES])
+def test_twins_agree_about_doubtful_times(before: bytes) -> None:
+    octets = frames.write(0, performatives.write(Transfer(0, 0, b"tag")), before + b"\x00\x53\x75\xa0\x01x")
+    assert runs.take_transfers(octets, 0, MAX_FRAME) == runs.take_transfers_plain(octets, 0, MAX_FRAME)
 
 
 @given(streams(), st.sampled_from([MAX_FRAME, 200]))

@@ -298,7 +298,7 @@ cdef enum:
     FIELDS = 253  # a table
     VALUES = 254  # an array
     NO_TYPE = 255
-    MAX_NESTING = 32  # as in omq/protocol/amqp/fields.py
+    MAX_NESTING = 32  # as in omq/protocol/amqp/fields.py and omq/protocol/amqp_1_0/decoding.py
 
 cdef uint64_t LATEST = 0xFFFFFFFF  # the last time of four octets
 for _octet in range(256):

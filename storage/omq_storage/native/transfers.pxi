@@ -195,6 +195,18 @@ cdef enum:
     EXPIRY_FIELD = 8  # of properties: absolute-expiry-time
 
 
+cdef int64_t after_field(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
+    """Return the end of the value at `at`, with its descriptors; -1 if it does not end by `end`."""
+    for _ in range(MAX_NESTING):
+        if at < 0 or at >= end:
+            return -1
+        if octets[at] != 0:
+            at = after_value(octets, at, end)
+            return at if at <= end else -1
+        at = after_value(octets, at + 1, end) if at + 1 < end else -1
+    return -1
+
+
 cdef int64_t field_of(const uint8_t* octets, int64_t at, int64_t end, uint32_t number) noexcept nogil:
     """Return the begin of a field of the list at `octets[at]`; `end` if the list does not have it, and -1 for one that
     the plain code looks at."""
@@ -218,8 +230,8 @@ cdef int64_t field_of(const uint8_t* octets, int64_t at, int64_t end, uint32_t n
         return end
     for count in range(number + 1):
         begin = at
-        at = after_value(octets, at, end) if at < end else -1
-        if at < 0 or at > end:
+        at = after_field(octets, at, end)
+        if at < 0:
             return -1
     return begin
 
