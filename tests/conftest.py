@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from java_classes import java_options
-from measuring import sampled
+from measuring import beginning
 
 pytest_plugins = ["small_disk"]
 
@@ -36,10 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in LONGEST))
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)  # within the one of pytest-trio, which wraps the test, too
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the one of pytest-trio
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    test = getattr(getattr(item, "obj", None), "hypothesis", None)
-    if test is None:
-        return (yield)
-    with sampled(test):
+    with beginning():
         return (yield)

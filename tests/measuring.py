@@ -2,21 +2,19 @@
 tests.
 """
 
-import functools
-import itertools
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Variables of the environment by which a process is told to measure its coverage."""
 
-MEASURED_EXAMPLES = 25
-"""The number of examples of one test that `sampled` measures."""
+MEASURED_SECONDS = 0.5
+"""The processor time of one test that `beginning` measures."""
 
 
 @contextmanager
@@ -42,25 +40,25 @@ def untraced() -> Iterator[None]:
 
 
 @contextmanager
-def sampled(test: Any) -> Iterator[None]:
-    """Measure only the first examples of a test of hypothesis within the block: the others execute the same
-    lines, and each takes several times as long when it is measured.
+def beginning() -> Iterator[None]:
+    """Measure this thread only for its first MEASURED_SECONDS of processor time within the block. A test that
+    works longer executes the same lines many times, and takes two or three times as long measured.
     """
     tracer = sys.gettrace()
-    inner: Callable[..., object] = test.inner_test
-    examples = itertools.count()
+    if tracer is None:
+        yield
+        return
 
-    @functools.wraps(inner)
-    def counted(*arguments: object, **named: object) -> object:
-        if next(examples) == MEASURED_EXAMPLES:
-            sys.settrace(None)
-        return inner(*arguments, **named)
+    def stop(number: int, frame: object) -> None:
+        sys.settrace(None)
 
-    test.inner_test = counted
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MEASURED_SECONDS)
     try:
         yield
     finally:
-        test.inner_test = inner
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
         sys.settrace(tracer)
 
 
