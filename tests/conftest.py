@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from java_classes import java_options
-from measuring import beginning
+from measuring import beginning, unmeasured
 
 pytest_plugins = ["small_disk"]
 
@@ -27,6 +27,11 @@ TESTS = Path(__file__).parent
 LONGEST = (TESTS / "tools", TESTS / "spark", TESTS / "test_packaging.py")
 """The tests that take minutes."""
 
+MEASURED_PROCESSES = (TESTS, TESTS / "cli", TESTS / "replay")
+"""The folders whose tests start programs for what only these execute. Elsewhere, the tests themselves execute
+the same code.
+"""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, where tests run in several processes, as with `tools/test`: no
@@ -34,6 +39,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in LONGEST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure the processes that tests start in few folders only: each start takes twice as long measured."""
+    if item.path.parent in MEASURED_PROCESSES:
+        return (yield)
+    with unmeasured():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the one of pytest-trio

@@ -149,6 +149,7 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, environment: Path,
     check_installed(environment, "compiled codec", tmp_path)
 
 
+@pytest.mark.long
 def test_the_sdist_works_without_a_compiler(sdist: Path, environment: Path, tmp_path: Path) -> None:
     build = (
         sys.executable,

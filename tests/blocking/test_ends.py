@@ -7,7 +7,6 @@ import threading
 from typing import Any, Self
 
 import pytest
-from measuring import unmeasured
 
 from omq.blocking import Client
 from omq.client import FromBeginning
@@ -29,15 +28,14 @@ class Program:
     """A program that uses a client; it is killed at the end of the block if it has not ended."""
 
     def __init__(self, url: str, text: str) -> None:
-        # An interrupt may arrive while the thread holds a lock of what measures coverage, which is Python
-        # code: the lock would stay locked, and the other thread would wait for it for ever.
-        with unmeasured():
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", BEGINNING + text, url],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        # It is not measured. An interrupt may arrive while the thread holds a lock of what measures, which is
+        # Python code: the lock would stay locked, and the other thread would wait for it for ever.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGINNING + text, url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def __enter__(self) -> Self:
         self.process.__enter__()

@@ -24,6 +24,7 @@ def python() -> Path:
     return PYTHON
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1900)
 @pytest.mark.parametrize(
     ("suite", "said"), [("functional", "27 passed, 3 skipped"), ("driver", "26 passed, 0 skipped")]

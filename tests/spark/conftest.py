@@ -4,14 +4,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import serving_stores
-from measuring import unmeasured
-from server_command import RunningServer, running_server
 
 # A test's own functions run in Spark's processes too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -46,24 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=NEEDED))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _unmeasured_servers() -> Iterator[None]:
-    """Measure no coverage of the servers that Spark reads: they do what other tests measure, and each start
-    takes twice as long with the measurement.
-    """
-
-    @contextmanager
-    def started(*options: str | Path) -> Iterator[RunningServer]:
-        with ExitStack() as stack:
-            with unmeasured():
-                server = stack.enter_context(running_server(*options))
-            yield server
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving_stores, "running_server", started)
-        yield
-
-
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> "Log":
     """Return the log file of Spark's processes: their standard error."""
@@ -86,8 +65,7 @@ def spark(log: "Log", tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Spa
         with log.path.open("wb") as file:
             os.dup2(file.fileno(), 2)
             try:
-                with unmeasured():
-                    session = local_session("omq tests", cores=2, settings=settings)
+                session = local_session("omq tests", cores=2, settings=settings)
             finally:
                 os.dup2(ours, 2)
         stack.callback(session.stop)

@@ -86,6 +86,7 @@ def make_environment(directory: Path) -> None:
         archive.add(python, "bin/python")
 
 
+@pytest.mark.long
 def test_a_job_on_a_standalone_cluster(master: str, tmp_path: Path) -> None:
     make_environment(tmp_path)
     with serving(make_store(tmp_path / "store", prices=Topic([300, 200]))) as server:

@@ -403,6 +403,7 @@ def test_replays_without_spark(place: SecuredServer, target: SecuredServer, pace
     assert target.server.messages(topic) == 30
 
 
+@pytest.mark.long
 def test_the_programs_replay_with_and_without_spark(
     place: SecuredServer, target: SecuredServer, tmp_path: Path
 ) -> None:

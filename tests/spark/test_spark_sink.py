@@ -231,6 +231,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.long
 def test_every_row_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """File to omq to Parquet: the driver of the first half is killed in the middle of a micro-batch."""
     files = tmp_path / "files"

@@ -10,7 +10,6 @@ import killed_writer
 import lmdb
 import pytest
 from killed_writer import MIB, body, described
-from measuring import unmeasured
 from storage_helpers import NOON, bodies_of, numbered, open_level, problems, whole
 
 from omq_storage.backup import backup
@@ -382,9 +381,7 @@ def test_a_backup_has_the_messages(filled: Path, tmp_path: Path) -> None:
 def write_until() -> Iterator[Callable[[int, Level, Path], signal.Signals]]:
     """Yield a function that has a process store messages until its last step, and returns what ended it."""
     command = [sys.executable, killed_writer.__file__]
-    with unmeasured():  # a process that is killed saves no coverage
-        writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with writer:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
 

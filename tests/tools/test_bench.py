@@ -75,6 +75,7 @@ MANY = {
 }
 
 
+@pytest.mark.long
 def test_many_topics_and_publishers_have_figures(tmp_path: Path) -> None:
     stores = tmp_path / "stores"
     stores.mkdir()
@@ -104,6 +105,7 @@ def test_steps_are_measured_with_each_codec() -> None:
     assert all(figure > 0 for row in figures for figure in row), figures
 
 
+@pytest.mark.long
 def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
     from omq.spark.session import JavaMissing, check_java

@@ -122,6 +122,7 @@ QUICK = "-O0"
 
 
 @needs_sanitizer
+@pytest.mark.long
 def test_the_codec_under_the_sanitizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     extension = fuzz_sanitizer.build(tmp_path, optimization=QUICK)
     assert fuzz_sanitizer.run_cases(extension, 1000, 1) == 0
@@ -129,6 +130,7 @@ def test_the_codec_under_the_sanitizers(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @needs_sanitizer
+@pytest.mark.long
 def test_the_sanitizers_find_a_read_beyond_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

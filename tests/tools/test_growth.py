@@ -71,6 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(result, json.loads(figures.read_text()), plots, list(stores.iterdir()))
 
 
+@pytest.mark.long
 def test_every_point_has_figures_and_the_published_messages_are_counted(run: Run) -> None:
     points = {(point["figure"], point["at"], point["system"]): point for point in run.report["points"]}
     for figure, places in PLACES.items():
@@ -93,6 +94,7 @@ def test_every_point_has_figures_and_the_published_messages_are_counted(run: Run
     assert not run.left, "the bench left something behind"
 
 
+@pytest.mark.long
 def test_contents_are_compared_and_tables_printed(run: Run) -> None:
     compared = run.report["contents compared"]
     assert any("omq-lines, 7 topics: 140 bodies" in text for text in compared)
@@ -101,6 +103,7 @@ def test_contents_are_compared_and_tables_printed(run: Run) -> None:
         assert title in run.result.stdout
 
 
+@pytest.mark.long
 def test_each_figure_is_drawn(run: Run) -> None:
     if not MATPLOTLIB:
         pytest.skip("matplotlib is not installed")

@@ -16,11 +16,11 @@ DOCUMENT = ROOT / "docs" / "RELIABILITY.md"
 COUNTS = {
     "kills": 10,
     "starts": 8,  # each kind of failure once
-    "images": 60,
+    "images": 40,
     "order": 300,
     "rooms": 1,
     "long": 8,
-    "flips": 24,
+    "flips": 12,
 }
 RECORDED = ("images", "order")
 
