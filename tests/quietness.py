@@ -2,11 +2,21 @@
 
 from collections.abc import Callable
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from omq.threads import active_calls
+
+START = 1_800_000_000
+"""The time of the system that `follow` begins with, in seconds since 1970."""
+
+
+def follow(clock: MockClock, patch: pytest.MonkeyPatch) -> None:
+    """Let the time of the system follow Trio's clock, from START on."""
+    begun = clock.current_time()
+    patch.setattr("time.time_ns", lambda: START * 10**9 + round((clock.current_time() - begun) * 1e9))
 
 
 async def quiet() -> None:

@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 import trio.testing
+from quietness import follow
 from served_drivers import Drivers
 from shared_store import shared_drivers, shared_store
 
 __all__ = ["clock", "drivers", "shared_drivers", "shared_store"]
-
-START = 1_800_000_000
-"""The time of the system when Trio's clock begins, in seconds since 1970."""
 
 
 @pytest.fixture
@@ -27,7 +25,5 @@ async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
 @pytest.fixture
 def clock(mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
     """Return Trio's clock, which the system's clock follows."""
-    monkeypatch.setattr(
-        "time.time_ns", lambda: START * 1_000_000_000 + round(mock_clock.current_time() * 1e9)
-    )
+    follow(mock_clock, monkeypatch)
     return mock_clock

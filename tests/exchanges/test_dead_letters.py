@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 from queue_cases import EITHER, FAILED, published, queue_of, worker
+from quietness import follow
 from served_drivers import Drivers, post, quiet
 
 from omq.drivers.seam import REJECTED
@@ -146,9 +147,7 @@ async def test_a_message_is_delivered_again_up_to_the_limit(drivers: Drivers, du
 async def test_expired_and_superfluous_messages_are_dead_letters(
     drivers: Drivers, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
-    monkeypatch.setattr(
-        "time.time_ns", lambda: 1_800_000_000_000_000_000 + round(mock_clock.current_time() * 1e9)
-    )
+    follow(mock_clock, monkeypatch)
     dead = await queue_of(drivers, b"dl", durable=durable)
     source = await queue_of(
         drivers, b"q", durable=durable, max_length=2, dead_letter_exchange=b"", dead_letter_key=b"dl"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from quietness import follow
 from trio.testing import MockClock
 
 from omq.terminals.connection import forwarding, transport
@@ -17,6 +18,12 @@ def clock() -> MockClock:
     clock = MockClock(rate=1.0)
     clock.jump(1_000_000)
     return clock
+
+
+@pytest.fixture
+def system_time(clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of the system follow the clock."""
+    follow(clock, monkeypatch)
 
 
 @pytest.fixture

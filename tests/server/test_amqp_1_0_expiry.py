@@ -33,19 +33,7 @@ KEPT = pytest.mark.parametrize(
 """The place of the message: with little memory it is read from the store."""
 
 
-START = 1_800_000_000
-"""The time of the system when a test begins, in seconds since 1970."""
-
-
-pytestmark = pytest.mark.usefixtures("patience")
-
-
-@pytest.fixture
-def clock(clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> MockClock:
-    """Return Trio's clock, which the system's clock follows."""
-    begun = clock.current_time()
-    monkeypatch.setattr("time.time_ns", lambda: int((START + clock.current_time() - begun) * 1e9))
-    return clock
+pytestmark = pytest.mark.usefixtures("patience", "system_time")
 
 
 @dataclass(frozen=True, slots=True)
