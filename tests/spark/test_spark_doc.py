@@ -45,6 +45,7 @@ def changed(text: str, addresses: Mapping[str, str]) -> str:
     return text
 
 
+@pytest.mark.long
 def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
     names: dict[str, object] = {}
     authority = Authority(tmp_path / "authority")

@@ -20,18 +20,18 @@ COUNTS = {
     "order": 300,
     "rooms": 1,
     "long": 8,
-    "flips": 12,
+    "flips": 24,
 }
 RECORDED = ("images", "order")
 
 MEMORY = Path("/dev/shm")
 
 COMPILED = pytest.mark.skipif(shutil.which("cc") is None, reason="the recorder needs a C compiler")
+LONG = ("starts", "rooms", "flips")
+MARKS = {**dict.fromkeys(RECORDED, COMPILED), **dict.fromkeys(LONG, pytest.mark.long)}
 
 
-@pytest.mark.parametrize(
-    "torture", [pytest.param(name, marks=COMPILED if name in RECORDED else ()) for name in COUNTS]
-)
+@pytest.mark.parametrize("torture", [pytest.param(name, marks=MARKS.get(name, ())) for name in COUNTS])
 def test_the_promises_are_kept(torture: str) -> None:
     count = COUNTS[torture]
     counts = [f"--{name}={count if name == torture else 0}" for name in COUNTS]
