@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 LONGEST = (TESTS / "tools", TESTS / "spark", TESTS / "test_packaging.py")
 """The tests that take minutes."""
 
-MEASURED_PROCESSES = (TESTS, TESTS / "cli", TESTS / "replay")
+MEASURED_PROCESSES = (TESTS, TESTS / "amqp_0_9", TESTS / "cli", TESTS / "replay")
 """The folders whose tests start programs for what only these execute. Elsewhere, the tests themselves execute
 the same code.
 """
