@@ -10,7 +10,7 @@ import trio
 from server.amqp_1_0_peer import Peer, condition, data, opened, text
 from server_command import RunningServer, running_server
 
-from omq.client import FromBeginning, Persistent, Properties, Sync, connect
+from omq.client import ConnectionLost, FromBeginning, Persistent, Properties, Subscription, Sync, connect
 from omq.model import Delivery
 from omq.protocol.amqp_1_0 import decoding, encoding, sections
 from omq.protocol.amqp_1_0.performatives import Detach
@@ -116,6 +116,52 @@ async def test_workers_of_both_share_a_queue(server: RunningServer, broker: Brok
     bodies = sorted([message.body for message in theirs] + [reply.body for reply in ours])
     assert bodies == [b"%d" % i for i in range(10)]
     assert client.call(get(1, "shared")).name == "get-empty"
+
+
+async def until_its_end(work: Subscription) -> None:
+    """Take messages for as long as there are some."""
+    while True:
+        await work.__anext__()
+
+
+async def test_a_kill_loses_nothing_of_a_durable_queue_with_workers_of_both(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    published = [b"%d" % i for i in range(12)]
+    with running_server(*options) as server, trio.fail_after(SECONDS):
+        broker = Broker(("127.0.0.1", server.port))
+        client = broker.channel()
+        client.said(declare_queue(1, "shared", durable=1), qos(1, 3), consume(1, "shared", "a"))
+        async with (
+            connect(f"omq://{server.address}") as other,
+            other.subscribe("shared", credit=3) as work,
+        ):
+            confirmed(broker.channel(), *[publish(1, "", "shared", body) for body in published[:6]])
+            for body in published[6:]:
+                await other.publish("shared", body)
+            await other.confirm()
+            ours = [client.wait() for _ in range(3)]
+            theirs = [await work.__anext__() for _ in range(3)]
+            client.send(ack(1, ours[0].tag))
+            await work.received(theirs[0])
+            await other.confirm()
+            server.process.kill()
+            with pytest.raises(ConnectionLost):
+                await until_its_end(work)
+        broker.close()
+    with running_server(*options) as server, trio.fail_after(SECONDS):
+        broker = Broker(("127.0.0.1", server.port))
+        client = broker.channel()
+        got = [client.call(get(1, "shared", 1)).body for _ in range(3)]
+        # The server may not have stored that a message was settled before the kill.
+        unsettled = {*published} - {ours[0].body, theirs[0].body}
+        async with connect(f"omq://{server.address}") as other, other.subscribe("shared", credit=1) as work:
+            while not unsettled <= {*got}:
+                message = await work.__anext__()
+                got.append(message.body)
+                await work.received(message)
+        broker.close()
+    assert len(got) == len({*got})
+    assert {*got} <= {*published}
 
 
 def deaths_in(annotations: bytes) -> list[Value]:
