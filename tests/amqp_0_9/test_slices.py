@@ -1,11 +1,14 @@
 """Long runs of publishes whose messages the server looks at one by one: it publishes them in slices."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from server.conversation import InProcess, answers_pile_up, eventually, serving
 
+from omq.drivers import slices
 from omq.terminals.amqp_0_9.outbox import MOST_ANSWERS
 from omq.terminals.amqp_0_9.publishing import MESSAGES_A_SLICE, TARGETS_IN_TURN
 from omq.terminals.connection.statistics import Kind
@@ -157,21 +160,28 @@ def messages_in(host: InProcess) -> list[int]:
     return [driver.statistics().messages_in for driver in host.server.catalogue]
 
 
-class Posted(trio.abc.Instrument):
-    """The greatest number of messages that come into the topics of a server in one step of a task."""
+class Steps(trio.abc.Instrument):
+    """The greatest increase of a number in one step of a task, as long as it is an instrument of Trio."""
 
-    def __init__(self, host: InProcess) -> None:
-        self._host = host
-        self._before = self._count()
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+        self._before = count()
         self.most = 0
-
-    def _count(self) -> int:
-        return sum(messages_in(self._host))
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         count = self._count()
         self.most = max(self.most, count - self._before)
         self._before = count
+
+
+@contextmanager
+def watched(count: Callable[[], int]) -> Iterator[Steps]:
+    steps = Steps(count)
+    trio.lowlevel.add_instrument(steps)
+    try:
+        yield steps
+    finally:
+        trio.lowlevel.remove_instrument(steps)
 
 
 async def test_a_message_for_many_queues_is_posted_in_turn_with_others(tmp_path: Path) -> None:
@@ -181,9 +191,22 @@ async def test_a_message_for_many_queues_is_posted_in_turn_with_others(tmp_path:
         for number in range(queues):
             await stream.send_all(declare_queue(1, f"q{number}") + bind(1, f"q{number}", "amq.fanout", ""))
         await eventually(lambda: len(messages_in(host)) == queues)
-        posted = Posted(host)
-        trio.lowlevel.add_instrument(posted)
-        await stream.send_all(publish(1, "amq.fanout", "", b"x"))
-        await eventually(lambda: all(messages_in(host)))
-        trio.lowlevel.remove_instrument(posted)
+        with watched(lambda: sum(messages_in(host))) as posted:
+            await stream.send_all(publish(1, "amq.fanout", "", b"x"))
+            await eventually(lambda: all(messages_in(host)))
         assert 0 < posted.most <= TARGETS_IN_TURN
+
+
+async def test_consumers_of_one_read_are_opened_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as host:
+        stream = await connected(host)
+        await stream.send_all(declare_queue(1, "q"))
+        await eventually(lambda: len(messages_in(host)) == 1)
+        (driver,) = host.server.catalogue
+        monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+        with watched(driver.subscriber_count) as opened:
+            await stream.send_all(b"".join(consume(1, "q", str(number)) for number in range(40)))
+            await eventually(lambda: driver.subscriber_count() == 40)
+        assert opened.most == 1

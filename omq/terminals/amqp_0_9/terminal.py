@@ -18,6 +18,7 @@ from omq.access.session import Session
 from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Octets, Unavailable
+from omq.drivers.slices import Slices
 from omq.logs import subject
 from omq.model import Topic
 from omq.protocol.amqp.fields import Table
@@ -364,9 +365,12 @@ class AmqpTerminal:
 
     async def feed(self, received: bytes) -> bool:
         """Execute the methods in these octets. Return False if nothing more must be read."""
+        slices = Slices()
         for number, event in enumerate(self._protocol.feed(received), 1):
             if event is not None:
                 await self._execute(event)
+            if isinstance(event, MethodCalled):  # some take long
+                await slices.step()
             if self._outbox.is_full:
                 await self._flush()
                 with self._duplex.excused:
