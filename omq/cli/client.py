@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import trio
-from tqdm import tqdm
 
 from omq.cli import command_line, heads, management, watching
 from omq.cli.advice import advice
@@ -28,6 +27,7 @@ from omq.cli.output import (
     say,
     table,
 )
+from omq.cli.progress import progress
 from omq.cli.subscribing import sub
 from omq.client import (
     Client,
@@ -209,8 +209,7 @@ async def _publish_whole(client: Client, topic: str, path: Path, head: heads.Giv
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise InputError(f"{path}: its size must be known, so it must be a regular file")
-        shown = sys.stderr is not None and sys.stderr.isatty()
-        with tqdm(total=status.st_size, unit="B", unit_scale=True, disable=not shown, file=sys.stderr) as bar:
+        with progress(status.st_size) as bar:
 
             async def pieces() -> AsyncIterator[bytes]:
                 while data := file.read(READ_OCTETS):  # hardly blocks: a thread would cost more
@@ -250,10 +249,9 @@ async def _publish_file(
     `size` is the size of a regular file; None for input that may block. `longest` is the greatest allowed
     length of a line.
     """
-    shown = size is not None and sys.stderr is not None and sys.stderr.isatty()
     held: list[bytes] = []  # the pieces of a line that is not complete
     held_octets = 0
-    with tqdm(total=size, unit="B", unit_scale=True, disable=not shown, file=sys.stderr) as bar:
+    with progress(size) as bar:
         while True:
             try:
                 if size is not None:

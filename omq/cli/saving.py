@@ -1,6 +1,5 @@
 """`omq sub --output-dir`: saves each message of a topic as a file, without holding its body."""
 
-import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 import trio
-from tqdm import tqdm
 
+from omq.cli.progress import progress
 from omq.client import OpenMessage
 
 _PART = ".part"
@@ -30,19 +29,8 @@ class Files:
         the message cannot be completed.
         """
         path, part, file = self._begin()
-        shown = sys.stderr is not None and sys.stderr.isatty()
         try:
-            with (
-                file,
-                tqdm(
-                    total=message.size,
-                    desc=path.name,
-                    unit="B",
-                    unit_scale=True,
-                    disable=not shown,
-                    file=sys.stderr,
-                ) as bar,
-            ):
+            with file, progress(message.size, path.name) as bar:
                 async with message.open() as pieces:
                     async for piece in pieces:
                         arrived()
