@@ -1,9 +1,11 @@
 """Runs the `omq` command as a shell does: a process of its own, against a server of its own."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -104,3 +106,20 @@ def right_aligned(head: str, row: str) -> set[str]:
         for heading in re.finditer(r"\S+(?: \S+)*", head)
         if row[heading.end() - 1 :][:1] not in ("", " ") and row[heading.end() :][:1] in ("", " ")
     }
+
+
+def on_a_terminal(shell: Shell, *arguments: str, stream: str = "stdout") -> bytes:
+    """Return what a command writes to this standard stream, which is a terminal."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    with subprocess.Popen([*OMQ, *arguments], env=shell.environment, **{stream: theirs}) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while octets := os.read(ours, 4096):
+                written += octets
+        except OSError:
+            pass  # the terminal is gone with its last user
+        assert process.wait(SECONDS) == 0
+    os.close(ours)
+    return written.replace(b"\r\n", b"\n")  # which a terminal makes of a line feed

@@ -3,7 +3,6 @@
 import datetime
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from cli_helpers import OMQ, SECONDS, Shell, running_server
+from cli_helpers import SECONDS, Shell, on_a_terminal, running_server
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli import command_line
@@ -290,22 +289,6 @@ def test_the_server_option_may_precede_or_follow_the_command(shell: Shell, tmp_p
 
 
 # -- what a terminal is given ----------------------------------------------------------------------------
-
-
-def on_a_terminal(shell: Shell, *arguments: str) -> bytes:
-    """Return the output of a command on a terminal."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen([*OMQ, *arguments], stdout=theirs, env=shell.environment) as process:
-        os.close(theirs)
-        written = b""
-        try:
-            while octets := os.read(ours, 4096):
-                written += octets
-        except OSError:
-            pass  # the terminal is gone with its last user
-        assert process.wait(SECONDS) == 0
-    os.close(ours)
-    return written.replace(b"\r\n", b"\n")  # which a terminal makes of a line feed
 
 
 HOSTILE = b'\x1b]0;title\x07\x1b[2J\rB\x08\xc2\x9b1mC\x9bD\x7f\t"\xc3\xa9"\n'
