@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -16,6 +15,7 @@ from omq.cli import watching_options as watching
 from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
+from omq.cli.version import PrintVersion
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
 from omq.client.address import parse_url
 from omq.credentials import read_id
@@ -85,7 +85,7 @@ def parser(
             "failure (the server refused, or there was no connection), 2 invalid command line."
         ),
     )
-    top.add_argument("--version", action="version", version=f"omq {_version()}")
+    top.add_argument("--version", action=PrintVersion)
     _add_connection(top, given_before=True)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
@@ -478,10 +478,3 @@ def _positive(text: str) -> int:
     if number < 1 or number >= 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {2**63 - 1}")
     return number
-
-
-def _version() -> str:
-    try:
-        return metadata.version("omq-server")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"

@@ -2,9 +2,9 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 
 from omq.cli.command_line import commands_of
+from omq.cli.version import installed_version
 
 
 def manual_page(parser: argparse.ArgumentParser, section: int, see_also: Sequence[str]) -> str:
@@ -13,10 +13,9 @@ def manual_page(parser: argparse.ArgumentParser, section: int, see_also: Sequenc
 
 
 def _page(parser: argparse.ArgumentParser, section: int, see_also: Sequence[str]) -> Iterator[str]:
-    version = metadata.version("omq-server")
     name = parser.prog
     summary, _, rest = (parser.description or "").partition("\n\n")
-    yield f'.TH {name.upper()} {section} "" "omq {version}" "omq"'
+    yield f'.TH {name.upper()} {section} "" "omq {installed_version()}" "omq"'
     yield ".SH NAME"
     yield f"{_escaped(name)} \\- {_escaped(summary.rstrip('.').replace(chr(10), ' '))}"
     yield ".SH SYNOPSIS"

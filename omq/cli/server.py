@@ -6,7 +6,7 @@ import getpass
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +22,7 @@ from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
 from omq.cli.scheduling import ask_for_short_turns
+from omq.cli.version import PrintVersion
 from omq.config import Config, ConfigError, check, load
 from omq.counted import counted
 from omq.drivers.reasons import Refused
@@ -64,19 +65,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_refuse(f"{message} (see {self.prog} --help)"))
-
-
-class _Version(argparse.Action):
-    """Prints the version, and exits. To find it takes modules that a server does not need for its start."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"omq {version('omq-server')}")
-        parser.exit()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -140,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="read a client's secret from standard input, print its hash for the configuration, and exit",
     )
-    made.add_argument("--version", action=_Version, help="show program's version number and exit")
+    made.add_argument("--version", action=PrintVersion)
     return made
 
 

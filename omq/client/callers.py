@@ -1,6 +1,5 @@
 """The callers that publish and ask for confirmations: tasks of Trio or of asyncio."""
 
-import asyncio
 import sys
 from collections.abc import Callable
 
@@ -13,4 +12,6 @@ def current_task_here() -> Callable[[], object]:
     if trio is not None and trio.lowlevel.in_trio_task():
         current: Callable[[], object] = trio.lowlevel.current_task
         return current
-    return asyncio.current_task
+    from asyncio import current_task  # which programs on Trio do without
+
+    return current_task

@@ -1,0 +1,27 @@
+"""The option --version."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def installed_version() -> str:
+    """Return the version of omq."""
+    from importlib import metadata  # few commands need it
+
+    try:
+        return metadata.version("omq-server")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+class PrintVersion(argparse.Action):
+    """Prints the version, and exits."""
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, help: str = "show program's version number and exit"
+    ) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"omq {installed_version()}")
+        parser.exit()
