@@ -13,7 +13,7 @@ import pytest
 TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Variables of the environment by which a process is told to measure its coverage."""
 
-MEASURED_SECONDS = 0.25
+MEASURED_SECONDS = 0.5
 """The processor time of one test that `beginning` measures."""
 
 

@@ -109,7 +109,7 @@ def right_aligned(head: str, row: str) -> set[str]:
 
 
 def on_a_terminal(shell: Shell, *arguments: str, stream: str = "stdout") -> bytes:
-    """Return what a command writes to this standard stream, which is a terminal."""
+    """Return the output of a command on this standard stream, which is a terminal."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     with subprocess.Popen([*OMQ, *arguments], env=shell.environment, **{stream: theirs}) as process:

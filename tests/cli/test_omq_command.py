@@ -324,7 +324,7 @@ def test_the_longest_line_is_published(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_interrupting_while_modules_are_loaded_prints_no_traceback(shell: Shell, tmp_path: Path) -> None:
-    (tmp_path / "tqdm.py").write_text(
+    (tmp_path / "crc32c.py").write_text(
         "import os\nos.write(1, b'loading\\n')\nwhile os.read(0, 100):\n    pass\n"
     )
     environment = {**shell.environment, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
