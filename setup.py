@@ -29,7 +29,9 @@ def description() -> str:
     return f"{readme.rstrip()}\n\nThe files that this text names are in the source distribution.\n"
 
 
-codec = Extension("omq_storage._codec", ["storage/omq_storage/_codec.pyx"], extra_compile_args=["-O3"])
+# A level of optimization in CFLAGS comes before these arguments to the compiler, and must not be overridden.
+optimized = [] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"]
+codec = Extension("omq_storage._codec", ["storage/omq_storage/_codec.pyx"], extra_compile_args=optimized)
 
 # Cython writes its C files into build/, so that the folders of the sources have no generated files.
 (made,) = cythonize([codec], build_dir="build")

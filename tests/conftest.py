@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from java_classes import java_options
 from measuring import beginning, unmeasured
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = ["small_disk"]
 
@@ -24,13 +26,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
-LONGEST = (TESTS / "tools", TESTS / "spark", TESTS / "test_packaging.py")
+SPARK = TESTS / "spark"
+LONGEST = (TESTS / "tools", SPARK, TESTS / "test_packaging.py")
 """The tests that take minutes."""
 
 MEASURED_PROCESSES = (TESTS, TESTS / "amqp_0_9", TESTS / "cli", TESTS / "replay")
 """The folders whose tests start programs for what only these execute. Elsewhere, the tests themselves execute
 the same code.
 """
+
+
+class FilesOfTests(LoadFileScheduling):
+    """Each file of tests runs in one process, because its tests may share a server; and all files of tests
+    with Spark in the same one, because they share Java, which takes as long as many of them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = f"{SPARK.relative_to(TESTS.parent)}/"
+        return folder if nodeid.startswith(folder) else nodeid.partition("::")[0]
+
+
+class Schedule:
+    """The plugin of pytest-xdist's hooks."""
+
+    @pytest.hookimpl
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> FilesOfTests:
+        return FilesOfTests(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") == "loadfile":
+        config.pluginmanager.register(Schedule())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,5 +78,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the one of pytest-trio
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    with beginning():
+    with beginning(item.nodeid.partition("[")[0]):
         return (yield)

@@ -5,6 +5,7 @@ tests.
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,10 @@ TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Variables of the environment by which a process is told to measure its coverage."""
 
 MEASURED_SECONDS = 0.5
-"""The processor time of one test that `beginning` measures."""
+"""The processor time of one test function, with all its cases, that `beginning` measures in a process."""
+
+_left: defaultdict[str, float] = defaultdict(lambda: MEASURED_SECONDS)
+"""The rest of that time, by the name of the function."""
 
 
 @contextmanager
@@ -40,9 +44,10 @@ def untraced() -> Iterator[None]:
 
 
 @contextmanager
-def beginning() -> Iterator[None]:
-    """Measure this thread only for its first MEASURED_SECONDS of processor time within the block. A test that
-    works longer executes the same lines many times, and takes two or three times as long measured.
+def beginning(function: str) -> Iterator[None]:
+    """Measure this thread only for the first MEASURED_SECONDS of processor time within the blocks of one
+    function. A test that works longer executes the same lines many times, and takes two or three times as
+    long measured.
     """
     tracer = sys.gettrace()
     if tracer is None:
@@ -53,11 +58,14 @@ def beginning() -> Iterator[None]:
         sys.settrace(None)
 
     before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, MEASURED_SECONDS)
+    if _left[function]:
+        signal.setitimer(signal.ITIMER_VIRTUAL, _left[function])
+    else:
+        sys.settrace(None)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        _left[function], _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
         sys.settrace(tracer)
 

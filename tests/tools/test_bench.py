@@ -30,34 +30,51 @@ CASES = (
     "connections",
 )
 
+COUNTED = {"live-1-1", "live-1-8", "round-robin-1-4", "round-robin-weak-1-4", "work-queue-1-4"}
+"""The cases that count what each subscriber got."""
+
 
 def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=880, check=False)
 
 
-def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None:
+# Each bench has a test of few cases, and a long one of all.
+def some(*names: str) -> object:
+    return pytest.param(names, id="some")
+
+
+def every(*names: str) -> object:
+    return pytest.param(names, id="all", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("cases", [some("live-1-1", "work-queue-1-4"), every(*CASES)])
+def test_every_row_has_a_positive_figure_and_was_counted(cases: tuple[str, ...], tmp_path: Path) -> None:
     stores = tmp_path / "stores"
     stores.mkdir()
     figures = tmp_path / "figures.json"
     tiny = ["--runs=1", "--seconds=0.05", "--sizes=100", "--stored-mib=0.5", "--weak-flush-seconds=0.05"]
     tiny += ["--connections=100"]
+    systems = {"omq", "omq-lines", "omq-plain", "none"}
+    if cases != CASES:
+        systems = {"omq"}
+        tiny += [f"--only={','.join(cases)}", "--systems=omq"]
     result = run_bench(*tiny, "--json", str(figures), "--directory", str(stores))
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads(figures.read_text())
     rows = {row["case"]: row for row in report["rows"] if row["system"] == "omq"}
-    assert tuple(rows) == CASES
+    assert tuple(rows) == cases
     for case, row in rows.items():
         assert row["failure"] is None, case
         assert row["median"] > 0, case
         assert row["samples"][0]["counted"], case
-    for case in ("live-1-1", "live-1-8", "round-robin-1-4", "round-robin-weak-1-4", "work-queue-1-4"):
+    for case in set(cases) & COUNTED:
         sample = rows[case]["samples"][0]
         subscribers = sorted(sample["detail"].values())
         whole = subscribers[0] if case.startswith("live") else sum(subscribers)
         assert whole == sample["messages"] > 0
-    assert {row["system"] for row in report["rows"]} == {"omq", "omq-lines", "omq-plain", "none"}
-    assert len(report["contents compared"]) == 3 * 6
+    assert {row["system"] for row in report["rows"]} == systems
+    assert len(report["contents compared"]) == 6 * len(systems - {"none"})
     assert not any("FAILED" in text for text in report["contents compared"])
     assert not list(stores.iterdir()), "the bench left something behind"
 
@@ -94,6 +111,7 @@ def test_many_topics_and_publishers_have_figures(tmp_path: Path) -> None:
     assert not list(stores.iterdir()), "the bench left something behind"
 
 
+@pytest.mark.long
 def test_steps_are_measured_with_each_codec() -> None:
     result = run_bench("--steps", "--runs=1")
     assert result.returncode == 0, result.stderr
@@ -252,15 +270,18 @@ NEIGHBOURS = (
 )
 
 
-def test_a_client_is_measured_beside_every_neighbour(tmp_path: Path) -> None:
+@pytest.mark.parametrize("neighbours", [some("large-in", "topics"), every(*NEIGHBOURS)])
+def test_a_client_is_measured_beside_every_neighbour(neighbours: tuple[str, ...], tmp_path: Path) -> None:
     stores = tmp_path / "stores"
     stores.mkdir()
     figures = tmp_path / "figures.json"
     tiny = ["--fairness", "--runs=1", "--seconds=0.05", "--stored-mib=0.5", "--weak-flush-seconds=0.05"]
+    if neighbours != NEIGHBOURS:
+        tiny.append(f"--only={','.join(neighbours)}")
     result = run_bench(*tiny, "--json", str(figures), "--directory", str(stores))
     assert result.returncode == 0, result.stdout + result.stderr
     cases = {case["neighbour"]: case for case in json.loads(figures.read_text())["cases"]}
-    assert tuple(cases) == NEIGHBOURS
+    assert tuple(cases) == neighbours
     for name, case in cases.items():
         assert case["failure"] is None, name
         assert case["round trips"] > 0
@@ -295,15 +316,16 @@ AMQP = (
 )
 
 
-def test_amqp_has_figures(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [some("durable-confirm-ack", "idle"), every(*AMQP)])
+def test_amqp_has_figures(cases: tuple[str, ...], tmp_path: Path) -> None:
     stores = tmp_path / "stores"
     stores.mkdir()
     figures = tmp_path / "figures.json"
     tiny = ["--amqp", "--systems=omq", "--runs=1", "--seconds=0.1", "--connections=50"]
-    result = run_bench(*tiny, f"--only={','.join(AMQP)}", "--json", str(figures), "--directory", str(stores))
+    result = run_bench(*tiny, f"--only={','.join(cases)}", "--json", str(figures), "--directory", str(stores))
     assert result.returncode == 0, result.stdout + result.stderr
     rows = {row["case"]: row for row in json.loads(figures.read_text())["rows"]}
-    assert tuple(rows) == AMQP
+    assert tuple(rows) == cases
     for case, row in rows.items():
         assert row["failure"] is None, case
         (measured,) = row["figures"]

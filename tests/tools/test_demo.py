@@ -43,7 +43,9 @@ demo = load_tool()
 
 
 @needs_flights
-@pytest.mark.parametrize("persistence", ["weak", "strong", "async"])
+@pytest.mark.parametrize(
+    "persistence", ["weak", *(pytest.param(level, marks=pytest.mark.long) for level in ("strong", "async"))]
+)
 def test_the_demo_reports_that_all_agree(
     persistence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
