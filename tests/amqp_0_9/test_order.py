@@ -84,7 +84,8 @@ def test_a_backlog_leaves_in_order(durable: int, no_ack: int, broker: Broker) ->
     found = delivered(client, COUNT)
     assert [number(reply) for reply in found] == list(range(COUNT))
     assert [reply.tag for reply in found] == sorted(reply.tag for reply in found)
-    assert set(Counter(reply.text for reply in found)) == set(tags)
+    # The first consumer may have got all of it before the second one begins.
+    assert {reply.text for reply in found} <= set(tags)
 
 
 @pytest.mark.parametrize("prefetch", [1, 7])
