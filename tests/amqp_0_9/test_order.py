@@ -96,9 +96,10 @@ def test_messages_leave_in_order_with_a_prefetch(prefetch: int, is_global: int, 
     client.call(declare_queue(1, queue))
     fill(client, queue)
     client.send(qos(1, prefetch, is_global=is_global))
-    consumers(client, queue, 3)
+    tags = consumers(client, queue, 3)
     found = delivered(client, COUNT, acks=1)
     assert [number(reply) for reply in found] == list(range(COUNT))
+    assert {reply.text for reply in found} == set(tags)
 
 
 def test_new_messages_leave_in_order_and_each_consumer_gets_as_many(broker: Broker) -> None:
