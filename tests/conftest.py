@@ -46,17 +46,9 @@ class FilesOfTests(LoadFileScheduling):
         return folder if nodeid.startswith(folder) else nodeid.partition("::")[0]
 
 
-class Schedule:
-    """The plugin of pytest-xdist's hooks."""
-
-    @pytest.hookimpl
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> FilesOfTests:
-        return FilesOfTests(config, log)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("dist", "no") == "loadfile":
-        config.pluginmanager.register(Schedule())
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist asks
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesOfTests | None:
+    return FilesOfTests(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
