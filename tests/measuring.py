@@ -17,6 +17,9 @@ TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 MEASURED_SECONDS = 0.5
 """The processor time of one test function, with all its cases, that `beginning` measures in a process."""
 
+DOUBTLESS_SECONDS = 0.2
+"""A processor time that `takes_linear_time` does not doubt."""
+
 _left: defaultdict[str, float] = defaultdict(lambda: MEASURED_SECONDS)
 """The rest of that time, by the name of the function."""
 
@@ -79,3 +82,20 @@ def seconds(work: Callable[[], object], times: int = 1) -> float:
             work()
             least = min(least, time.process_time() - began)
     return least
+
+
+def takes_linear_time(work: Callable[[int], object], length: int) -> bool:
+    """Return whether `work` takes less than 10 times as long for four times the `length`, where quadratic
+    time would be 16. Some systems count processor time in steps of 10 ms, so a doubtful result is measured
+    again, with more runs together.
+    """
+
+    def repeated(length: int, times: int) -> float:
+        return seconds(lambda: [work(length) for _ in range(times)], 3)
+
+    times = 1
+    while (long := repeated(4 * length, times)) >= 10 * repeated(length, times):
+        if long > DOUBTLESS_SECONDS:
+            return False
+        times *= 4
+    return True
