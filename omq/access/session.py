@@ -200,6 +200,13 @@ class Session:
         if topic not in self.made_names:
             self.check(right, topic)
 
+    def check_known(self, topic: bytes) -> None:
+        """Raise Refused when the client may not know whether there is this topic: when it has no right to it,
+        and the server did not make its name for this connection.
+        """
+        if topic not in self.made_names and not self._client.rights.sees(topic):
+            raise Refused(Reason.FORBIDDEN, "this client has no right to it")
+
     def check_server(self, right: Right) -> None:
         """Raise Refused when the client does not have this right to all topics, and so to the server."""
         if not self._client.rights.of(right).are_all:

@@ -9,6 +9,7 @@ AMQP 0-9-1 names more things than topics; these are the rights that its operatio
                            a queue: see `check_forwarding`
     bind and unbind        to publish to the destination, and to subscribe to the source
     consume, get, purge    to subscribe to the queue
+    declare passively      any right to the name
 
 An exclusive queue whose name the server made needs no right: nobody else can use it. It counts against the
 quota of topics.
@@ -131,6 +132,8 @@ class Topology:
 
     def find_exchange(self, name: bytes) -> Exchange:
         """Return the exchange with this name. Raises Refused."""
+        if not name.startswith(RESERVED):  # of which every client knows
+            self._session.check_known(name)
         return self._exchanges.find(name)
 
     async def delete_exchange(self, name: bytes, *, if_unused: bool) -> None:
@@ -241,6 +244,7 @@ class Topology:
 
     def find_queue(self, name: bytes) -> QueueState:
         """Return the queue with this name, which counts as used. Raises Refused."""
+        self._session.check_known(name)
         driver = self._find(name)
         if isinstance(driver, QueueDriver):
             driver.used()
@@ -265,8 +269,7 @@ class Topology:
 
     def purge(self, name: bytes) -> int:
         """Delete the messages of a queue that are ready; return their number. Raises Refused."""
-        self._session.check_unless_made(Right.SUBSCRIBE, name)
-        return self._queue(name).purge()
+        return self._find_queue(name).purge()
 
     def _admit(self, name: bytes) -> Callable[[], Release]:
         return partial(self._session.admit, name, is_allowed=name in self._generated)
@@ -279,9 +282,16 @@ class Topology:
         check_user(driver.lifetime, self._owner)
         return driver
 
-    def _queue(self, name: bytes) -> QueueDriver:
-        """Return the queue with this name. Raises Refused, and IsStream."""
-        driver = self._find(name)
+    def _find_source(self, name: bytes) -> Driver:
+        """Return the topic with this name, from which the client may receive messages. Raises Refused."""
+        self._session.check_unless_made(Right.SUBSCRIBE, name)
+        return self._find(name)
+
+    def _find_queue(self, name: bytes) -> QueueDriver:
+        """Return the queue with this name, from which the client may receive messages. Raises Refused, and
+        IsStream.
+        """
+        driver = self._find_source(name)
         if not isinstance(driver, QueueDriver):
             raise IsStream(name)
         return driver
@@ -302,8 +312,7 @@ class Topology:
         `replay` is where to begin in a stream: with a message that there is not yet, the channel waits for
         it. `priority` is for consumers of a queue.
         """
-        self._session.check_unless_made(Right.SUBSCRIBE, name)
-        driver = self._find(name)
+        driver = self._find_source(name)
         if isinstance(driver, QueueDriver):
             begin: Replay = FromCurrent()
         elif isinstance(replay, FromMessage) and replay.id > driver.next_id:
@@ -367,19 +376,21 @@ class Topology:
         return self._session.window(wanted or sys.maxsize)
 
     def is_stream(self, name: bytes) -> bool:
-        """Return whether a name is that of a broadcast topic. Raises Refused."""
-        return not isinstance(self._find(name), QueueDriver)
+        """Return whether a name that the client may subscribe to is that of a broadcast topic. Raises
+        Refused.
+        """
+        return not isinstance(self._find_source(name), QueueDriver)
 
     def from_last(self, name: bytes) -> Replay:
         """Return the position of the last message of a stream. Raises Refused."""
-        driver = self._find(name)
+        driver = self._find_source(name)
         return FromMessage(driver.next_id - 1) if driver.next_id > 1 else FromCurrent()
 
     async def from_time(self, name: bytes, seconds: int) -> Replay:
         """Return the position of the first message of this time, or a later one; the end of the stream if
         there is none. Raises Refused, and omq_storage.errors.StoreError.
         """
-        driver = self._find(name)
+        driver = self._find_source(name)
         if not driver.is_persistent:
             raise Refused.of(NOT_REPLAYED)
         return FromMessage(await first_since(driver, seconds * 1_000_000))
@@ -396,8 +407,7 @@ class Topology:
 
     def open_getter(self, name: bytes, subscriber: Subscriber) -> Getter:
         """Return a getter, which gets messages of a queue on demand. Raises Refused, and IsStream."""
-        self._session.check_unless_made(Right.SUBSCRIBE, name)
-        driver = self._queue(name)
+        driver = self._find_queue(name)
         return Getter(driver, driver.open_getter(subscriber))
 
 

@@ -5,9 +5,9 @@ The table is complete: the server refuses every other method that the codec know
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import get_type_hints
 
@@ -66,6 +66,8 @@ class Operation:
     rights: frozenset[Right] = frozenset()
     answer: str | None = None
     """The beginning of the answer that it gets with its rights; None if there is none."""
+    takes_any: bool = False
+    """Whether it takes one right, no matter which."""
 
 
 def operation(octets: bytes, *rights: Right, answer: str | None = None) -> Operation:
@@ -80,7 +82,9 @@ def direct(method_id: int, name: str) -> bytes:
 OPERATIONS = {
     "exchange.declare": operation(declare_exchange(1, "new"), D, answer="exchange.declare-ok"),
     "exchange.declare of amq.*": operation(declare_exchange(1, "amq.direct"), answer="exchange.declare-ok"),
-    "exchange.declare passive": operation(declare_exchange(1, "x", passive=1), answer="exchange.declare-ok"),
+    "exchange.declare passive": replace(
+        operation(declare_exchange(1, "x", passive=1), answer="exchange.declare-ok"), takes_any=True
+    ),
     "exchange.delete": operation(delete_exchange(1, "gone"), X, answer="exchange.delete-ok"),
     "exchange.bind": operation(bind_exchange(1, "x", "amq.fanout", ""), P, S, answer="exchange.bind-ok"),
     "exchange.unbind": operation(
@@ -90,7 +94,9 @@ OPERATIONS = {
     "queue.declare stream": operation(
         declare_queue(1, "s", durable=1, x_queue_type="stream"), D, answer="queue.declare-ok"
     ),
-    "queue.declare passive": operation(declare_queue(1, "q", passive=1), answer="queue.declare-ok"),
+    "queue.declare passive": replace(
+        operation(declare_queue(1, "q", passive=1), answer="queue.declare-ok"), takes_any=True
+    ),
     "queue.declare server-named": operation(declare_queue(1, "", exclusive=1), answer="queue.declare-ok"),
     "queue.bind": operation(bind(1, "q", "amq.topic", "a"), P, S, answer="bind-ok"),
     "queue.unbind": operation(unbind(1, "q", "amq.topic", "a"), P, S, answer="unbind-ok"),
@@ -187,12 +193,40 @@ def answer(client: Client, operation: Operation) -> str:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_takes_exactly_its_rights(broker: Broker, name: str) -> None:
     operation = OPERATIONS[name]
-    with_rights = answer(enter(broker, operation.rights), operation)
-    assert with_rights.startswith(operation.answer or "")
-    assert operation.answer is not None or not with_rights
-    for missing in operation.rights:
-        refused = answer(enter(broker, frozenset(EVERY) - {missing}), operation)
+    if operation.takes_any:
+        enough = [frozenset({right}) for right in EVERY]
+        too_few = [frozenset[Right]()]
+    else:
+        enough = [operation.rights]
+        too_few = [frozenset(EVERY) - {missing} for missing in operation.rights]
+    for rights in enough:
+        with_rights = answer(enter(broker, rights), operation)
+        assert with_rights.startswith(operation.answer or "")
+        assert operation.answer is not None or not with_rights
+    for rights in too_few:
+        refused = answer(enter(broker, rights), operation)
         assert refused.startswith("channel.close 403 ACCESS_REFUSED")
+
+
+@pytest.mark.parametrize(("name", "missing"), [("q", "z"), ("log", "nil")], ids=["queue", "stream"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda name: consume(1, name, "t"),
+        lambda name: consume(1, name, "t", x_stream_offset="last"),
+        lambda name: get(1, name),
+        lambda name: purge(1, name),
+        lambda name: declare_queue(1, name, passive=1),
+        lambda name: delete_queue(1, name),
+    ],
+    ids=["consume", "consume from the last", "get", "purge", "declare passively", "delete"],
+)
+def test_a_refusal_does_not_say_whether_there_is_a_queue(
+    broker: Broker, asked: Callable[[str], bytes], name: str, missing: str
+) -> None:
+    there, not_there = (enter(broker, frozenset()).call(asked(each)) for each in (name, missing))
+    assert there.told().startswith("channel.close 403 ACCESS_REFUSED")
+    assert there.args == not_there.args.replace(missing.encode(), name.encode())
 
 
 @pytest.mark.parametrize("ids", sorted(METHODS.keys() - CALLED), ids=lambda ids: METHODS[ids].__name__)
