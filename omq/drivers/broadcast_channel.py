@@ -224,7 +224,7 @@ class BroadcastChannel:
 
     async def _begin(self) -> list[VerifiedBlock] | Piece | Unavailable:
         """Return the first piece of the message at the cursor, whose block is too large for the memory. If
-        the message is gone meanwhile, return what is there instead.
+        the message was deleted meanwhile, return the blocks or the gap at its position instead.
         """
         begun = Pieces(self.driver, self.position)
         if self._limit is not None:

@@ -54,12 +54,12 @@ def _check(topic: StoredTopic, bounds: Bounds) -> None:
         if message >= topic.next:
             raise DataLoss(
                 f"Topic {topic.name!r}: {option} is {message}, but its last message is {topic.next - 1}. "
-                "With --skip-lost what there is is replayed."
+                "With --skip-lost, the stored messages are replayed."
             )
         if message < topic.first:
             raise DataLoss(
                 f"Topic {topic.name!r}: {option} is {message}, but the oldest message kept is {topic.first}. "
-                "With --skip-lost what there is is replayed."
+                "With --skip-lost, the stored messages are replayed."
             )
 
 

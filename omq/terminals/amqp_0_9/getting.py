@@ -1,7 +1,7 @@
 """Basic.Get: one message of a queue, or the answer that it is empty.
 
 The message leaves in a turn of the sender, like those of consumers: so a large one is sent piece by piece,
-and a client that stalls holds next to nothing. The next methods of the connection are executed after it.
+and a client that stalls holds one piece at most. The next methods of the connection are executed after it.
 """
 
 from collections.abc import Callable, Sequence
