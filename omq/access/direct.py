@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from omq.access.rights import Right
-from omq.access.session import Release, Session
+from omq.access.session import Release, Session, TooLarge
 from omq.drivers.direct import DirectNode, DirectTotals, NodeProducer
 from omq.drivers.direct_channel import DirectChannel, NodeConsumer, TellOutcome
 from omq.drivers.direct_memory import DirectMemory
@@ -109,13 +109,20 @@ class Direct:
         self._own.discard(node.name)
         node.end()
 
+    def offer(self, node: DirectNode, one: Batch, head: bytes, done: TellOutcome, *, settled: bool) -> None:
+        """Send the message of a batch to a node to which a producer is attached, as `DirectNode.offer`.
+        Raises TooLarge, and Refused: the rights may have changed since the producer was attached.
+        """
+        self._check_offer(node.name, one)
+        node.offer(one, head, done, settled=settled)
+
     def relay(self, name: bytes, one: Batch, head: bytes, done: TellOutcome, *, settled: bool) -> None:
         """Send the message of a batch to the node of this name, as `DirectNode.offer`. Without a node it is
         released.
 
-        Raises Refused.
+        Raises TooLarge, and Refused.
         """
-        self.check(name)
+        self._check_offer(name, one)
         node = self._nodes.get(name)
         if node is not None:
             node.offer(one, head, done, settled=settled)
@@ -124,6 +131,11 @@ class Direct:
         else:
             self._nodes.totals.undelivered += 1
             done(RELEASED, b"")
+
+    def _check_offer(self, name: bytes, one: Batch) -> None:
+        self.check(name)
+        if one.longest > self._session.max_message_bytes:
+            raise TooLarge(self._session.max_message_bytes, one.longest)
 
     def consume(
         self, name: bytes | None, make: Callable[[DirectNode, Release], C]

@@ -11,6 +11,7 @@ from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.offer import Offered, PendingOffer
+from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
@@ -19,9 +20,6 @@ from omq.exchanges.routes import RoutedPart
 from omq.exchanges.types import DEFAULT
 from omq.protocol.steps import Steps
 from omq_storage.batches import Batch
-
-RoutedTopic = Driver
-"""A topic of a route, as terminals see it: they hand it to `RoutedPublishing.offer`."""
 
 REPLIES = b"amq.rabbitmq.reply-to"
 """The name that stands for the queue of a client's replies; the names of these queues begin with it and a
@@ -78,11 +76,11 @@ class RoutedPublishing:
         """Wait until no topic is being given other types."""
         await self._exchanges.settled()
 
-    def pass_on(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> bool:
+    def pass_on(self, topic: RoutedTopic, batch: Batch, heads: Sequence[bytes]) -> bool:
         """Send one message to a subscriber of a topic, as `Driver.pass_on` does. Raises Refused."""
-        return batch.longest <= self._session.max_message_bytes and driver.pass_on(batch, heads)
+        return batch.longest <= self._session.max_message_bytes and _driver(topic).pass_on(batch, heads)
 
-    def offer(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offered:
+    def offer(self, topic: RoutedTopic, batch: Batch, heads: Sequence[bytes]) -> Offered:
         """Offer messages to a topic of a route, as `Driver.offer` does. Raises TooLarge, and Refused.
 
         A round-robin topic that omq clients declared takes them over, too: a connection must not wait for its
@@ -90,25 +88,30 @@ class RoutedPublishing:
         """
         if batch.longest > self._session.max_message_bytes:
             raise TooLarge(self._session.max_message_bytes, batch.longest)
-        return offer_or_spill(driver, batch, heads)
+        return offer_or_spill(_driver(topic), batch, heads)
 
     async def taken(
-        self, driver: Driver, batch: Batch, heads: Sequence[bytes], pending: PendingOffer
+        self, topic: RoutedTopic, batch: Batch, heads: Sequence[bytes], pending: PendingOffer
     ) -> Confirmation:
         """Wait until a topic accepts the messages of a pending offer. Raises Refused."""
-        return await taken_or_spilled(driver, batch, heads, pending)
+        return await taken_or_spilled(_driver(topic), batch, heads, pending)
 
     @property
     def max_message_bytes(self) -> int:
         """The longest body of a message that is held until it is complete."""
         return self._session.max_message_bytes
 
-    def takes_upload(self, route: Sequence[Driver], octets: int) -> bool:
+    def takes_upload(self, route: Sequence[RoutedTopic], octets: int) -> bool:
         """Return whether the body of a message goes to the stores of these topics as it arrives."""
         if octets < self._session.fragment_octets or not route:
             return False
-        return all(driver.takes_fragments for driver in route)
+        return all(_driver(topic).takes_fragments for topic in route)
 
-    async def upload(self, driver: Driver) -> Upload:
+    async def upload(self, topic: RoutedTopic) -> Upload:
         """Begin a message to a topic of a route. Raises Refused."""
-        return await Upload.begin(driver)
+        return await Upload.begin(_driver(topic))
+
+
+def _driver(topic: RoutedTopic) -> Driver:
+    assert isinstance(topic, Driver)
+    return topic

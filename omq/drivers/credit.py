@@ -35,7 +35,7 @@ class ChannelCredit:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the channel delivers the messages that are ready, and then takes back the rest of the count."""
+        """Whether the channel delivers the ready messages, and then takes back the rest of the count."""
         return self._drained is not None
 
     def drain(self, drained: Callable[[int], None]) -> None:

@@ -25,6 +25,7 @@ from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, RETYPED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.seam import Channel, EndReason, Subscriber
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
 from omq.drivers.spool import Spool
@@ -100,7 +101,7 @@ class InitialState(Struct, frozen=True):
     """The options of a queue."""
 
 
-class Driver(StoredReads):
+class Driver(StoredReads, RoutedTopic):
     """One topic."""
 
     delivery: Delivery

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.routed_topic import RoutedTopic
 from omq.exchanges.copies import check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
 from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange, refusal_of_internal
@@ -49,7 +50,7 @@ class RouteIsLong(Exception):
 class RoutedPart(NamedTuple):
     """Messages of a run with the same route."""  # a tuple, because one is made for each run
 
-    route: Route
+    route: Sequence[RoutedTopic]
     indexes: Sequence[int] | None
     """The indexes of the messages within the run; None for all of them."""
     heads: Sequence[bytes]

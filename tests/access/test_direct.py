@@ -10,7 +10,7 @@ from served_control import connected, control, known
 
 from omq.access.control import AccessControl
 from omq.access.direct import DYNAMIC, Direct
-from omq.access.session import Release
+from omq.access.session import Release, TooLarge
 from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED, Channel, EndReason, Outcome
@@ -39,6 +39,10 @@ class Consumer:
     def replaced(self, channel: Channel) -> None: ...
 
     def ended(self, end: EndReason) -> None: ...
+
+
+def ignored(outcome: Outcome, told: bytes) -> None:
+    """Do nothing with an outcome."""
 
 
 @asynccontextmanager
@@ -134,14 +138,28 @@ async def test_each_use_of_a_node_takes_its_right(tmp_path: Path) -> None:
     rights = {"publish": ["in"], "subscribe": ["out"]}
     async with direct(tmp_path, b"known:s", clients=[known("known", **rights)]) as client:
         client.produce(b"in", Producer())
-        client.consume(b"out", Consumer)
+        _, out, _ = client.consume(b"out", Consumer)
         client.consume(None, Consumer)
         client.check(DYNAMIC + b"x")  # who knows the name of a made node may send to it
         for use in (
             lambda: client.produce(b"out", Producer()),
-            lambda: client.relay(b"out", BODY, b"", lambda outcome, what: None, settled=False),
+            lambda: client.offer(out, BODY, b"", ignored, settled=False),
+            lambda: client.relay(b"out", BODY, b"", ignored, settled=False),
             lambda: client.consume(b"in", Consumer),
         ):
             with pytest.raises(Refused) as refused:
                 use()
             assert refused.value.reason is Reason.FORBIDDEN
+
+
+async def test_a_message_to_a_node_has_a_size(tmp_path: Path) -> None:
+    async with direct(tmp_path, max_message_bytes=1000) as client:
+        node = client.produce(b"n", Producer())
+        client.offer(node, Bodies([bytes(1000)]), b"", ignored, settled=False)
+        long = Bodies([bytes(1001)])
+        for use in (
+            lambda: client.offer(node, long, b"", ignored, settled=False),
+            lambda: client.relay(b"n", long, b"", ignored, settled=False),
+        ):
+            with pytest.raises(TooLarge):
+                use()

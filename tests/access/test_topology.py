@@ -174,8 +174,8 @@ async def test_a_queue_that_is_not_there_is_deleted_with_no_messages(tmp_path: P
         assert await one.delete_queue(b"none", if_unused=True, if_empty=True) == 0
         await one.declare_queue(b"q", QueueOptions())
         (part,) = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])
-        (driver,) = part.route
-        await driver.post(Bodies([b"1", b"2"]))
+        (topic,) = part.route
+        one.publishing.offer(topic, Bodies([b"1", b"2"]), ())
         assert one.find_queue(b"q") == QueueState(b"q", 2, 0)
         with pytest.raises(Refused, match="is not empty"):
             await one.delete_queue(b"q", if_unused=False, if_empty=True)
@@ -185,11 +185,11 @@ async def test_a_queue_that_is_not_there_is_deleted_with_no_messages(tmp_path: P
 async def test_messages_are_got_one_by_one(tmp_path: Path) -> None:
     async with topology(tmp_path) as (_, one):
         await one.declare_queue(b"q", QueueOptions())
-        driver = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])[0].route[0]
-        getter = one.open_getter(b"q", Subscriber(driver.topic, lambda: None))
+        topic = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])[0].route[0]
+        getter = one.open_getter(b"q", Subscriber(topic.topic, lambda: None))
         getter.grant()
         assert not await getter.deal_one()
-        await driver.post(Bodies([b"1", b"2"]))
+        one.publishing.offer(topic, Bodies([b"1", b"2"]), ())
         for left in (1, 0):
             assert await getter.deal_one()
             assert getter.ready == left
@@ -205,10 +205,10 @@ async def test_an_offered_message_has_a_size(tmp_path: Path) -> None:
     async with topology(tmp_path, max_message_bytes=1000) as (_, one):
         await one.declare_queue(b"q", QueueOptions())
         (part,) = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])
-        (driver,) = part.route
+        (topic,) = part.route
         with pytest.raises(TooLarge, match="a message has at most 1000 octets, this one 1001"):
-            one.publishing.offer(driver, Bodies([b"x" * 1001]), [b""])
-        while not isinstance(one.publishing.offer(driver, Bodies([b"x" * 1000]), [b""]), Confirmation):
+            one.publishing.offer(topic, Bodies([b"x" * 1001]), [b""])
+        while not isinstance(one.publishing.offer(topic, Bodies([b"x" * 1000]), [b""]), Confirmation):
             await quiet()
 
 
@@ -239,7 +239,7 @@ async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path)
             channel.grant(10, CreditKind.WINDOW)
         (part,) = one.publishing.parts(b"", b"q", [encode(Head(b"", b"q"))])
         for number in range(4):
-            await part.route[0].post(Bodies([b"%d" % number]))
+            one.publishing.offer(part.route[0], Bodies([b"%d" % number]), ())
             await quiet()
         for channel in channels:
             taken = await channel.take()
@@ -304,7 +304,8 @@ async def test_a_stream_begins_at_an_offset_or_a_time(tmp_path: Path) -> None:
         assert one.from_last(b"s") == FromCurrent()
         (part,) = one.publishing.parts(b"", b"s", [encode(Head(b"", b"s"))])
         for count in (1, 2):
-            confirmation = await part.route[0].post(Bodies([b"%d" % count]))
+            confirmation = one.publishing.offer(part.route[0], Bodies([b"%d" % count]), ())
+            assert isinstance(confirmation, Confirmation)
             stored = trio.Event()
             confirmation.listen(stored.set)
             await stored.wait()
@@ -337,9 +338,9 @@ async def test_a_topic_of_omq_without_room_takes_messages_over_from_an_exchange(
             assert isinstance(offered, Confirmation)
         offered.leave()
         (part,) = one.publishing.parts(b"", b"t", [encode(Head(b"", b"t"))])
-        (driver,) = part.route
+        (topic,) = part.route
         for _ in range(2):
-            assert isinstance(one.publishing.offer(driver, batch, ()), Confirmation)
+            assert isinstance(one.publishing.offer(topic, batch, ()), Confirmation)
         offered = session.offer(b"t", batch)
         assert isinstance(offered, PendingOffer)  # its own publishers wait
         offered.leave()

@@ -50,14 +50,14 @@ def traced(files: set[str]) -> Iterator[None]:
 async def files_of(host: InProcess, types: bytes) -> set[str]:
     """Return the files that one published message passes.
 
-    Of several messages it takes the one with the fewest: the first ones find more to do, and housekeeping may
-    run beside others.
+    Of many messages it takes the one with the fewest: the first ones find more to do, housekeeping may run
+    beside others, and a commit after a long one waits for more messages.
     """
     client, subscriber = await host.connect(), await host.connect()
     await client.ask(b"(Declare t %s)" % types)
     await subscriber.ask(b"(Subscribe t From_current)")
     traces: list[set[str]] = []
-    for number in range(10):
+    for number in range(100):
         files: set[str] = set()
         with traced(files):
             # Not with the reader of frames that the tests use: it is one of ours.

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import trio
 
-from omq.access.routed_publishing import RoutedTopic
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.reasons import Failure, Reason
+from omq.drivers.routed_topic import RoutedTopic
 from omq_storage.batches import Batch
 
 

@@ -76,6 +76,7 @@ class DirectIncoming(Producing):
     def __init__(
         self,
         link: ReceivingLink,
+        direct: Direct,
         max_message_bytes: int,
         credit: int,
         wake: Callable[["DirectIncoming"], None],
@@ -85,13 +86,12 @@ class DirectIncoming(Producing):
         the node is gone.
         """
         super().__init__(link, max_message_bytes, credit)
+        self._direct = direct
         self._wake = wake
         self._ended = ended
         self._node: DirectNode | None = None
         self._end_node: Callable[[DirectNode], None] | None = None
         """Ends the node, if it was made for this link."""
-        self._check: Callable[[], None] = _unchecked
-        """Raises Refused if the client has lost its right to the node. The connection stays open then."""
         self._told: list[Told] = []
         """Outcomes that were not sent to the client yet."""
         self._must_renew = False
@@ -106,15 +106,14 @@ class DirectIncoming(Producing):
         self._node.count_stall()
         return True
 
-    def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
+    def accept(self, name: bytes, target: bytes) -> None:
         """Attach it to its node, and answer the attach. Raises Refused."""
-        self._check = partial(direct.check, name)
-        self._begin(direct.produce(name, self), target)
+        self._begin(self._direct.produce(name, self), target)
 
-    def make(self, direct: Direct, answer: Callable[[DirectNode], bytes]) -> None:
+    def make(self, answer: Callable[[DirectNode], bytes]) -> None:
         """Attach it to a new node, which ends with it. `answer` returns the target, which has its name."""
-        node = direct.make(self)
-        self._end_node = direct.end
+        node = self._direct.make(self)
+        self._end_node = self._direct.end
         self._begin(node, answer(node))
 
     def _begin(self, node: DirectNode, target: bytes) -> None:
@@ -139,7 +138,7 @@ class DirectIncoming(Producing):
         except DecodeError as problem:
             self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
         else:
-            self._offer(Bodies([made.body]), made.head, wanted, self._refused())
+            self._offer(Bodies([made.body]), made.head, wanted)
 
     def _take_long(self, delivery: int, message: LongMessage, *, settled: bool) -> None:
         wanted = None if settled else delivery
@@ -148,37 +147,25 @@ class DirectIncoming(Producing):
         except DecodeError as problem:
             self._refuse(delivery, Condition.DECODE_ERROR, str(problem), settled=settled)
         else:
-            self._offer(made.batch, made.head, wanted, self._refused())
+            self._offer(made.batch, made.head, wanted)
 
     def _refuse(self, delivery: int, condition: Condition, text: str, *, settled: bool) -> None:
         self._reject(self._begun(None if settled else delivery), condition, text)
 
     def take_run(self, run: TransferRun) -> None:
-        refused = self._refused()
         for number in range(run.batch.count):
             one = run.batch.part(number, number + 1)
             head = b"" if run.heads is None else run.heads[number]
-            self._offer(one, head, None if run.settled else serials.add(run.delivery, number), refused)
+            self._offer(one, head, None if run.settled else serials.add(run.delivery, number))
 
-    def _refused(self) -> Refused | None:
-        """Return the problem if the client has lost its right to send to the node, and otherwise None."""
-        try:
-            self._check()
-        except Refused as refused:
-            return refused
-        return None
-
-    def _offer(self, one: Batch, head: bytes, delivery: int | None, lost: Refused | None) -> None:
+    def _offer(self, one: Batch, head: bytes, delivery: int | None) -> None:
         node, done = self._node, self._begun(delivery)
         if node is None:
             return  # its link is detached
-        if lost is None:
-            try:
-                node.offer(one, head, done, settled=delivery is None)
-            except Refused as refused:
-                lost = refused
-        if lost is not None:
-            self._reject(done, condition_of(lost.reason), str(lost))
+        try:
+            self._direct.offer(node, one, head, done, settled=delivery is None)
+        except Refused as refused:
+            self._reject(done, condition_of(refused.reason), str(refused))
 
     def _begun(self, delivery: int | None) -> TellOutcome:
         """Count a message that came, and return the object that receives its outcome. The client wants to
@@ -226,10 +213,6 @@ class DirectIncoming(Producing):
             room = self._node.room(self, self._credit)
             if self.link.credit < room and self.link.credit <= self._credit // 2:
                 self.link.grant(room)
-
-
-def _unchecked() -> None:
-    """Do nothing: no right is checked where the node was made for the link."""
 
 
 def state_for(outcome: Outcome) -> bytes:

@@ -435,16 +435,17 @@ class Links:
     def _attach_direct_producer(self, link: ReceivingLink, target: Target, address: DirectAddress) -> None:
         incoming = DirectIncoming(
             link,
-            self._config.max_message_bytes,
+            self._direct,
+            self._session.max_message_bytes,
             self._config.amqp1_credit,
             self._has_news,
             self._node_ended,
         )
         if address.name is None:
-            incoming.make(self._direct, partial(_made, target))
+            incoming.make(partial(_made, target))
         else:
             answered = performatives.Target(target.address, capabilities=target.capabilities)
-            incoming.accept(self._direct, address.name, performatives.write(answered))
+            incoming.accept(address.name, performatives.write(answered))
         self._incoming[link] = incoming
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from omq.access.leases import LeasedExchange
-from omq.access.routed_publishing import RoutedPublishing, RoutedTopic
+from omq.access.routed_publishing import RoutedPublishing
 from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.uploads import Upload
 from omq.exchanges.types import DEFAULT
 from omq.protocol.amqp.head import PLAIN_HEAD, names
@@ -70,10 +71,10 @@ class ExchangeTarget:
             for part in parts:
                 indexes = range(begin, end) if part.indexes is None else [begin + at for at in part.indexes]
                 chosen = _chosen(batch.batch, indexes)
-                for number, driver in enumerate(part.route, 1):
+                for number, topic in enumerate(part.route, 1):
                     if not number % NOTED_IN_TURN:
                         await trio.lowlevel.checkpoint()
-                    group = groups.setdefault(driver, _Group())
+                    group = groups.setdefault(topic, _Group())
                     group.batches.append(chosen)
                     group.heads += part.heads
                 if part.route:
@@ -94,19 +95,19 @@ class ExchangeTarget:
     async def _offer_all(self, groups: Mapping[RoutedTopic, _Group]) -> list[Confirmation]:
         """Post the messages of these groups. Raise Refused."""
         offered: list[Confirmation] = []
-        for number, (driver, group) in enumerate(groups.items(), 1):
+        for number, (topic, group) in enumerate(groups.items(), 1):
             if not number % TARGETS_IN_TURN:
                 await trio.lowlevel.checkpoint()
-            offered.append(await self._offer(driver, group))
+            offered.append(await self._offer(topic, group))
         return offered
 
-    async def _offer(self, driver: RoutedTopic, group: _Group) -> Confirmation:
+    async def _offer(self, topic: RoutedTopic, group: _Group) -> Confirmation:
         """Post the messages of a group, waiting for room if there is none. Raise Refused."""
         batch = joined(group.batches)
-        offered = self._publishing.offer(driver, batch, group.heads)
+        offered = self._publishing.offer(topic, batch, group.heads)
         if isinstance(offered, Confirmation):
             return offered
-        return await self._publishing.taken(driver, batch, group.heads, offered)
+        return await self._publishing.taken(topic, batch, group.heads, offered)
 
 
 async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
