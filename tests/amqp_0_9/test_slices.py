@@ -10,7 +10,8 @@ from server.conversation import InProcess, answers_pile_up, eventually, serving
 
 from omq.drivers import slices
 from omq.terminals.amqp_0_9.outbox import MOST_ANSWERS
-from omq.terminals.amqp_0_9.publishing import MESSAGES_A_SLICE, TARGETS_IN_TURN
+from omq.terminals.amqp_0_9.publishing import MESSAGES_A_SLICE
+from omq.terminals.connection.routing import TARGETS_IN_TURN
 from omq.terminals.connection.statistics import Kind
 
 from .broker import Broker

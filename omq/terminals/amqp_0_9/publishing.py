@@ -30,9 +30,9 @@ from omq.terminals.amqp_0_9.posts import ChannelPost, Group, Groups
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.liveness import LivenessPause
-from omq.terminals.connection.routing import routed
+from omq.terminals.connection.routing import NOTED_IN_TURN, TARGETS_IN_TURN, chosen, routed
 from omq.threads import in_thread
-from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, joined
+from omq_storage.batches import LARGE_OCTETS, Batch, joined
 
 CHECKED = stored_properties.REPLY_TO | stored_properties.EXPIRATION | stored_properties.USER_ID
 """The flags of the properties that concern the server."""
@@ -44,11 +44,6 @@ MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10
 """The numbers of messages that may need work one by one, and of octets of their heads, after which the other
 connections have their turn.
-"""
-
-TARGETS_IN_TURN = 32
-"""The number of topics of a message, or of the messages of a read, after which the other connections have
-their turn: a fanout exchange may lead to thousands.
 """
 
 
@@ -124,13 +119,13 @@ class Publishing:
         parts = await self.parts(publisher, run)
         posted = ChannelPost(run.batch.count)
         for part in parts:
-            batch = run.batch if part.indexes is None else _chosen(run.batch, part.indexes)
+            batch = run.batch if part.indexes is None else chosen(run.batch, part.indexes)
             if not part.route and run.mandatory:
                 self._return(publisher.number, await _bodies(batch), part.heads)
             for place, target in enumerate(part.route):
                 if place:
                     batch = await _again(batch)
-                    if not place % (8 * TARGETS_IN_TURN):  # to note a topic costs little
+                    if not place % NOTED_IN_TURN:
                         await trio.lowlevel.checkpoint()
                 group = self._groups.get(target)
                 if group is None:
@@ -271,11 +266,6 @@ async def _again(batch: Batch) -> Batch:
     if batch.octets < LARGE_OCTETS:
         return batch
     return await in_thread(partial(batch.part, 0, batch.count))
-
-
-def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
-    bodies = batch.bodies()
-    return Bodies([bodies[index] for index in indexes])
 
 
 def _refused(text: str) -> ChannelProblem:

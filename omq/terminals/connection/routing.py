@@ -5,6 +5,15 @@ from collections.abc import Sequence
 from omq.access.routed_publishing import RoutedPublishing
 from omq.exchanges.routes import RoutedPart, RouteIsLong, TopicIsReplaced
 from omq.terminals.connection.turns import in_turns
+from omq_storage.batches import Batch, Bodies
+
+TARGETS_IN_TURN = 32
+"""The number of topics that get messages of one read after which other connections have their turn."""
+
+NOTED_IN_TURN = 256
+"""The number of topics of a message after which other connections have their turn, while it is noted for
+them: a fanout exchange may lead to thousands.
+"""
 
 
 async def routed(
@@ -21,3 +30,12 @@ async def routed(
             is_long = True
         except TopicIsReplaced:
             await publishing.settled()
+
+
+def chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
+    """Return the messages of a batch at these indexes."""
+    if isinstance(indexes, range):
+        whole = indexes == range(batch.count)
+        return batch if whole else batch.part(indexes.start, indexes.stop)
+    bodies = batch.bodies()
+    return Bodies([bodies[index] for index in indexes])

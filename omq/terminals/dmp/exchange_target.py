@@ -15,20 +15,12 @@ from omq.drivers.uploads import Upload
 from omq.exchanges.types import DEFAULT
 from omq.protocol.amqp.head import PLAIN_HEAD, names
 from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch
-from omq.terminals.connection.routing import routed
+from omq.terminals.connection.routing import NOTED_IN_TURN, TARGETS_IN_TURN, chosen, routed
 from omq.terminals.dmp.sink import SinkService
-from omq_storage.batches import Batch, Bodies, joined
+from omq_storage.batches import Batch, joined
 
 HEADS_A_TURN = 512
 """The number of messages whose keys are read before other connections have their turn."""
-
-TARGETS_IN_TURN = 32
-"""The number of topics that get messages of one read after which other connections have their turn."""
-
-NOTED_IN_TURN = 256
-"""The number of topics of a message after which other connections have their turn, while it is noted for
-them: a fanout exchange may lead to thousands.
-"""
 
 SHOWN_DEFAULT = b"$default$"
 """OpenAMQ's name of the default exchange."""
@@ -70,17 +62,17 @@ class ExchangeTarget:
             parts = await routed(self._publishing, self._exchange, key, heads[begin:end])
             for part in parts:
                 indexes = range(begin, end) if part.indexes is None else [begin + at for at in part.indexes]
-                chosen = _chosen(batch.batch, indexes)
+                some = chosen(batch.batch, indexes)
                 for number, topic in enumerate(part.route, 1):
                     if not number % NOTED_IN_TURN:
                         await trio.lowlevel.checkpoint()
                     group = groups.setdefault(topic, _Group())
-                    group.batches.append(chosen)
+                    group.batches.append(some)
                     group.heads += part.heads
                 if part.route:
-                    count += chosen.count
+                    count += some.count
                 elif batch.options:
-                    bodies = chosen.bodies()
+                    bodies = some.bodies()
                     unrouted += [
                         (heads[index], bodies[place])
                         for place, index in enumerate(indexes)
@@ -127,11 +119,3 @@ async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
 
 def _key(head: bytes) -> bytes:
     return names(head)[1]
-
-
-def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
-    if isinstance(indexes, range):
-        whole = indexes == range(batch.count)
-        return batch if whole else batch.part(indexes.start, indexes.stop)
-    bodies = batch.bodies()
-    return Bodies([bodies[index] for index in indexes])
