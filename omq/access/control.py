@@ -15,7 +15,6 @@ from omq.access.leased_topic import LeasedTopic
 from omq.access.leases import Lease, LeasedTarget, LeaseProblem, Leases, Principal
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
-from omq.access.private_topic import PrivateTopic
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
 from omq.access.routed_publishing import RoutedPublishing
@@ -26,11 +25,10 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.lifetime import Private
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import NO_CLIENT, Reason, Refused
 from omq.exchanges.exchanges import ExchangeRegistry
-from omq.model import LONGEST_HELD_BODY, Delivery, Topic, TopicInfo
+from omq.model import LONGEST_HELD_BODY, Topic, TopicInfo
 
 
 class QuotaUsedUp(Enum):
@@ -161,14 +159,6 @@ class AccessControl:
     def leased_topic(self, session: Session, topic: Topic) -> LeasedTopic:
         """Return the operations of a session on the topic for which a sink was leased."""
         return LeasedTopic(session, self._catalogue, topic)
-
-    def make_private(
-        self, session: Session, name: bytes, delivery: Delivery, lifetime: Private
-    ) -> PrivateTopic:
-        """Make a transient topic that no other session finds. Only the returned object leads to it. Raises
-        Refused.
-        """
-        return PrivateTopic(session, self._catalogue, name, delivery, lifetime)
 
     def direct(self, session: Session) -> Direct:
         """Return the operations of a session on nodes without queues."""

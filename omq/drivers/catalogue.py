@@ -15,12 +15,11 @@ from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.factory import DriverFactory
-from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, Private, check_user
+from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, check_user
 from omq.drivers.loading import Loaded, TopicLoader
 from omq.drivers.making import TopicMaker, check_name, first_bound
 from omq.drivers.memory import Memory
 from omq.drivers.orphaned_blocks import OrphanedBlocks
-from omq.drivers.private_topics import PrivateTopics
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
@@ -32,7 +31,6 @@ from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_changes import TopicChanges
 from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
 from omq.drivers.topics_by_name import UNLIMITED, TopicsByName
-from omq.drivers.unrecorded import UnrecordedTopics
 from omq.drivers.writer import Writer
 from omq.logs import quoted
 from omq.model import (
@@ -100,10 +98,10 @@ class Catalogue:
         replaced (see `Driver.is_replaced`).
         """
         self.routes = self._topics.routes
-        self._quota = TopicQuota(config.max_topics, lambda: len(self._drivers) + len(self._private))
-        unrecorded = UnrecordedTopics(self._factory, self._quota)
-        self._private = PrivateTopics(unrecorded)
-        self._ephemeral = EphemeralQueues(self._drivers, unrecorded, self._reserve_topics, self._gone)
+        self._quota = TopicQuota(config.max_topics, lambda: len(self._drivers))
+        self._ephemeral = EphemeralQueues(
+            self._drivers, self._factory, self._quota, self._reserve_topics, self._gone
+        )
         self._changing = trio.Lock()
         self._maker = TopicMaker(self._topics, self._quota, self._calls, store, self._changing)
         self.changes = TopicChanges(
@@ -151,8 +149,6 @@ class Catalogue:
 
     def current(self, driver: Driver) -> Driver | None:
         """Return the current driver of this driver's topic; None if the topic was deleted."""
-        if driver.topic.id in self._private:
-            return driver
         found = self._drivers.get(driver.topic.topic)
         return found if found is not None and found.topic.id == driver.topic.id else None
 
@@ -414,7 +410,7 @@ class Catalogue:
                 )
             )
         except BaseException:  # cancelled, too: there is no topic that could count
-            self._quota.not_created(released)
+            released()
             raise
         self._quota.created(record.id, released)
         return self._topics.add(Loaded(record, options=options), lifetime)
@@ -459,25 +455,11 @@ class Catalogue:
         """Delete the remaining blocks of deleted topics, as far as the store has room for that."""
         await self._leftovers.drop()
 
-    # -- shorter lives -------------------------------------------------------------------------------------
-
-    def make_private(
-        self, name: bytes, delivery: Delivery, lifetime: Private, admit: Admit | None = None
-    ) -> Driver:
-        """Create a transient topic that is not found by its name, without a write to the disk. It counts
-        against the quota of topics. Raises Refused.
-        """
-        return self._private.create(name, delivery, lifetime, admit)
-
-    def delete_private(self, driver: Driver) -> None:
-        """Delete a private topic unless it is deleted already; its subscribers' channels end."""
-        self._private.delete(driver)
+    # -- unused topics -------------------------------------------------------------------------------------
 
     def _unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
         """Delete a topic that no client uses, if that is still true when its turn comes."""
         match driver.lifetime:
-            case Private():
-                self.delete_private(driver)
             case Ephemeral():
                 self._ephemeral.delete(driver)
             case Durable():

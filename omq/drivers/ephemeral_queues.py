@@ -1,14 +1,15 @@
 """Queues that are not durable. The exclusive ones among them belong to a connection, and end with it."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from omq.drivers.driver import Driver
+from omq.drivers.factory import DriverFactory
 from omq.drivers.lifetime import Ephemeral, Ownership
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.topic_quota import Admit
-from omq.drivers.unrecorded import UnrecordedTopics
-from omq.model import Delivery, Topic
+from omq.drivers.topic_quota import Admit, TopicQuota
+from omq.model import Topic
 
 TOPIC_IDS_RESERVED = 1024
 """The number of ids of ephemeral topics that are reserved at a time, so that few of them cost a write to the
@@ -22,15 +23,17 @@ class EphemeralQueues:
     def __init__(
         self,
         drivers: dict[bytes, Driver],
-        unrecorded: UnrecordedTopics,
+        factory: DriverFactory,
+        quota: TopicQuota,
         reserve: Callable[[int], Awaitable[range]],
         deleted: Callable[[Driver], None],
     ) -> None:
-        """Create an empty set of queues. `reserve(count)` returns `count` new topic ids, and may raise
-        Refused. `deleted` is called when a queue has been deleted.
+        """Create an empty set of queues, which count against the quota of topics. `reserve(count)` returns
+        `count` new topic ids, and may raise Refused. `deleted` is called when a queue has been deleted.
         """
         self._drivers = drivers
-        self._unrecorded = unrecorded
+        self._factory = factory
+        self._quota = quota
         self._reserve = reserve
         self._deleted = deleted
         self._ids = iter(range(0))
@@ -44,8 +47,13 @@ class EphemeralQueues:
         own = owner if options.exclusive else None
         topic = Topic(await self._next_id(), name)
         lifetime = Ephemeral(with_last_consumer=options.auto_delete, owner=own)
-        driver = self._unrecorded.create(topic, Delivery.ROUND_ROBIN, lifetime, admit, self.delete, options)
-        assert isinstance(driver, QueueDriver)
+        if own is not None:
+            own.check()
+        released = self._quota.admit(admit)
+        driver = self._factory.create_ephemeral(topic, lifetime, options)
+        self._quota.created(topic.id, released)
+        if own is not None:
+            own.add(topic.id, partial(self.delete, driver))
         self._drivers[name] = driver
         return driver
 
@@ -58,9 +66,14 @@ class EphemeralQueues:
 
     def delete(self, driver: Driver) -> None:
         """Delete an ephemeral queue unless it is deleted already; its subscribers' channels end."""
-        assert isinstance(driver.lifetime, Ephemeral)
+        lifetime = driver.lifetime
+        assert isinstance(lifetime, Ephemeral)
         if self._drivers.get(driver.topic.topic) is not driver:
             return
         del self._drivers[driver.topic.topic]
-        self._unrecorded.end(driver)
+        if lifetime.owner is not None:
+            lifetime.owner.discard(driver.topic.id)
+        self._quota.deleted(driver.topic.id)
+        driver.end()
+        self._factory.stop(driver)
         self._deleted(driver)

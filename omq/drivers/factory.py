@@ -6,10 +6,10 @@ import trio
 
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.driver import Driver, InitialState, Resources
-from omq.drivers.lifetime import Lifetime
+from omq.drivers.lifetime import Ephemeral
 from omq.drivers.priority_queue import PriorityQueueDriver
 from omq.drivers.queue import QueueDriver
-from omq.drivers.queue_options import DEFAULT, QueueOptions
+from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.model import Delivery, Topic, Transient
 from omq_storage.environment import Extent
@@ -32,17 +32,12 @@ class DriverFactory:
             case Delivery.BROADCAST:
                 return BroadcastDriver(opening)
             case Delivery.ROUND_ROBIN:
-                kind = QueueDriver if opening.options.max_priority is None else PriorityQueueDriver
-                driver = kind(opening)
-                self._nursery.start_soon(self._deal, driver)
-                return driver
+                return self._create_queue(opening)
             case other:
                 assert_never(other)
 
-    def create_unrecorded(
-        self, topic: Topic, delivery: Delivery, lifetime: Lifetime, options: QueueOptions = DEFAULT
-    ) -> Driver:
-        """Return the driver of a new transient topic without a record in the catalogue."""
+    def create_ephemeral(self, topic: Topic, lifetime: Ephemeral, options: QueueOptions) -> QueueDriver:
+        """Return the driver of a new queue without a record in the catalogue."""
         opening = InitialState(
             topic=topic,
             persistence=Transient(),
@@ -56,7 +51,13 @@ class DriverFactory:
             lifetime=lifetime,
             options=options,
         )
-        return self.create(opening, delivery)
+        return self._create_queue(opening)
+
+    def _create_queue(self, opening: InitialState) -> QueueDriver:
+        kind = QueueDriver if opening.options.max_priority is None else PriorityQueueDriver
+        driver = kind(opening)
+        self._nursery.start_soon(self._deal, driver)
+        return driver
 
     def stop(self, driver: Driver) -> None:
         """End the dealer of a driver whose topic was deleted, or has another driver."""

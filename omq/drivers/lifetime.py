@@ -68,17 +68,6 @@ class Durable(Struct, frozen=True):
     """
 
 
-class Private(Struct, frozen=True):
-    """The topic is found only through its driver, and not by its name. It has no record in the catalogue, is
-    not listed, needs no write to the disk, and ends with the server at the latest.
-    """
-
-    with_last_consumer: bool = False
-    """Whether the topic is deleted with its last consumer, as with `Durable`."""
-    owner: Ownership | None = None
-    """The owner of the topic; None for a topic without an owner."""
-
-
 class Ephemeral(Struct, frozen=True):
     """Clients find the topic by its name, but it has no record in the catalogue: it needs no write to the
     disk, and ends with the server at the latest.
@@ -90,7 +79,7 @@ class Ephemeral(Struct, frozen=True):
     """The owner of the topic; None for a topic that all connections may use."""
 
 
-Lifetime = Durable | Private | Ephemeral
+Lifetime = Durable | Ephemeral
 
 DURABLE = Durable()
 

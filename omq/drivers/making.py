@@ -107,7 +107,7 @@ class TopicMaker:
         finally:
             if not made:
                 for release in released.values():
-                    self._quota.not_created(release)
+                    release()
         return made
 
 

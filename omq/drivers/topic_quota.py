@@ -15,14 +15,14 @@ AdmitName = Callable[[bytes], Release]
 
 
 class TopicQuota:
-    """The quota of one server."""
+    """The quota of one server. Who admits topics holds the lock of the catalogue until they exist, so that no
+    others are created meanwhile.
+    """
 
     def __init__(self, most: int, count: Callable[[], int]) -> None:
         """Create a quota of `most` topics; `count` returns their number now."""
         self.most = most
         self._count = count
-        self._awaited = 0
-        """The number of admitted topics that do not exist yet: the disk may still be writing them."""
         self._released: dict[int, Release] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
 
@@ -35,29 +35,20 @@ class TopicQuota:
 
     def has_room(self, count: int) -> bool:
         """Return whether the quota allows `count` more topics."""
-        return self._count() + self._awaited + count <= self.most
+        return self._count() + count <= self.most
 
     def admit(self, admit: Admit | None) -> Release:
-        """Ask whether a topic may be created; None where no client asks for it. Raises Refused. It counts
-        from now on: pass what this returns to `created`, or to `not_created`.
+        """Ask whether a topic may be created; None where no client asks for it. Raises Refused. Pass what
+        this returns to `created`, or call it if the topic could not be created.
         """
-        released = _nothing
         if admit is not None:
-            released = admit()
-        else:
-            self.check_room()
-        self._awaited += 1
-        return released
+            return admit()
+        self.check_room()
+        return _nothing
 
     def created(self, topic: int, released: Release) -> None:
         """Record that the topic with this id, which was admitted, exists now."""
-        self._awaited -= 1
         self._released[topic] = released
-
-    def not_created(self, released: Release) -> None:
-        """Release a topic that was admitted and could not be created."""
-        self._awaited -= 1
-        released()
 
     def deleted(self, topic: int) -> None:
         """Release the topic with this id, which has gone."""

@@ -1,9 +1,10 @@
 """Topics with one consumer only, and topics that end with what they are for."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +18,6 @@ from served_drivers import (
     Listener,
     emptied,
     of_kinds,
-    opened,
     post,
     quiet,
 )
@@ -25,8 +25,9 @@ from served_drivers import (
 from omq.config import Config
 from omq.drivers.confirmation import CONFIRMED
 from omq.drivers.driver import Driver
-from omq.drivers.lifetime import Durable, Ownership, Private
+from omq.drivers.lifetime import Durable, Ownership
 from omq.drivers.offer import PendingOffer
+from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import ACCEPTED, CreditKind, EndReason
 from omq.model import Delivery, FromCurrent, FromMessage, Transient
@@ -37,7 +38,6 @@ from omq_storage.store import Store
 
 STALL_SECONDS = Config().stall_seconds
 
-EACH = pytest.mark.parametrize("delivery", list(Delivery))
 UNTIL_UNUSED = Durable(with_last_consumer=True)
 
 
@@ -119,53 +119,111 @@ async def test_a_topic_that_is_given_other_types_stays_exclusive(shared_drivers:
     Client(replaced).close()
 
 
-# -- private -----------------------------------------------------------------------------------------------
+# -- ephemeral ---------------------------------------------------------------------------------------------
 
 
-@EACH
-async def test_a_private_topic_is_in_no_list_and_costs_no_write(
-    shared_drivers: Drivers, delivery: Delivery
-) -> None:
+async def test_the_first_messages_of_an_ephemeral_topic_wait_for_no_disk(shared_drivers: Drivers) -> None:
     catalogue, records = shared_drivers.catalogue, shared_drivers.store.catalogue.topics
-    public = await catalogue.declare(b"public", Delivery.BROADCAST, Transient())
-    before = list(records())
-    topics = [catalogue.make_private(b"reply", delivery, Private()) for _ in range(3)]
+    await catalogue.declare_queue(b"first", QueueOptions())  # it reserves ids for the others
+    topics = [await catalogue.declare_queue(b"q%d" % number, QueueOptions()) for number in range(3)]
     clients = [Client(topic) for topic in topics]
-    for number, topic in enumerate(topics):
+    for number, (topic, client) in enumerate(zip(topics, clients, strict=True)):
+        client.request(10)
         # At once: not even the ids of the first messages wait for a disk.
         assert topic.offer(Bodies([b"%d" % number] * 2)) is CONFIRMED
         assert topic.offer(Bodies([b"again"]), origins=[(b"p", 1)]) is CONFIRMED
         assert topic.offer(Bodies([b"again"]), origins=[(b"p", 1)]) is CONFIRMED
     assert trio.testing.active_thread_count() == 0
-    assert list(records()) == before
-    assert (list(catalogue), catalogue.drivers(), catalogue.size()) == ([public], [public], (1, 6))
-    assert catalogue.lookup(b"reply") is None
-    assert await catalogue.find(b"reply") is None
-    assert all(catalogue.current(topic) is topic for topic in topics)
-    assert len({topic.topic.id for topic in (public, *topics)}) == 4
+    assert list(records()) == []
     for number, client in enumerate(clients):
         assert (await client.read()).bodies == [b"%d" % number] * 2 + [b"again"]
         assert client.ids == [1, 2, 3]
-    # A client that asks for its name gets another topic.
-    assert (await catalogue.lookup_or_declare(b"reply")).topic.id == public.topic.id + 1
     for topic in topics:
-        catalogue.delete_private(topic)
+        await catalogue.delete(topic.topic.topic)
     assert [client.ends for client in clients] == [[EndReason.DELETED]] * 3
 
 
-@EACH
-async def test_a_deleted_private_topic_leaves_nothing(
-    shared_drivers: Drivers, delivery: Delivery, autojump_clock: trio.testing.MockClock
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_a_deleted_ephemeral_topic_leaves_nothing_whether_its_task_has_run_or_not(
+    shared_drivers: Drivers, has_run: bool
+) -> None:
+    owner, exclusive = Ownership(), QueueOptions(exclusive=True)
+    await shared_drivers.catalogue.declare_queue(b"first", exclusive, owner)  # its id waits for the disk
+    topic = await shared_drivers.catalogue.declare_queue(b"second", exclusive, owner)
+    if has_run:
+        await quiet()
+    assert topic.offer(Bodies([b"x"])) is CONFIRMED
+    owner.end()
+    gone = weakref.ref(topic)
+    del topic
+    await quiet()
+    assert shared_drivers.memory.statistics() == NOTHING
+    gc.collect()
+    assert gone() is None
+
+
+async def test_ephemeral_topics_count_among_those_of_the_server(shared_store: Store) -> None:
+    async with emptied(shared_store, max_topics=3) as drivers:
+        catalogue = drivers.catalogue
+        await catalogue.declare(b"t", Delivery.BROADCAST, Transient())
+        for name in (b"p", b"q"):
+            await catalogue.declare_queue(name, QueueOptions())
+        with pytest.raises(Refused) as refused:
+            await catalogue.declare_queue(b"r", QueueOptions())
+        assert refused.value.reason is Reason.QUOTA
+        with pytest.raises(Refused):
+            await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
+        await catalogue.delete(b"p")
+        await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
+
+
+async def test_topics_that_the_disk_is_still_writing_count_among_those_of_the_server(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_many, may_go_on = StoreCatalogue.create_many, threading.Event()
+
+    def create_later(*of_topics: Any, **options: Any) -> Any:
+        may_go_on.wait(60)
+        return create_many(*of_topics, **options)
+
+    monkeypatch.setattr(StoreCatalogue, "create_many", create_later)
+    async with emptied(shared_store, max_topics=7) as drivers:
+        catalogue = drivers.catalogue
+        await catalogue.declare_queue(b"first", QueueOptions())  # it reserves ids for the others
+        refusals: list[Refused] = []
+
+        async def declare(name: bytes) -> None:
+            try:
+                await catalogue.declare_queue(name, QueueOptions())
+            except Refused as refused:
+                refusals.append(refused)
+
+        async with trio.open_nursery() as nursery:
+            names = [b"t%d" % number for number in range(4)]
+            nursery.start_soon(catalogue.make, names, Delivery.BROADCAST, Transient(), None)
+            for number in range(3):
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(declare, b"q%d" % number)
+            await trio.testing.wait_all_tasks_blocked()
+            may_go_on.set()
+        assert [refused.reason for refused in refusals] == [Reason.QUOTA]
+        assert catalogue.topic_count == 7
+
+
+@of_kinds(lambda kind: not kind.is_persistent)
+async def test_a_deleted_topic_leaves_nothing(
+    shared_drivers: Drivers, kind: Kind, autojump_clock: trio.testing.MockClock
 ) -> None:
     catalogue = shared_drivers.catalogue
-    topic = catalogue.make_private(b"reply", delivery, Private())
+    topic = await shared_drivers.topic(kind)
     client = Client(topic)
     while not isinstance(offered := topic.offer(Bodies([b"x" * 1_000_000])), PendingOffer):
         pass
     woken: list[bool] = []
     offered.call_when_free(lambda: woken.append(True))
-    catalogue.delete_private(topic)
-    catalogue.delete_private(topic)
+    await catalogue.delete(b"t")
+    with pytest.raises(Refused, match="there is no such topic"):
+        await catalogue.delete(b"t")
     assert client.ends == [EndReason.DELETED]
     assert catalogue.current(topic) is None
     assert woken == [True]
@@ -183,97 +241,48 @@ async def test_a_deleted_private_topic_leaves_nothing(
     assert gone() is None  # its task has ended too
 
 
-async def test_a_topic_that_is_deleted_before_its_task_runs_is_gone_too(shared_drivers: Drivers) -> None:
-    catalogue = shared_drivers.catalogue
-    topic = catalogue.make_private(b"reply", Delivery.ROUND_ROBIN, Private())
-    catalogue.delete_private(topic)
-    gone = weakref.ref(topic)
-    del topic
-    await quiet()
-    gc.collect()
-    assert gone() is None
-
-
-async def test_private_topics_count_among_those_of_the_server(shared_store: Store) -> None:
-    async with emptied(shared_store, max_topics=3) as drivers:
-        catalogue = drivers.catalogue
-        await catalogue.declare(b"t", Delivery.BROADCAST, Transient())
-        private = [catalogue.make_private(b"p", Delivery.BROADCAST, Private()) for _ in range(2)]
-        with pytest.raises(Refused) as refused:
-            catalogue.make_private(b"p", Delivery.BROADCAST, Private())
-        assert refused.value.reason is Reason.QUOTA
-        with pytest.raises(Refused):
-            await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
-        catalogue.delete_private(private[0])
-        await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
-
-
-async def test_topics_that_the_disk_is_still_writing_count_among_those_of_the_server(
-    shared_store: Store,
-) -> None:
-    async with emptied(shared_store, max_topics=6) as drivers, trio.open_nursery() as nursery:
-        catalogue = drivers.catalogue
-        admitted = trio.Event()
-        names = [b"t%d" % number for number in range(4)]
-
-        def admit(name: bytes) -> Callable[[], None]:
-            if name == names[-1]:
-                admitted.set()
-            return lambda: None
-
-        nursery.start_soon(catalogue.make, names, Delivery.BROADCAST, Transient(), admit)
-        await admitted.wait()
-        assert catalogue.by_name == {}  # the commit has begun
-        for _ in range(2):
-            catalogue.make_private(b"p", Delivery.BROADCAST, Private())
-        with pytest.raises(Refused) as refused:
-            catalogue.make_private(b"p", Delivery.BROADCAST, Private())
-        assert refused.value.reason is Reason.QUOTA
-
-
 async def test_a_topic_that_could_not_be_created_does_not_count(
     shared_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*of_a_topic: object, **options: object) -> None:
         raise StoreFull(Limit.DISK, "There is no room on disk.")
 
+    counted: list[None] = []
+
+    def admit() -> Callable[[], None]:
+        counted.append(None)
+        return lambda: counted.clear()
+
     async with emptied(shared_store, max_topics=1) as drivers:
         with monkeypatch.context() as full:
             full.setattr(StoreCatalogue, "create", refuse)
-            for _ in range(2):
+            for each in (None, admit):
                 with pytest.raises(Refused) as refused:
-                    await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient())
+                    await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient(), each)
                 assert refused.value.reason is not Reason.QUOTA
-        await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient())
-
-
-async def test_a_private_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
-    async with opened(tmp_path / "store") as drivers:
-        topic = drivers.catalogue.make_private(b"reply", Delivery.ROUND_ROBIN, Private())
-        assert topic.offer(Bodies([b"a"])) is CONFIRMED
-    async with opened(tmp_path / "store") as drivers:
-        assert list(drivers.catalogue) == []
-        assert drivers.memory.statistics() == NOTHING
+        assert counted == []
+        await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient(), admit)
+        assert len(counted) == 1
 
 
 # -- owners ------------------------------------------------------------------------------------------------
 
 
-@EACH
-async def test_topics_of_a_connection_end_with_it(shared_drivers: Drivers, delivery: Delivery) -> None:
+async def test_topics_of_a_connection_end_with_it(shared_drivers: Drivers) -> None:
     catalogue, owner, other = shared_drivers.catalogue, Ownership(), Ownership()
-    owned = [catalogue.make_private(b"%d" % number, delivery, Private(owner=owner)) for number in range(3)]
-    kept = catalogue.make_private(b"kept", delivery, Private(owner=other))
+    exclusive = QueueOptions(exclusive=True)
+    owned = [await catalogue.declare_queue(b"%d" % number, exclusive, owner) for number in range(3)]
+    kept = await catalogue.declare_queue(b"kept", exclusive, other)
     clients = [Client(topic) for topic in owned]
     for topic in (*owned, kept):
         topic.offer(Bodies([b"a"]))
-    catalogue.delete_private(owned[1])
+    await catalogue.delete(b"1")
     owner.end()
     owner.end()
     assert [client.ends for client in clients] == [[EndReason.DELETED]] * 3
     assert [topic.deleted for topic in (*owned, kept)] == [True, True, True, False]
     with pytest.raises(Refused, match="has ended"):
-        catalogue.make_private(b"late", delivery, Private(owner=owner))
+        await catalogue.declare_queue(b"late", exclusive, owner)
     other.end()
     await quiet()
     assert kept.deleted
@@ -282,15 +291,11 @@ async def test_topics_of_a_connection_end_with_it(shared_drivers: Drivers, deliv
 # -- until the last consumer has gone ------------------------------------------------------------------------
 
 
-@EACH
 @pytest.mark.parametrize("end", ["close", "cancel"])
-async def test_a_private_topic_may_end_with_its_last_consumer(
-    shared_drivers: Drivers, delivery: Delivery, end: str
-) -> None:
+async def test_an_ephemeral_topic_may_end_with_its_last_consumer(shared_drivers: Drivers, end: str) -> None:
     owner = Ownership()
-    topic = shared_drivers.catalogue.make_private(
-        b"queue", delivery, Private(with_last_consumer=True, owner=owner)
-    )
+    options = QueueOptions(exclusive=True, auto_delete=True)
+    topic = await shared_drivers.catalogue.declare_queue(b"queue", options, owner)
     assert topic.offer(Bodies([b"nobody has come yet"])) is CONFIRMED
     first, second = Client(topic), Client(topic)
     for client in (first, second):
@@ -307,23 +312,27 @@ async def test_a_private_topic_may_end_with_its_last_consumer(
     else:
         second.close()
     assert topic.deleted
-    assert first.channel.settle(range(1, 12), ACCEPTED) == 0 or delivery is Delivery.BROADCAST
+    assert first.channel.settle(range(1, 12), ACCEPTED) == 0
     for client in (first, second):
         client.close()
     await quiet()
     owner.end()
 
 
-@EACH
-async def test_a_finishing_channel_is_a_consumer(shared_drivers: Drivers, delivery: Delivery) -> None:
-    topic = shared_drivers.catalogue.make_private(b"queue", delivery, Private(with_last_consumer=True))
+@of_kinds(lambda kind: kind.persistence == Transient())
+async def test_a_finishing_channel_is_a_consumer(shared_drivers: Drivers, kind: Kind) -> None:
+    topic = await shared_drivers.catalogue.declare(
+        b"t", kind.delivery, kind.persistence, lifetime=UNTIL_UNUSED
+    )
     client = Client(topic)
+    client.request(10)
     topic.offer(Bodies([b"a", b"b"]))
     await quiet()
     client.channel.finish()
     assert not topic.deleted
     assert (await client.read()).bodies == [b"a", b"b"]
     client.close()
+    await quiet()
     assert topic.deleted
 
 

@@ -97,7 +97,6 @@ DRIVERS = Area(
         "pieces.py": (*_drivers("contract_of_broadcast"), *server("stalled")),
         "pending_offers.py": (*_drivers("offers"), *server("publishing_workers")),
         "priority_queue.py": (*_drivers("priority_queues"), *QUEUES),
-        "private_topics.py": QUEUES,
         "problems.py": (*_drivers("reasons", "defective_posts"), *server("trouble")),
         "push.py": (*_drivers("pushes"), *server("many_topics")),
         "queue.py": (*_drivers("queues", "queue_getters", "queue_consumers"), *QUEUES),
@@ -213,7 +212,6 @@ ACCESS = Area(
         "recent_events.py": ("tests/access/test_recent_events.py",),
         "moving.py": server("management"),
         "peeking.py": server("management"),
-        "private_topic.py": ("tests/access/test_private_topics.py",),
         "quotas.py": ("tests/access/test_quotas.py", *server("quotas")),
         "rights.py": server("reloading", "clients", "client_limits", "watching"),
         "session.py": (
