@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 LAYERS = {
     "omq.cli": {
@@ -276,26 +277,50 @@ LAYERS = {
 }
 """The packages that each package may import, besides itself."""
 
-WITHOUT_TRIO = (
-    "omq.protocol",
-    "omq.model",
-    "omq.management",
-    "omq.watching",
-    "omq.gap_reasons",
-    "omq.credentials",
-    "omq.replay",
-    "omq.config",
-    "omq_storage",
-    "omq.spark",
-    "omq.arrow",
-    "omq.bulk",
-)
-"""The packages that do not import Trio, with the packages in them. They import no other event loop either."""
+LINE = "------------------------"
+"""The line in the document's list below which nothing imports Trio."""
 
 EVENT_LOOPS = {"trio", "anyio", "asyncio"}
+"""The modules that no module below this line imports."""
 
 FILES_AND_SOCKETS = {"os", "pathlib", "select", "selectors", "shutil", "socket", "socketserver", "tempfile"}
 """The modules that no module of `omq.protocol` imports: octets go in, events come out."""
+
+
+def listed() -> list[str]:
+    """Return the lines of the document's list of modules."""
+    block = re.search(r"^    omq/cli/.*?(?=\n\n)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return [line.removeprefix("    ") for line in block[0].splitlines()]
+
+
+def drawn() -> list[Path]:
+    """Return the files in the document's list of modules, as paths from the project's root."""
+    files: list[Path] = []
+    folder = Path()
+    for text in listed():
+        if match := re.match(r"[a-z_/0-9]+/(?= )", text):
+            folder = Path(match[0])
+        elif not text.startswith(" "):
+            files += map(Path, re.findall(r"^[a-z_/]+\.py", text))
+        else:
+            names = re.match(r" +((?:[a-z_]+\.py(?:, )?)+)", text)
+            assert names is not None, f"no file in {text!r}"
+            files += [folder / name for name in names[1].split(", ")]
+    return files
+
+
+def drawn_packages() -> list[str]:
+    """Return the dotted names of the packages in the document's list, from the top, with LINE among them.
+    A module that is in no package below `omq` is one of its own.
+    """
+    headings = [text.split()[0] for text in listed() if not text.startswith(" ")]
+    names = [re.sub(r"\.py$|/$", "", heading.removeprefix("storage/")) for heading in headings]
+    return [name.replace("/", ".") for name in names]
+
+
+DRAWN = drawn_packages()
+WITHOUT_TRIO = set(DRAWN[DRAWN.index(LINE) :])
 
 
 def modules() -> dict[str, Path]:
@@ -344,7 +369,7 @@ def test_imports_point_down_only(name: str) -> None:
         target = package_of(other)
         if target is not None and target != own:
             assert target in LAYERS[own], f"{name} imports {other}"
-        if f"{own}.".startswith(tuple(f"{each}." for each in WITHOUT_TRIO)):
+        if own in WITHOUT_TRIO:
             assert other.partition(".")[0] not in EVENT_LOOPS, f"{name} imports {other}"
         if own.startswith("omq.protocol"):
             assert other.partition(".")[0] not in FILES_AND_SOCKETS, f"{name} imports {other}"
@@ -421,14 +446,45 @@ def test_each_package_imports_all_that_it_may_import() -> None:
     assert {own: unused for own, below in LAYERS.items() if (unused := below - found[own])} == {}
 
 
-def test_no_package_is_imported_by_one_below_it() -> None:
-    """The table itself has no cycle: each package can be placed above its imports."""
-    left = dict(LAYERS)
-    while left:
-        lowest = [name for name, below in left.items() if not below & left.keys()]
-        assert lowest, f"these packages import one another: {sorted(left)}"
-        for name in lowest:
-            del left[name]
+def test_the_document_lists_each_package_above_those_that_it_imports() -> None:
+    place = {name: number for number, name in enumerate(DRAWN)}
+    assert place.keys() - LAYERS.keys() == {LINE, "omq.console"}  # the console has no Python
+    assert LAYERS.keys() - place.keys() == {"omq"}  # the name of all: its `__init__` offers `connect`
+    assert len(place) == len(DRAWN)
+    wrong = [
+        f"{own} is not above {other}, which it imports"
+        for own, below in LAYERS.items()
+        for other in below
+        if own in place and place[own] >= place[other]
+    ]
+    assert wrong == []
+
+
+def test_the_table_of_folders_names_the_rows_that_each_row_imports_from() -> None:
+    """Each row of the table in CONTRIBUTING.md imports only from rows below it."""
+    rows = [
+        (dotted_in(folders), set(dotted_in(imports)))
+        for folders, imports in re.findall(
+            r"^\| (`(?:omq|storage)\b.*) \| .* \| (.*) \|$", CONTRIBUTING.read_text(), re.MULTILINE
+        )
+    ]
+    assert len(rows) == 8
+    for number, (own, named) in enumerate(rows):
+        imports = [other for name, below in LAYERS.items() if is_in(name, own) for other in below]
+        below = {row[0] for row, _ in rows if any(is_in(each, row) for each in imports)} - {own[0]}
+        assert (own, named) == (own, below)
+        assert named <= {row[0] for row, _ in rows[number + 1 :]}
+
+
+def dotted_in(cell: str) -> list[str]:
+    """Return the dotted names of the packages and modules whose paths a cell of a table has."""
+    paths = re.findall(r"`(\S+)`", cell)
+    return [path.removeprefix("storage/").removesuffix(".py").replace("/", ".") for path in paths]
+
+
+def is_in(name: str, packages: list[str]) -> bool:
+    """Return whether a package or module is one of these packages, or in one."""
+    return f"{name}.".startswith(tuple(f"{each}." for each in packages))
 
 
 def test_no_module_is_imported_by_one_that_it_imports() -> None:
@@ -461,25 +517,6 @@ def test_what_is_not_needed_is_not_loaded(loaded: str, unwanted: str) -> None:
     """Programs that read blocks must not need to load the server, and commands start quickly."""
     program = f"import sys, {loaded}; sys.exit(any(name in sys.modules for name in {unwanted.split()!r}))"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
-
-
-def drawn() -> list[Path]:
-    """Return the files in the document's list of modules, as paths from the project's root."""
-    block = re.search(r"^    omq/cli/.*?(?=\n\n)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    assert block is not None
-    files: list[Path] = []
-    folder = Path()
-    for line in block[0].splitlines():
-        text = line[4:]
-        if match := re.match(r"[a-z_/0-9]+/(?= )", text):
-            folder = Path(match[0])
-        elif not text.startswith(" "):
-            files += map(Path, re.findall(r"^[a-z_/]+\.py", text))
-        else:
-            names = re.match(r" +((?:[a-z_]+\.py(?:, )?)+)", text)
-            assert names is not None, f"no file in {line!r}"
-            files += [folder / name for name in names[1].split(", ")]
-    return files
 
 
 def test_the_packages_in_the_document_exist() -> None:
