@@ -104,6 +104,7 @@ LAYERS = {
     "omq.systemd": {"omq.addresses", "omq.config"},
     "omq.terminals": set(),
     "omq.terminals.omq": {
+        "omq.refusal_words",
         "omq.watching",
         "omq.management",
         "omq.terminals.connection",
@@ -172,6 +173,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.access": {
+        "omq.refusal_words",
         "omq.watching",
         "omq.management",
         "omq.drivers",
@@ -194,6 +196,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.drivers": {
+        "omq.refusal_words",
         "omq.watching",
         "omq.config",
         "omq.logs",
@@ -204,6 +207,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.gap_reasons": {"omq_storage"},
+    "omq.refusal_words": set(),
     "omq.logs": {"omq.printable"},
     "omq.threads": set(),
     "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
@@ -254,7 +258,14 @@ LAYERS = {
     },
     "omq.errors": set(),
     "omq.protocol": set(),
-    "omq.protocol.omq": {"omq.watching", "omq.protocol", "omq.management", "omq.model", "omq_storage"},
+    "omq.protocol.omq": {
+        "omq.refusal_words",
+        "omq.watching",
+        "omq.protocol",
+        "omq.management",
+        "omq.model",
+        "omq_storage",
+    },
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.http": set(),
     "omq.protocol.amqp_0_9": {

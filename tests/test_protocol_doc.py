@@ -29,8 +29,9 @@ from protocol_document import (
     fenced,
     sentence_patterns,
 )
+from tracked import ROOT
 
-from omq import model
+from omq import model, refusal_words
 from omq.config import Config
 from omq.protocol.amqp import properties
 from omq.protocol.dmp.responses import ResponseCode
@@ -38,6 +39,7 @@ from omq.protocol.handshake import hello
 from omq.protocol.omq import types
 from omq.protocol.omq.commands import CommandError, parse
 from omq.protocol.omq.frames import FrameDecoder, FrameType, MessageRun, encode
+from omq.protocol.omq.sentences import sentence
 from omq.server import open_server
 from omq_storage.blocks import encode as block_of
 from omq_storage.levels import Level
@@ -346,3 +348,12 @@ def test_every_sentence_about_a_line_that_is_no_command_is_listed() -> None:
     assert len(refused) > 100
     patterns = [pattern for _, pattern in sentence_patterns()]
     assert [error for error in refused if not any(p.fullmatch(error) for p in patterns)] == []
+
+
+def test_the_document_names_the_words_that_clients_recognise() -> None:
+    """The console recognises an unknown client, too."""
+    (named,) = re.findall(r"They keep these, by which clients decide, too:(.*?)\.\n\n", TEXT, re.DOTALL)
+    words = [value for name, value in vars(refusal_words).items() if name.isupper()]
+    assert sorted(re.findall("`(.*?)`", " ".join(named.split()))) == sorted(words)
+    console = (ROOT / "omq" / "console" / "app" / "link.js").read_text()
+    assert f'"{sentence("Connect", None, refusal_words.NO_CLIENT).decode()}"' in console

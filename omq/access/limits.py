@@ -6,6 +6,7 @@ from enum import Enum
 import trio
 from msgspec import Struct
 
+from omq import refusal_words
 from omq.drivers.reasons import Reason, Refused
 
 BURST_SECONDS = 1.0
@@ -71,8 +72,8 @@ class Owner(Enum):
 def spent(quota: Quota, owner: Owner, what: str) -> Refused:
     """Return the refusal for a quota that is spent. `what` it counts is a plural."""
     # The configuration has the numbers of the server. Those of a client may be a share of them.
-    why = "it is configured for" if owner is Owner.SERVER else "it may have"
-    return Refused(Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, the most {why}")
+    why = "the most it is configured for" if owner is Owner.SERVER else refusal_words.MOST_IT_MAY_HAVE
+    return Refused(Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, {why}")
 
 
 def check_quota(quota: Quota, owner: Owner, what: str) -> None:

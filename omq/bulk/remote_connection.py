@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import assert_never
 
 from omq.bulk.access import AHEAD, Gap, Span, StoredTopic
 from omq.bulk.credentials import Credentials
@@ -30,7 +31,7 @@ from omq.protocol.omq.client import (
     UnsolicitedFrame,
 )
 from omq.protocol.omq.frames import FrameDecoder, FrameError, FrameType, MessageRun
-from omq.protocol.omq.sentences import UNKNOWN_CLIENT
+from omq.protocol.omq.sentences import RefusalKind, Sentence
 from omq.protocol.omq.types import (
     BlockList,
     Blocks,
@@ -54,11 +55,6 @@ _KEPT_OCTETS = 4 << 20
 """A connection keeps a buffer of at most this size for blocks. The server's blocks are smaller, except those
 of large messages.
 """
-
-_PASSING = ("Ping: ", "Line: ", "Connect: this client has its ", "Connect: the client did not ")
-"""The beginnings of Errors that are temporary: a retry on another connection may succeed."""
-
-_NO_TOPIC = (b": there is no such topic", b": the topic was deleted")
 
 
 class RemoteConnection:
@@ -175,12 +171,12 @@ class RemoteConnection:
                     yield Gap(first, last, reason)
                     position = last + 1
                     continue
-                case Declined(_, _, text):
-                    if text.endswith(_NO_TOPIC):
+                case Declined(_, _, text, said):
+                    if said.refusal is RefusalKind.NO_TOPIC:
                         raise DataLoss(f"The topic {topic.name!r} was deleted.")
-                    raise self._refusal(text)
-                case UnsolicitedError(text):
-                    raise self._refusal(text)
+                    raise self._refusal(text, said)
+                case UnsolicitedError(text, said):
+                    raise self._refusal(text, said)
                 case other:
                     raise self._unexpected(other)
             try:
@@ -236,8 +232,8 @@ class RemoteConnection:
                 case UnsolicitedError(text, said) if said is not None and said.constructor == "Sink":
                     # A notice about an earlier sink, which got the error on its own connection.
                     log.warning("%s said: %s", self.address, text.decode("utf-8", "backslashreplace"))
-                case Declined(_, _, text) | UnsolicitedError(text):
-                    raise self._refusal(text)
+                case Declined(_, _, text, said) | UnsolicitedError(text, said):
+                    raise self._refusal(text, said)
                 case other:
                     raise self._unexpected(other)
 
@@ -315,16 +311,21 @@ class RemoteConnection:
     def _unexpected(self, answer: Answer | Event[None]) -> ConnectionLost:
         return ConnectionLost(f"{self.address} sent a {type(answer).__name__} that was not asked for")
 
-    def _refusal(self, octets: bytes) -> OmqError:
-        text = octets.decode("utf-8", "backslashreplace")
-        # Errors that close a connection answer no command, and a retry on another connection may succeed.
-        if text.startswith(_PASSING) or text.endswith("while others wait for its memory"):
-            return ConnectionLost(f"The server {self.address} said: {text}")
-        if octets == UNKNOWN_CLIENT:
-            id = self._credentials.id
-            if id is None:
+    def _refusal(self, octets: bytes, said: Sentence | None) -> OmqError:
+        text = f"The server {self.address} said: {octets.decode('utf-8', 'backslashreplace')}"
+        match None if said is None else said.refusal:
+            case RefusalKind.PASSING:
+                return ConnectionLost(text)
+            case RefusalKind.UNKNOWN_CLIENT:
+                id = self._credentials.id
+                if id is None:
+                    return ServerRefused(
+                        f"The server {self.address} asks who we are, and no name and secret are given."
+                    )
                 return ServerRefused(
-                    f"The server {self.address} asks who we are, and no name and secret are given."
+                    f"The server {self.address} has no client with the name and secret in {id}."
                 )
-            return ServerRefused(f"The server {self.address} has no client with the name and secret in {id}.")
-        return ServerRefused(f"The server {self.address} said: {text}")
+            case RefusalKind.NO_TOPIC | None:
+                return ServerRefused(text)
+            case other:
+                assert_never(other)

@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Iterator
 
 from omq.client import ConnectionLost
-from omq.protocol.omq.sentences import UNKNOWN_CLIENT
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 
 START = "start omq-server there, or name another server with --server or $OMQ_SERVER"
 TRUST = "name the certificate of the authority that signed it with --ca or $OMQ_CA"
@@ -20,7 +20,9 @@ def advice(error: BaseException) -> str | None:
     """Return advice to the user about an error or a group of errors, if there is any."""
     for cause in _causes(error):
         match cause:
-            case ConnectionLost(server_error=said) if said == UNKNOWN_CLIENT.decode():
+            case ConnectionLost(server_error=str(said)) if (
+                refusal_in(said.encode()) is RefusalKind.UNKNOWN_CLIENT
+            ):
                 return IDENTIFY
             case ConnectionRefusedError():
                 return START

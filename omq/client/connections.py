@@ -25,7 +25,7 @@ from omq.client.network import Security
 from omq.client.parking import ParkingLot
 from omq.client.replies import unexpected
 from omq.client.subscription import Subscription
-from omq.protocol.omq.sentences import UNKNOWN_CLIENT
+from omq.protocol.omq.sentences import RefusalKind, read_sentence
 from omq.protocol.omq.types import Confirm, TopicList, Topics
 
 log = logging.getLogger("omq.client")
@@ -40,9 +40,6 @@ FINISH_SECONDS = 10.0
 
 BREAK_OFF_SECONDS = 0.5
 """The same wait when an exception leaves the client's block."""
-
-NOT_LET_IN = "Connect: "
-"""The beginning of an Error by which the server denies this client admission, temporarily or permanently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +137,16 @@ class ClientConnections:
             failure = connection.failure()
             if connection.silent:
                 self.opened.server_silent(failure)
-            said = failure.server_error or ""
-            final = isinstance(failure, ProtocolError) or said == UNKNOWN_CLIENT.decode()
+            said = read_sentence((failure.server_error or "").encode())
+            is_unknown = said is not None and said.refusal is RefusalKind.UNKNOWN_CLIENT
+            final = isinstance(failure, ProtocolError) or is_unknown
             if not self.settings.reconnect or self._leaving or final:
                 self._give_up(failure)
                 return
             log.warning("%s; reconnecting", failure)
-            if is_ready and connection.heard_from and not said.startswith(NOT_LET_IN):
+            # An Error about Connect denies this client admission, temporarily or permanently.
+            was_let_in = said is None or said.constructor != "Connect"
+            if is_ready and connection.heard_from and was_let_in:
                 pause = SHORTEST_PAUSE
             while True:
                 await anyio.sleep(random.uniform(pause / 2, pause))

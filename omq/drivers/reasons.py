@@ -8,6 +8,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from omq import refusal_words
+
 
 class Reason(Enum):
     """The reason. The values describe it for the client that made the request."""
@@ -41,11 +43,11 @@ class Failure(Struct, frozen=True):
         return self.text
 
 
-DELETED = Failure(Reason.DELETED, "the topic was deleted")
+DELETED = Failure(Reason.DELETED, refusal_words.TOPIC_DELETED)
 RETYPED = Failure(Reason.DIFFERS, "the topic was declared with other types meanwhile")
-NO_TOPIC = Failure(Reason.NOT_FOUND, "there is no such topic")
+NO_TOPIC = Failure(Reason.NOT_FOUND, refusal_words.NO_TOPIC)
 NO_QUEUE = Failure(Reason.DIFFERS, "it is a broadcast topic, and no queue")
-NO_CLIENT = Failure(Reason.FORBIDDEN, "no client has this name and secret")
+NO_CLIENT = Failure(Reason.FORBIDDEN, refusal_words.NO_CLIENT)
 NOT_REPLAYED = Failure(Reason.NO_REPLAY, "a transient topic cannot be replayed")
 
 

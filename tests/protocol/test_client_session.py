@@ -23,7 +23,15 @@ from omq.protocol.omq.client import (
     UnsolicitedFrame,
 )
 from omq.protocol.omq.frames import FrameError, MessageRun, encode
-from omq.protocol.omq.sentences import Sentence, gone, read_sentence, sentence, shortened
+from omq.protocol.omq.sentences import (
+    RefusalKind,
+    Sentence,
+    gone,
+    read_sentence,
+    refusal_in,
+    sentence,
+    shortened,
+)
 from omq.protocol.omq.types import (
     Confirm,
     Confirmed,
@@ -230,6 +238,29 @@ def test_a_sentence_is_read_as_it_was_written(constructor: str, argument: bytes 
 def test_any_octets_can_be_read_as_a_sentence_or_not(text: bytes) -> None:
     said = read_sentence(text)
     assert said is None or text.startswith(said.constructor.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        (b"Connect: no client has this name and secret", RefusalKind.UNKNOWN_CLIENT),
+        (b"Connect: this address has its 2 connections, the most it may have", RefusalKind.PASSING),
+        (b"Fetch t: it took too long to read while others wait for its memory", RefusalKind.PASSING),
+        (b'Fetch "a: b": the topic was deleted', RefusalKind.NO_TOPIC),
+        # The name of a topic is none of the words.
+        (b"Connect: this client may not subscribe to 'it has 2, the most it may have' any more",
+         None),
+        (b'Fetch "x: there is no such topic": count cannot be negative', None),
+        (b"Put t: there is no such topic, and this client may not declare it", None),
+        (b"Put t: this client has its 2 unused leases, the most it may have", None),
+        (b"Connect: an operator ended the connection", None),
+        (b"Line too long: the line has more than 1024 octets", None),
+    ],
+)  # fmt: skip
+def test_clients_recognise_a_refusal_by_its_command_and_its_words(
+    text: bytes, refusal: RefusalKind | None
+) -> None:
+    assert refusal_in(text) is refusal
 
 
 def test_connect_is_the_first_command() -> None:

@@ -11,6 +11,7 @@ from quietness import quiet
 from trio.testing import MockClock
 
 from omq.logs import LINES, SECONDS
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 from omq.protocol.omq.types import Deleted, Error
 
 from .busy_server import MIB, undisturbed
@@ -185,6 +186,7 @@ async def test_long_lines_that_do_not_go_on_give_way(
             errors = [frame.text for frame in await client.rest() if isinstance(frame, Error)]
             ended += errors == told
         assert 15 <= ended <= 40  # as many as was needed, and no more
+        assert refusal_in(told[0]) is RefusalKind.PASSING
         why = "it took too long to complete a line while others wait for its memory"
         closed = [record for record in caplog.records if record.message.endswith(f": closed: {why}")]
         assert len(closed) == LINES

@@ -11,8 +11,12 @@ import trio.testing
 from quietness import pass_until
 from trio.testing import MockClock
 
+from omq.bulk.errors import Unreachable
+from omq.bulk.network import Address
+from omq.bulk.remote import RemoteServer, RetryPolicy
 from omq.logs import LINES
 from omq.model import BlockInfo
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 from omq.protocol.omq.types import (
     BlockList,
     Confirmed,
@@ -236,6 +240,7 @@ async def test_fetches_are_answered_in_turn_and_hold_nothing_back(store: Path) -
                     order.append("block")
                 case Error(text):
                     assert text == b"Fetch u: there is no such topic"
+                    assert refusal_in(text) is RefusalKind.NO_TOPIC
                     ends.append(0)
                 case Message(_, _, body):
                     order.append(body.decode())
@@ -333,6 +338,24 @@ async def test_more_fetches_than_wait_for_an_answer_stop_the_reading(store: Path
             assert (len(blocks), errors, end) == (1, [], 2)
 
 
+async def test_a_bulk_reader_tries_again_while_its_address_has_all_its_connections(
+    store: Path,
+) -> None:
+    fill(store, 1)
+    async with serving(store, max_connections=4) as host:
+        policy = RetryPolicy(retries=0)
+        reader = RemoteServer((Address("127.0.0.1", host.port),), policy)
+        first, second = await host.connect(), await host.connect()
+        for client in (first, second):
+            await client.confirm(1)
+        # A refusal that a retry cannot change is ServerRefused.
+        with pytest.raises(Unreachable, match="Connect: this address has its 2 connections"):
+            await trio.to_thread.run_sync(reader.topics)
+        second.close()
+        assert set(await trio.to_thread.run_sync(reader.topics)) == {"t"}
+        await trio.to_thread.run_sync(reader.close)
+
+
 async def test_a_topic_that_is_deleted_ends_its_fetch(store: Path) -> None:
     fill(store, *[100] * 300, size=10_000)
     async with serving(store) as host:
@@ -345,6 +368,7 @@ async def test_a_topic_that_is_deleted_ends_its_fetch(store: Path) -> None:
             blocks += isinstance(frame, StoredBlock)
         assert isinstance(frame, Error)
         assert frame.text in (b"Fetch t: the topic was deleted", b"Fetch t: there is no such topic")
+        assert refusal_in(frame.text) is RefusalKind.NO_TOPIC
         assert blocks < 300
         await client.confirm(2)
 

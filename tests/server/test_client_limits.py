@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from omq.access.limits import BURST_SECONDS
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.protocol.omq.frames import encode
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Ping, Subscribed
 
 from .client_accounts import SECRET, client, enter, open_as, passing
@@ -30,6 +31,7 @@ async def test_connections_of_a_client(store: Path) -> None:
         third = await open_as(host, "some")
         refused = b"Connect: this client has its 2 connections, the most it may have"
         assert await third.rest() == [Error(refused)]
+        assert refusal_in(refused) is RefusalKind.PASSING
         await enter(host, "other")
         # A sink takes a place too.
         connection = await show(host, await lease(first, b"(Put t)"))

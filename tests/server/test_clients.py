@@ -15,6 +15,7 @@ from omq.access.clients import Clients
 from omq.access.hashes import LOG_N, P, R, SecretHash, hash_of
 from omq.config import ClientConfig
 from omq.protocol.omq.frames import encode
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 from omq.protocol.omq.types import Confirmed, Declared, Deleted, Error, Leased, Subscribed
 
 from .client_accounts import HASH, SECRET, UNKNOWN, client, enter, open_as
@@ -61,6 +62,7 @@ async def test_anything_else_is_refused_and_closed(store: Path, clock: MockClock
             assert await stranger.octets(8) == VERSION_ONE
             assert await stranger.rest() == [Error(UNKNOWN)], id
             clock.jump(1)
+        assert refusal_in(UNKNOWN) is RefusalKind.UNKNOWN_CLIENT
         assert await (await enter(host, "alice")).topics() == {}
 
 
@@ -82,7 +84,9 @@ async def test_the_handshake_is_limited_in_time_and_octets(store: Path, clock: M
         assert await long.rest() == [Error(UNKNOWN)]
         await pass_time(clock, 11)
         frames = await silent.rest()
-        assert frames[-1] == Error(b"Connect: the client did not make itself known in time")
+        refused = b"Connect: the client did not make itself known in time"
+        assert frames[-1] == Error(refused)
+        assert refusal_in(refused) is RefusalKind.PASSING
 
 
 async def test_secrets_are_nowhere(store: Path, caplog: pytest.LogCaptureFixture, clock: MockClock) -> None:

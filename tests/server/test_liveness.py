@@ -9,6 +9,7 @@ import trio
 from quietness import pass_time, quiet
 from trio.testing import MockClock
 
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 from omq.protocol.omq.types import Error, Subscribed
 
 from .conversation import Conversation, InProcess, declared, eventually, publish, serving
@@ -90,6 +91,7 @@ async def test_three_pings_unanswered_end_the_connection(store: Path, clock: Moc
             assert len(client.pings) == 3
             assert isinstance(frames[-1], Error)
             assert frames[-1].text == b"Ping: 3 in a row were not answered, the connection is closed"
+            assert refusal_in(frames[-1].text) is RefusalKind.PASSING
         await eventually(lambda: host.connections == 1)
         assert (await host.topics())[b"t"].subscribers == 0
 

@@ -5,9 +5,11 @@ Source: docs/PROTOCOL.md, "Errors". A sentence is one line of printable octets.
 """
 
 import re
+from enum import Enum
 
 from msgspec import Struct
 
+from omq import refusal_words
 from omq.protocol.omq.atoms import atom
 
 LONGEST_ARGUMENT = 255
@@ -15,7 +17,13 @@ LONGEST_ARGUMENT = 255
 which cannot be a name, is shortened and ends in `...`.
 """
 
-UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
+
+class RefusalKind(Enum):
+    """The kinds of refusals that clients recognise. Each client decides what it does then."""
+
+    UNKNOWN_CLIENT = "the server knows no client with this name and secret"
+    NO_TOPIC = "the topic does not exist, or not any more"
+    PASSING = "the server ends the connection for a reason that another connection may not have"
 
 
 def sentence(constructor: str, argument: bytes | None, what: str) -> bytes:
@@ -52,6 +60,22 @@ class Sentence(Struct, frozen=True):
         printed = None if argument is None else shortened(argument)
         return self.constructor == constructor and self.argument == printed
 
+    @property
+    def refusal(self) -> RefusalKind | None:
+        """The kind of refusal that the sentence is; None for one that clients do not recognise."""
+        match self.constructor, self.what:
+            case "Connect", refusal_words.NO_CLIENT:
+                return RefusalKind.UNKNOWN_CLIENT
+            case ("Ping", _) | ("Connect", refusal_words.NOT_IN_TIME):
+                return RefusalKind.PASSING
+            case "Connect", what if what.endswith(refusal_words.MOST_IT_MAY_HAVE):
+                return RefusalKind.PASSING
+            case _, what if what.endswith(refusal_words.OTHERS_WAIT):
+                return RefusalKind.PASSING
+            case _, refusal_words.NO_TOPIC | refusal_words.TOPIC_DELETED:
+                return RefusalKind.NO_TOPIC
+        return None
+
     def gone(self) -> tuple[int, int, str] | None:
         """Return the first and the last message reported as gone, and the reason; None if it reports none."""
         match = _GONE.fullmatch(self.what)
@@ -65,6 +89,12 @@ def read_sentence(text: bytes) -> Sentence | None:
         return None
     what = text[match.end() :].decode("utf-8", "backslashreplace")
     return Sentence(match[1].decode(), match[2], what)
+
+
+def refusal_in(text: bytes) -> RefusalKind | None:
+    """Return the kind of refusal that an Error is; None for one that clients do not recognise."""
+    said = read_sentence(text)
+    return None if said is None else said.refusal
 
 
 _GONE = re.compile(r"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import trio
 from msgspec import Struct
 
+from omq import refusal_words
 from omq.access.archive import Archive, StoredMessages
 from omq.access.limits import RateLimit
 from omq.drivers.memory import Memory
@@ -171,7 +172,7 @@ class Fetches:
     def reason_to_close(self) -> bytes:
         """Return the sentence for a client that delays others."""
         topic = self._commands[0].command.topic
-        return sentence("Fetch", topic, "it took too long to read while others wait for its memory")
+        return sentence("Fetch", topic, f"it took too long to read {refusal_words.OTHERS_WAIT}")
 
     def stop(self) -> None:
         """Drop all commands."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 import trio
 from msgspec import Struct
 
+from omq import refusal_words
 from omq.access.leases import Principal
 from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
@@ -22,7 +23,7 @@ from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
-from omq.protocol.omq.sentences import UNKNOWN_CLIENT, sentence
+from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
@@ -235,7 +236,7 @@ class OmqTerminal:
         match self._state:
             case Greeting(by):
                 if now > by:
-                    self.fail(sentence("Connect", None, "the client did not make itself known in time"))
+                    self.fail(sentence("Connect", None, refusal_words.NOT_IN_TIME))
                 else:
                     self._look_for_life(now)
             case Serving():
@@ -395,7 +396,7 @@ class OmqTerminal:
         self._admission.close()
         if self._admission.gave_way:
             self._tell_gave_way("to complete a line")
-            self.fail(sentence("Line", None, "it took too long to complete while others wait for its memory"))
+            self.fail(sentence("Line", None, f"it took too long to complete {refusal_words.OTHERS_WAIT}"))
         self._watching.close()
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
         self._sender.signal.set()
@@ -431,7 +432,8 @@ class OmqTerminal:
         unfinished = self._lines.buffered
         is_unknown = isinstance(self._state, Greeting) and self._context.access.clients.are_known
         if is_unknown and unfinished > LONGEST_CONNECT:
-            self._replies.add(types.Error(UNKNOWN_CLIENT))  # no id is so long
+            # No id is so long.
+            self._replies.add(types.Error(sentence("Connect", None, refusal_words.NO_CLIENT)))
             return False
         if self._admission.must_hold(unfinished):
             with self._liveness.excused:
