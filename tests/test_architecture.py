@@ -15,6 +15,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 LAYERS = {
     "omq.cli": {
+        "omq.server_address",
         "omq.watching",
         "omq.management",
         "omq.replay",
@@ -212,6 +213,7 @@ LAYERS = {
     "omq.threads": set(),
     "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
     "omq.client": {
+        "omq.server_address",
         "omq.addresses",
         "omq.credentials",
         "omq.keepalive",
@@ -236,6 +238,7 @@ LAYERS = {
     },
     "omq.arrow": {"omq.bulk", "omq.counted", "omq.protocol.amqp", "omq_storage"},
     "omq.spark": {
+        "omq.server_address",
         "omq.arrow",
         "omq.bulk",
         "omq.protocol.dmp",
@@ -243,7 +246,7 @@ LAYERS = {
         "omq.model",
     },
     "omq.bulk": {
-        "omq.addresses",
+        "omq.server_address",
         "omq.counted",
         "omq.credentials",
         "omq.errors",
@@ -277,6 +280,7 @@ LAYERS = {
     "omq.protocol.amqp_1_0": {"omq.protocol.amqp", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol", "omq_storage"},
     "omq.printable": set(),
+    "omq.server_address": {"omq.addresses"},
     "omq.addresses": set(),
     "omq.counted": set(),
     "omq.credentials": set(),

@@ -19,9 +19,7 @@ SHARED = {
         "Subscription": {"omq.blocking.receiving", "omq.client.subscription"},
     },
     "The same thing, in packages of which neither imports the other.": {
-        "Address": {"omq.bulk.network", "omq.client.address"},
         "Gap": {"omq.bulk.access", "omq.client.errors"},
-        "Security": {"omq.bulk.network", "omq.client.network"},
     },
     "An outcome of a delivery: the seam has those that the specification of AMQP 1.0 defines.": {
         "Accepted": {"omq.drivers.seam", "omq.protocol.amqp_1_0.performatives"},

@@ -7,35 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from omq.addresses import format_address
 from omq.bulk.errors import ConnectionLost, ServerRefused
 from omq.protocol.silence import SILENCE_SECONDS
 from omq.protocol.tls_errors import CertificateRefused, TlsError
-
-if TYPE_CHECKING:
-    import ssl
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
 """The greatest number of seconds between two checks of the client's other connection by a waiting sink."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-    tls: bool = False
-
-    def __str__(self) -> str:
-        return format_address(self.host, self.port)
-
-    @property
-    def url(self) -> str:
-        """The address as a URL, as options contain it."""
-        return f"{'omqs' if self.tls else 'omq'}://{self}"
 
 
 class Wire(Protocol):
@@ -135,16 +116,6 @@ class PlainWire:
 
     def close(self) -> None:
         self.socket.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """The TLS settings of a connection."""
-
-    context: "ssl.SSLContext"
-    name: str
-    """The host name that the server's certificate must have: as given by the user, not the resolved address.
-    """
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 import socket
 
-from omq.bulk.network import PlainWire, Security, Wire
+from omq.bulk.network import PlainWire, Wire
 from omq.keepalive import keep_alive
+from omq.server_address import Security
 
 CONNECT_SECONDS = 10.0
 """The timeout for connecting, including the TLS handshake and the first eight octets."""

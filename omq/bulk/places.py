@@ -6,8 +6,8 @@ from enum import Enum
 
 from omq.bulk.access import Access
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
-from omq.bulk.network import Address
 from omq.bulk.remote import RemoteServer, RetryPolicy
+from omq.server_address import Address
 
 
 class Edge(Enum):

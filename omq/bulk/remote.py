@@ -1,22 +1,20 @@
 """Read blocks from a server that may be lost and found again: its addresses, retries, and reconnections."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from omq.addresses import DEFAULT_PORT
 from omq.bulk.access import Gap, Span, StoredTopic, why_unreadable
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
 from omq.bulk.errors import ConnectionLost, Unreachable
-from omq.bulk.network import Address
 from omq.bulk.remote_connection import RemoteConnection
 from omq.counted import counted
 from omq.model import BlockInfo
 from omq.protocol.silence import SILENCE_SECONDS
+from omq.server_address import Address, parse_url
 from omq_storage.blocks import Block
 
 log = logging.getLogger("omq.bulk")
@@ -44,11 +42,12 @@ def parse_servers(text: str) -> tuple[Address, ...]:
 
 
 def _address(text: str) -> Address:
-    match = re.fullmatch(r"(?:omq(s?)://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::([0-9]{1,5}))?/?", text)
-    port = int(match[4]) if match and match[4] else DEFAULT_PORT
-    if match is None or not 0 < port < 1 << 16:
-        raise ValueError(f"{text!r} is no address of the form HOST:PORT, omq://HOST:PORT or omqs://HOST:PORT")
-    return Address(match[2] or match[3], port, match[1] == "s")
+    try:
+        return parse_url(text if "://" in text else f"omq://{text}")
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no address of the form HOST:PORT, omq://HOST:PORT or omqs://HOST:PORT"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

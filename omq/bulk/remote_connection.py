@@ -12,7 +12,7 @@ from typing import assert_never
 from omq.bulk.access import AHEAD, Gap, Span, StoredTopic
 from omq.bulk.credentials import Credentials
 from omq.bulk.errors import ConnectionLost, DataLoss, OmqError, ServerRefused
-from omq.bulk.network import Address, Security, Waiting, in_our_words
+from omq.bulk.network import Waiting, in_our_words
 from omq.bulk.opening import open_wire
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
@@ -43,6 +43,7 @@ from omq.protocol.omq.types import (
     TopicList,
     Topics,
 )
+from omq.server_address import Address, Security
 from omq_storage.blocks import Block, unpack_sent
 from omq_storage.errors import DamagedBlock
 

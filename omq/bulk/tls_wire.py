@@ -16,7 +16,11 @@ class TlsWire(PlainWire):
     """TLS over a socket. `ssl.SSLSocket` cannot close one direction and continue with the other."""
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """Run the handshake; the server must have a certificate for `name`. Raises OSError and TlsError."""
+        """Run the handshake; the server must have a certificate for `name`. Raises OSError and TlsError.
+
+        This is `omq.protocol.tls.shake_hands` with calls that block, and the reason of a failure is raised
+        also if the server does not take the alert.
+        """
         super().__init__(connected)
         self._engine = TlsEngine(context, server_name=name)
         try:

@@ -38,11 +38,11 @@ from omq.client import (
     Sink,
     connect,
 )
-from omq.client.address import parse_url
 from omq.client.errors import MOST_REFUSALS
 from omq.client.lines import publish_start
 from omq.credentials import is_readable_by_others
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
+from omq.server_address import parse_url
 
 READ_OCTETS = 64 << 10
 

@@ -17,10 +17,10 @@ from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
 from omq.cli.version import PrintVersion
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
-from omq.client.address import parse_url
 from omq.credentials import read_id
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.replay import arguments as replay_arguments
+from omq.server_address import parse_url
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 

@@ -8,14 +8,13 @@ from types import TracebackType
 import anyio
 from anyio.abc import TaskGroup
 
-from omq.client.address import parse_url
 from omq.client.callers import current_task_here
 from omq.client.client import Client, Name, octets_of
 from omq.client.connections import ClientConnections, Settings
 from omq.client.errors import Gap
 from omq.client.ledger import Ledger
-from omq.client.network import Security
 from omq.credentials import File, client_context
+from omq.server_address import Security, parse_url
 
 log = logging.getLogger("omq.client")
 
@@ -125,9 +124,9 @@ def settings_for(
     key: File | None,
 ) -> Settings:
     """Check the arguments of `connect`. Raises ValueError."""
-    host, port, tls = parse_url(url)
-    security = None
-    if tls:
+    address = parse_url(url)
+    host, port, security = address.host, address.port, None
+    if address.tls:
         security = Security(client_context(ca, certificate, key), host)
     elif ca is not None or certificate is not None or key is not None:
         raise ValueError("certificates are for omqs://, and this address begins with omq://")

@@ -21,7 +21,7 @@ from omq.client.errors import (
     ServerError,
 )
 from omq.client.ledger import Ledger
-from omq.client.network import Security, Stream
+from omq.client.network import Stream
 from omq.client.parking import ParkingLot
 from omq.client.reasons import CLOSED, broke, no_frame, shown
 from omq.client.receiving import Receiver
@@ -50,6 +50,7 @@ from omq.protocol.omq.commands import sexp_of_command
 from omq.protocol.omq.frames import FrameError, MessageRun
 from omq.protocol.omq.sentences import sentence, shortened
 from omq.protocol.omq.types import Confirm, Request, Subscribe, Subscribed, Unsubscribe, Unsubscribed
+from omq.server_address import Security
 
 log = logging.getLogger("omq.client")
 

@@ -21,12 +21,12 @@ from omq.client.errors import (
 )
 from omq.client.fast import OpenStreams
 from omq.client.ledger import Ledger
-from omq.client.network import Security
 from omq.client.parking import ParkingLot
 from omq.client.replies import unexpected
 from omq.client.subscription import Subscription
 from omq.protocol.omq.sentences import RefusalKind, read_sentence
 from omq.protocol.omq.types import Confirm, TopicList, Topics
+from omq.server_address import Security
 
 log = logging.getLogger("omq.client")
 

@@ -7,7 +7,7 @@ import anyio
 
 from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
-from omq.client.network import Security, Stream, open_within
+from omq.client.network import Stream, open_within
 from omq.client.reasons import reason
 from omq.protocol.dmp.client import (
     Answered,
@@ -22,6 +22,7 @@ from omq.protocol.dmp.client import (
     Received,
 )
 from omq.protocol.dmp.responses import Response
+from omq.server_address import Security
 
 READ_OCTETS = 256 << 10
 """The most octets that one read takes from the socket."""

@@ -12,7 +12,6 @@ from omq.client.connection import Connection
 from omq.client.dmp_stream import DmpStream, LeaseDeclined, open_dmp
 from omq.client.errors import ConnectionLost, FeedFailed, Gap, OmqError, SinkFailed
 from omq.client.feed import Feed
-from omq.client.network import Security
 from omq.client.sink import Sink
 from omq.client.sink_heads import SinkHeads
 from omq.model import Replay
@@ -20,6 +19,7 @@ from omq.protocol.dmp.client import Purpose
 from omq.protocol.dmp.responses import ResponseCode
 from omq.protocol.omq.sentences import read_sentence, sentence
 from omq.protocol.omq.types import Get, Leased, Put, Topics
+from omq.server_address import Security
 
 log = logging.getLogger("omq.client")
 

@@ -1,9 +1,7 @@
 """The stream underneath a connection: a socket, or TLS on one."""
 
 import math
-import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -15,6 +13,7 @@ from omq.client.tcp import TcpStream, connect_tcp
 from omq.keepalive import keep_alive
 from omq.protocol.tls import AROUND_OCTETS, PIECE_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.protocol.tls_errors import NO_TLS, TlsEnded
+from omq.server_address import Security
 
 T = TypeVar("T")
 
@@ -87,16 +86,6 @@ class TlsStream:
         octets = self._engine.outgoing()
         if octets:
             await self._stream.send_all(octets)
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """The TLS settings of a connection."""
-
-    context: ssl.SSLContext
-    name: str
-    """The host name that the server's certificate must have: as given by the user, not the resolved address.
-    """
 
 
 async def open_stream(host: str, port: int, security: Security | None) -> Stream:

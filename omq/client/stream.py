@@ -4,10 +4,11 @@ import anyio
 
 from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, HandshakeRefused
-from omq.client.network import Security, Stream, open_within
+from omq.client.network import Stream, open_within
 from omq.client.reasons import reason
 from omq.protocol.omq.client import Greeting, HandshakeFailed
 from omq.protocol.tls_errors import TLS_ONLY
+from omq.server_address import Security
 
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:

@@ -29,7 +29,9 @@ RECORD_OCTETS = 16 << 10
 """The most plaintext octets of one record (RFC 8446, section 5.1)."""
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""The approximate number of octets that a client encrypts and sends at once."""
+"""The number of octets that are encrypted and handed to the socket at once. A connection with TLS takes this
+much more memory.
+"""
 
 AROUND_OCTETS = 1 << 10
 """The number of octets to read beyond the wanted plaintext, for the overhead of TLS records."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from omq.bulk.credentials import Credentials, IdFile, IdVariable
 from omq.bulk.errors import BadOptions
-from omq.bulk.network import Address
 from omq.bulk.places import (
     Bound,
     Choice,
@@ -27,6 +26,7 @@ from omq.bulk.places import (
 )
 from omq.bulk.remote import RetryPolicy, parse_servers
 from omq.model import check_topic
+from omq.server_address import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,24 @@ from pathlib import Path
 import pytest
 
 import omq
+from omq.bulk.remote import parse_servers
 from omq.client import ConnectionFailed, connect
-from omq.client.address import parse_url
+from omq.server_address import Address, parse_url
 
 
 @pytest.mark.parametrize(
-    "url", ["", "host:1", "http://h:1", "omq://", "omq://h:x", "omq://h:1/path", "omq://h:99999"]
+    "url",
+    [
+        "",
+        "host:1",
+        "http://h:1",
+        "omq://",
+        "omq://h:x",
+        "omq://h:1/path",
+        "omq://h:99999",
+        "omq://h:0",
+        "omq://h?x",
+    ],
 )
 def test_bad_addresses(url: str) -> None:
     with pytest.raises(ValueError, match="omq://HOST:PORT"):
@@ -28,10 +40,42 @@ async def test_an_error_has_brackets_around_an_ipv6_address() -> None:
 
 
 def test_good_addresses() -> None:
-    assert parse_url("omq://example.org:1") == ("example.org", 1, False)
-    assert parse_url("omq://[::1]:99/") == ("::1", 99, False)
-    assert parse_url("omqs://example.org") == ("example.org", 7730, True)
-    assert parse_url("omq://example.org") == ("example.org", 7730, False)
+    for url, address in [
+        ("omq://example.org:1", Address("example.org", 1)),
+        ("omq://[::1]:99/", Address("::1", 99)),
+        ("omqs://example.org", Address("example.org", 7730, tls=True)),
+        ("omq://Example.org", Address("example.org", 7730)),
+    ]:
+        assert parse_url(url) == address
+        assert parse_servers(url) == (address,)
+        assert parse_url(address.url) == address
+
+
+def test_bulk_readers_take_several_addresses_also_without_omq_in_front() -> None:
+    assert parse_servers("a, b:1,[::1],[::1]:2/") == (
+        Address("a", 7730),
+        Address("b", 1),
+        Address("::1", 7730),
+        Address("::1", 2),
+    )
+    for text in [
+        "",
+        "a,",
+        "a:x",
+        "a:0",
+        "a:99999",
+        "::1",
+        "a?b",
+        "a/b",
+        "http://a",
+        "omq://a?b",
+        "[a",
+        "a b:c",
+    ]:
+        with pytest.raises(ValueError, match="form HOST:PORT, omq://HOST:PORT or omqs://HOST:PORT"):
+            parse_servers(text)
+    with pytest.raises(ValueError, match="or none"):
+        parse_servers("omqs://a,b")
 
 
 def test_an_address_with_a_secret_in_it_is_refused_without_repeating_it() -> None:

@@ -12,7 +12,6 @@ from quietness import pass_until
 from trio.testing import MockClock
 
 from omq.bulk.errors import Unreachable
-from omq.bulk.network import Address
 from omq.bulk.remote import RemoteServer, RetryPolicy
 from omq.logs import LINES
 from omq.model import BlockInfo
@@ -28,6 +27,7 @@ from omq.protocol.omq.types import (
     StoredBlock,
     Subscribed,
 )
+from omq.server_address import Address
 from omq_storage.blocks import FRAME_HEADER, Block, encode, unpack_sent
 from omq_storage.levels import Level
 from omq_storage.store import Store

@@ -18,7 +18,7 @@ from certificates import Authority
 from quietness import pass_time
 from trio.testing import MockClock
 
-from omq.client.network import Security, TlsStream, open_stream
+from omq.client.network import TlsStream, open_stream
 from omq.client.tcp import TcpStream, connect_tcp
 from omq.config import Config
 from omq.credentials import client_context
@@ -27,6 +27,7 @@ from omq.protocol.handshake import REFUSED
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Error, Frame
 from omq.protocol.tls import TlsEngine
+from omq.server_address import Security
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.certificates import Certificates
 from omq.terminals.connection.tls_transport import TlsTransport

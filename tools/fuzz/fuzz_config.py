@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fuzz_checks import Target, check_sentence
 
-from omq.client.address import parse_url
 from omq.config import Config, ConfigError, load, parse_address
+from omq.server_address import parse_url
 
 
 @cache
@@ -56,12 +56,12 @@ def check_address(data: bytes) -> None:
     """Check the words of a command line after --server, and after --listen."""
     text = data.decode("utf-8", "surrogateescape")
     try:
-        host, port, _ = parse_url(text)
+        address = parse_url(text)
     except ValueError as error:
         _check_line(str(error))
     else:
-        assert host
-        assert 0 <= port <= 65535
+        assert address.host
+        assert 0 < address.port <= 65535
     try:
         parse_address(text)
     except ConfigError as error:

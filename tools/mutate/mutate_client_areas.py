@@ -19,7 +19,6 @@ CLIENT = Area(
     "omq/client",
     _client("client", "arguments", "many_tasks", "reconnect", "what_can_be_published", "silence"),
     {
-        "address.py": _client("address", "client_tls"),
         "arguments.py": _client("arguments"),
         "bodies.py": _client("arguments", "what_can_be_published", "client"),
         "bulk.py": _client("bulk"),

@@ -7,14 +7,9 @@ from functools import partial
 import trio
 
 from omq.drivers.seam import Octets
-from omq.protocol.tls import AROUND_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
+from omq.protocol.tls import AROUND_OCTETS, PIECE_OCTETS, RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.terminals.connection.framed_transport import FramedTransport
 from omq.terminals.connection.transport import Transport
-
-PIECE_OCTETS = 4 * RECORD_OCTETS
-"""The number of octets that are encrypted and handed to the socket at once. A connection with TLS takes this
-much more memory.
-"""
 
 SEND_OCTETS = 4 * PIECE_OCTETS
 """The number of octets that are encrypted before other tasks have their turn: some 0.2 ms of work."""

@@ -1,17 +1,40 @@
-"""Parse a server's address: `omq://host:port`, or `omqs://host:port` with TLS."""
+"""The address of a server for its clients: `omq://host:port`, or `omqs://host:port` with TLS."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from omq.addresses import DEFAULT_PORT
+from omq.addresses import DEFAULT_PORT, format_address
+
+if TYPE_CHECKING:
+    import ssl
 
 
-class Address(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Address:
     """A server's host and port, and whether to connect with TLS."""
 
     host: str
     port: int
-    tls: bool
+    tls: bool = False
+
+    def __str__(self) -> str:
+        return format_address(self.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """The address as a URL, as options contain it."""
+        return f"{'omqs' if self.tls else 'omq'}://{self}"
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The TLS settings of a connection."""
+
+    context: "ssl.SSLContext"
+    name: str
+    """The host name that the server's certificate must have: as given by the user, not the resolved address.
+    """
 
 
 def parse_url(url: str) -> Address:
@@ -28,6 +51,6 @@ def parse_url(url: str) -> Address:
     except ValueError:
         raise ValueError(problem) from None
     stray = parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None
-    if parts.scheme not in ("omq", "omqs") or not parts.hostname or stray:
+    if parts.scheme not in ("omq", "omqs") or not parts.hostname or port == 0 or stray:
         raise ValueError(problem)
     return Address(parts.hostname, DEFAULT_PORT if port is None else port, parts.scheme == "omqs")
