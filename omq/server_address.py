@@ -44,7 +44,9 @@ def parse_url(url: str) -> Address:
     """
     problem = f"{url!r} is no address of the form omq://HOST:PORT or omqs://HOST:PORT"
     if "@" in url:
-        problem = "an address has the form omq://HOST:PORT or omqs://HOST:PORT: who asks is told by the id"
+        problem = (
+            "an address has the form omq://HOST:PORT or omqs://HOST:PORT; the id has the name and the secret"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port

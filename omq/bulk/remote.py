@@ -33,7 +33,7 @@ def parse_servers(text: str) -> tuple[Address, ...]:
     Raises ValueError. Its text does not repeat anything that may contain a secret.
     """
     if "@" in text:
-        raise ValueError("an address has the form HOST:PORT or omqs://HOST:PORT; who asks stands elsewhere")
+        raise ValueError("an address has the form HOST:PORT or omqs://HOST:PORT; options name the client")
     found = tuple(_address(part.strip()) for part in text.split(","))
     if len({address.tls for address in found}) > 1:
         # An attacker who blocks the address with TLS would get the credentials at the one without.

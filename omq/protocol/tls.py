@@ -174,7 +174,7 @@ def _problem(error: ssl.SSLError) -> TlsError:
         case ssl.SSLCertVerificationError(verify_message=message) if message:
             return CertificateRefused(f"the certificate is not accepted: {message.removesuffix('.')}")
         case ssl.SSLEOFError():
-            return TlsEnded("the connection ended without a word")
+            return TlsEnded("the connection ended without a reason")
         case _:
             reason = error.reason or str(error)
             kind = CertificateRefused if _CERTIFICATE_ALERT.search(reason) else TlsError

@@ -100,13 +100,16 @@ def test_an_end_without_close_notify(directory: Path) -> None:
     pair.server.feed(b"")
     assert pair.server.read(100) == b"whole"
     for _ in range(2):
-        with pytest.raises(TlsError, match="the connection ended without a word"):
+        with pytest.raises(TlsError, match="the connection ended without a reason"):
             pair.server.read(100)
 
 
 @pytest.mark.parametrize(
     ("answer", "problem"),
-    [(b"HTTP/1.1 400 Bad Request\r\n", "wrong version number"), (b"", "the connection ended without a word")],
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "wrong version number"),
+        (b"", "the connection ended without a reason"),
+    ],
 )
 def test_a_handshake_with_a_peer_without_tls_fails(directory: Path, answer: bytes, problem: str) -> None:
     authority = Authority(directory)

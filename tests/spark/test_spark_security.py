@@ -264,7 +264,7 @@ def test_a_server_without_tls(spark: SparkSession, tmp_path: Path) -> None:
     with serving(tmp_path / "store") as server:
         options = {"omq.servers": f"omqs://{server.address}", "fetchOffset.numRetries": "0"}
         assert sentence(failure(lambda: load(spark, "t", options).count())) == (
-            f"The server {server.address} cannot be reached with TLS: the connection ended without a word; "
+            f"The server {server.address} cannot be reached with TLS: the connection ended without a reason; "
             "perhaps the port speaks no TLS: omq:// (1 attempt)"
         )
 
@@ -482,7 +482,7 @@ def test_a_replay_refuses_unsuitable_servers_with_a_reason(
         (["--ca", "a", "--to", "jsonl:x"], "--ca is for a server at omqs://HOST:PORT."),
         (["--to-cert", "a", "--to", "omq://h"], "--to-cert is for a server at omqs://HOST:PORT."),
         (["--to-key", "a", "--to", "omqs://h"], "--to-key is the key of --to-cert."),
-        (["--to", "omqs://me:sesame@h"], "who asks stands elsewhere"),
+        (["--to", "omqs://me:sesame@h"], "options name the client"),
         (["--to", "omqs://127.0.0.1:7730"], "--to is where the messages come from"),
         (["--to-id-file", "a", "--to", "jsonl:x"], "--to-id-file is for --to omq://..."),
     ],
