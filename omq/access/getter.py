@@ -31,3 +31,11 @@ class Getter:
     def ready(self) -> int:
         """The number of messages that are ready."""
         return self._driver.ready
+
+    def retire(self) -> None:
+        """See `omq.drivers.seam.Channel.retire`."""
+        self.channel.retire()
+
+    def close(self) -> None:
+        """End it: messages that are not settled return to the queue."""
+        self.channel.close()

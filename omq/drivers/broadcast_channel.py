@@ -444,6 +444,9 @@ class BroadcastChannel:
     def finish(self) -> None:
         self._end_at(self.driver.next_id)
 
+    def retire(self) -> None:
+        """Do nothing: what it does not take does not go to others."""
+
     def cancel(self) -> None:
         self._end_at(self.unwritten)
         self.driver.cancelled(self)

@@ -19,6 +19,7 @@ from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
 from omq.drivers.publisher_queue import RoomAnswer
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.retirement import Retirement
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import EndReason, Subscriber
 from omq.drivers.settling import Settling
@@ -57,7 +58,8 @@ class CompetingDriver(Driver):
         self._returned = ReturnedIds()
         # Set aside: undeliverable to every subscriber that has room.
         self._aside = ReturnedIds()
-        self._counted = 0  # octets of the share for the ids that both hold
+        self._retirement = Retirement()
+        self._counted = 0  # octets of the share for the ids that these hold
         self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
         # In turn, the next one first; thousands of them may leave together.
@@ -122,6 +124,15 @@ class CompetingDriver(Driver):
             self._remove(channel)
             self._finishing.add(channel)
 
+    def retiring(self, channel: RoundRobinChannel) -> None:
+        """Assign nothing more to a channel that will be closed soon, as others at the same time. It keeps its
+        messages, and still counts as a consumer.
+        """
+        if channel in self._channels:
+            self._remove(channel)
+            self._finishing.add(channel)
+        self._retirement.channels.add(channel)
+
     def _remove(self, channel: RoundRobinChannel) -> None:
         self._channels.pop(channel, None)
         if not self._channels:
@@ -137,11 +148,20 @@ class CompetingDriver(Driver):
         self._left(channel)
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
-        """Assign the outstanding messages of a channel that ended to others."""
+        """Assign the outstanding messages of a channel that ended to others: if it retired, when all channels
+        that retire are closed.
+        """
         self._remove(channel)
         for others in (self._finishing, self._cancelled, self._draining, self._selective, self._ordered):
             others.discard(channel)
-        self.returned(outstanding)
+        retirement = self._retirement
+        if channel not in retirement.channels:
+            self.returned(outstanding)
+        elif retirement.closed(channel, outstanding):
+            self.returned(retirement.take())
+        else:
+            self._note_move()
+            self._count()
         self._left(channel)
 
     # -- messages that wait again, or are done -------------------------------------------------------------
@@ -159,7 +179,7 @@ class CompetingDriver(Driver):
 
     def _count(self) -> None:
         """Count the memory of the ids that will be assigned again."""
-        more = self._returned.octets + self._aside.octets - self._counted
+        more = self._returned.octets + self._aside.octets + self._retirement.octets - self._counted
         self._counted += more
         self.resources.memory.unconfirmed.change(more)
 
@@ -316,7 +336,7 @@ class CompetingDriver(Driver):
         """Return the position, with the messages that are not done: housekeeping writes it to the store now
         and then.
         """
-        undone = [*self._returned.runs(), *self._aside.runs()]
+        undone = [*self._returned.runs(), *self._aside.runs(), *self._retirement.runs()]
         for channel in (*self._channels, *self._finishing):
             undone += channel.outstanding()
         return Position(self._cursor, tuple(sorted(undone)))
@@ -331,7 +351,8 @@ class CompetingDriver(Driver):
         return (*super().mark(), self.ready, self._unsettled())
 
     def _unsettled(self) -> int:
-        return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))
+        channels = (*self._channels, *self._finishing)
+        return len(self._retirement) + sum(channel.outstanding_count() for channel in channels)
 
     def _note_move(self) -> None:
         """Ask housekeeping to save the position, which may have changed."""

@@ -212,6 +212,10 @@ class DirectChannel:
                 self._early[id] = outcome, told
         return count
 
+    def retire(self) -> None:
+        self.is_cancelled = True
+        self._node.changed()
+
     def cancel(self) -> None:
         self.is_cancelled = True
         self._give_back()

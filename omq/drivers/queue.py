@@ -5,6 +5,7 @@ A topic that a Declare command makes has the default options; then nothing here 
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from time import monotonic
 
 from omq.drivers.competing import FREE_OCTETS
@@ -45,7 +46,8 @@ class QueueDriver(LimitedDriver):
         since the start of the server at most; None if there is none.
         """
         channels = (*self._channels, *self._finishing)
-        lowest = min((run.lowest for channel in channels for run in channel.outstanding()), default=None)
+        runs = chain(self._retirement.runs(), *(channel.outstanding() for channel in channels))
+        lowest = min((run.lowest for run in runs), default=None)
         if lowest is None:
             return None
         self._dealt.forget_below(lowest)
@@ -73,6 +75,8 @@ class QueueDriver(LimitedDriver):
         if self._is_undealt() or self.publisher_queue.is_wanted or self.spills_next or self.deleted:
             return False
         if self._sizes is not None or batch.octets > FREE_OCTETS or not self.has_ids(1):
+            return False
+        if self._must_wait():
             return False
         channel = next(iter(channels))
         if not channel.may_pass_on():
@@ -145,7 +149,13 @@ class QueueDriver(LimitedDriver):
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
         """See `RoundRobinDriver.may_have`."""
-        return self._consumers.may_have(channel) and super().may_have(channel)
+        return self._consumers.may_have(channel) and not self._must_wait() and super().may_have(channel)
+
+    def _must_wait(self) -> bool:
+        """Return whether the next single active consumer must wait: it gets the messages of the one that
+        ends, and of those that end with it, before all others.
+        """
+        return self.options.single_active and bool(self._retirement.channels)
 
     def has_taker(self) -> bool:
         """See `Driver.has_taker`."""
@@ -159,11 +169,13 @@ class QueueDriver(LimitedDriver):
                 return [] if first is None else [first]
         if self._consumers.is_plain:
             return super()._able(most)
-        return self._consumers.preferred(super()._able())
+        return [] if self._must_wait() else self._consumers.preferred(super()._able())
 
     def _takers(self, message: int) -> list[RoundRobinChannel]:
         takers = super()._takers(message)
-        return takers if self._consumers.is_plain else self._consumers.preferred(takers)
+        if self._consumers.is_plain:
+            return takers
+        return [] if self._must_wait() else self._consumers.preferred(takers)
 
     def subscriber_count(self) -> int:
         return super().subscriber_count() - len(self._getters)

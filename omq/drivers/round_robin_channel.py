@@ -96,6 +96,8 @@ class Dealer(Protocol):
 
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
+    def retiring(self, channel: "RoundRobinChannel") -> None: ...
+
     def cancelled(self, channel: "RoundRobinChannel") -> None: ...
 
     def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[Run]) -> None: ...
@@ -599,6 +601,10 @@ class RoundRobinChannel:
     def finish(self) -> None:
         self._dealer.finishing(self)
         self._look_drained()
+
+    def retire(self) -> None:
+        self._order = None  # to leave it takes long where others have many messages, and they retire, too
+        self._dealer.retiring(self)
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -385,6 +385,14 @@ class Channel(Protocol):
         the channel is closed. Messages that were taken may still be written.
         """
 
+    def retire(self) -> None:
+        """Deliver nothing more, because `close` follows soon. The messages that the channel has stay with it
+        until then, and leave its `follow` order.
+
+        The channels of an end retire first, all of them, and are closed one after another later. Others get
+        their messages when all channels of the topic that have retired are closed: in order, and each once.
+        """
+
     def hold(self) -> None:
         """Pause: no connection takes from the channel now.
 

@@ -16,8 +16,13 @@ class Slices:
     def __init__(self) -> None:
         self._until = time.perf_counter() + SLICE_SECONDS
 
+    @property
+    def is_over(self) -> bool:
+        """Whether other tasks should run now."""
+        return time.perf_counter() >= self._until
+
     async def step(self) -> None:
         """Let other tasks run if the slice is over. Call it between short steps."""
-        if time.perf_counter() >= self._until:
+        if self.is_over:
             await trio.lowlevel.checkpoint()
             self._until = time.perf_counter() + SLICE_SECONDS

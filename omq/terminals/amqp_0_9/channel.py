@@ -1,7 +1,7 @@
 """One channel of a connection: its consumers, its unacknowledged messages, and its publishes."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -179,18 +179,33 @@ class AmqpChannel:
         for consumer in self.consumers.values():
             consumer.pause(not active)
 
-    def close(self, *, at_once: bool) -> None:
-        """End the channel: unacknowledged messages return to the queues, `at_once` if the connection ends."""
-        self.is_over = True
-        for consumer in (*self.consumers.values(), *self.cancelled):
-            consumer.close(at_once=at_once)
+    def end(self, *, at_once: bool) -> None:
+        """End the channel, `at_once` if the connection ends. Its unacknowledged messages return to the queues
+        when its consumers are closed (`omq.terminals.connection.endings.EndedPart`).
+        """
+        self.is_over = self.contents.is_over = True
+        self.contents.is_abandoned = at_once
+
+    def ending(self) -> Iterator[Consumer | Getter]:
+        """Yield its consumers and getters, which must be closed."""
+        ending: list[Consumer | Getter] = [
+            *self.consumers.values(),
+            *self.cancelled,
+            *self.getters.values(),
+        ]
         self.consumers.clear()
-        self._of_queue.clear()
         self.cancelled.clear()
-        for getter in list(self.getters.values()):
-            getter.channel.close()
         self.getters.clear()
-        self.tags.unacknowledged.clear()
+        yield from ending
+
+    def free(self) -> Iterator[None]:
+        """Free the rest of its memory, in steps."""
         self._unsettled.clear()
         if isinstance(self.mode, Transaction):
             self.mode.close()
+        while self._of_queue:
+            _, together = self._of_queue.popitem()
+            while together:
+                together.popitem()
+                yield
+        yield from self.tags.unacknowledged.free()

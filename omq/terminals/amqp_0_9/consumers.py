@@ -24,7 +24,7 @@ class Consumer:
     """One consumer (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
 
     __slots__ = (
-        "_closed", "_contents", "_ended", "_in_turn", "_is_abandoned", "_place", "_sender", "_started",
+        "_closed", "_contents", "_ended", "_in_turn", "_place", "_sender", "_started",
         "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "order", "tag", "topic", "window",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Consumer:
         self._sender = sender
         self._contents = contents
         self._in_turn = False
-        self._is_abandoned = False
         self._woken = woken
         self._place = place
         self._ended = ended
@@ -123,19 +122,23 @@ class Consumer:
         """Whether messages are not acknowledged yet."""
         return self.channel is not None and self.channel.statistics().unsettled > 0
 
-    def close(self, *, at_once: bool = False) -> None:
-        """End the consumer: unacknowledged messages return to the queue, after a message that has begun. With
-        `at_once` that message does not go on, because the connection ends.
+    def retire(self) -> None:
+        """See `omq.drivers.seam.Channel.retire`."""
+        if self.channel is not None:
+            self.channel.retire()
+
+    def close(self) -> None:
+        """End the consumer: unacknowledged messages return to the queue, after a message that has begun. If
+        the connection ends, that message does not go on.
         """
         self._leave()
         self._closed = True
-        self._is_abandoned = at_once
         if not self._in_turn:
             self._end()
 
     def _end(self) -> None:
         """Close the channel of a consumer that is closed, unless a message must go on."""
-        if self._is_abandoned:
+        if self._contents.is_abandoned:
             self._contents.leave(self)
         if not self._is_begun:
             self._close_channel()
@@ -153,7 +156,7 @@ class Consumer:
     # -- the sender's side ---------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        if self._started and not self._closed:
+        if self._started and not self._is_over:
             self._woken(self)
 
     def send_soon(self) -> None:
@@ -176,7 +179,7 @@ class Consumer:
     # -- a message that its queue does not keep: see `omq.drivers.seam.DirectSubscriber` ---------------------
 
     def may_send_now(self) -> bool:
-        if not self._started or self._closed or self.is_paused or not self._contents.is_clear:
+        if not self._started or self._is_over or self.is_paused or not self._contents.is_clear:
             return False
         return self.channel is not None and self._sender.may_send_at_once()
 
@@ -195,7 +198,7 @@ class Consumer:
         try:
             # A client cannot be told that messages are gone.
             if not await self._contents.send(
-                self, self.topic.topic, channel, self.form, lambda: not self._closed
+                self, self.topic.topic, channel, self.form, lambda: not self._is_over
             ):
                 return False
         except StoreError as problem:
@@ -211,8 +214,12 @@ class Consumer:
     def _is_begun(self) -> bool:
         return self._contents.is_begun_by(self)
 
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._contents.is_over
+
     def _may_send(self, channel: Channel) -> bool:
-        return not self._closed and not self.is_paused and self.channel is channel and channel.ready()
+        return not self._is_over and not self.is_paused and self.channel is channel and channel.ready()
 
     # -- the driver's side ---------------------------------------------------------------------------------
 

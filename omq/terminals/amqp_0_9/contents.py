@@ -41,6 +41,10 @@ class Contents:
         self._source: MessageSource | None = None
         """The source whose message is begun."""
         self._waiting: dict[MessageSource, None] = {}
+        self.is_over = False
+        """Whether the channel is over: then no message begins."""
+        self.is_abandoned = False
+        """Whether its connection ends, so that a message that is begun does not go on."""
 
     @property
     def is_clear(self) -> bool:

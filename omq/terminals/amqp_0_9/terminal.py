@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 import trio
@@ -62,6 +63,7 @@ from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
+from omq.terminals.connection.endings import Endings
 from omq.terminals.connection.login import BadLogin
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -125,6 +127,8 @@ class AmqpTerminal:
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels: dict[int, AmqpChannel] = {}
+        self._endings = Endings()
+        """The consumers of channels that are over."""
         self._changed: dict[AmqpChannel, None] = {}
         """The channels that may have confirms to send, or have failed."""
         self._woken: dict[Consumer, None] = {}
@@ -145,7 +149,8 @@ class AmqpTerminal:
             await self._duplex.serve(self)
         finally:
             self._state = InputEnded()
-            self._close_channels()
+            self._drop_channels()
+            await self._endings.finish()
             if self._long is not None:
                 self._long.close()
             if self._topology is not None:
@@ -238,8 +243,12 @@ class AmqpTerminal:
             return
         self._transport.ends(str(problem))
         self._state = Closing()
-        self._close_channels()
-        self._outbox.add(self._protocol.close(problem))
+        self._drop_channels()
+        self._endings.begin(self._duplex.nursery, partial(self._close, self._protocol.close(problem)))
+
+    def _close(self, closing: bytes) -> None:
+        """Send the last method. What the consumers had is in the queues again."""
+        self._outbox.add(closing)
         set_closing_deadline(self._duplex.scope)
 
     def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
@@ -249,27 +258,29 @@ class AmqpTerminal:
         """End a channel with Channel.Close."""
         closing = self._protocol.close_channel(number, problem)
         self._drop(number)
-        if closing:
-            self._outbox.add(closing, channel=number)
+        then = partial(self._outbox.add, closing, channel=number) if closing else None
+        self._endings.begin(self._duplex.nursery, then)
 
     def _drop(self, number: int, *, at_once: bool = False) -> None:
+        """End a channel. Let its consumers end, too, then: see `Endings.begin`."""
         if self._long is not None:
             self._long.drop(number)
         channel = self._channels.pop(number, None)
         if channel is not None:
             self._changed.pop(channel, None)
-            channel.close(at_once=at_once)
+            channel.end(at_once=at_once)
+            self._endings.add(channel)
 
-    def _close_channels(self) -> None:
+    def _drop_channels(self) -> None:
         for number in list(self._channels):
             self._drop(number, at_once=True)
 
     def _end(self) -> None:
         """Read nothing more, and send what is in the outbox."""
         self._state = InputEnded()
-        self._close_channels()
+        self._drop_channels()
         set_closing_deadline(self._duplex.scope)
-        self._sender.signal.set()
+        self._endings.begin(self._duplex.nursery, self._sender.signal.set)
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
@@ -337,7 +348,7 @@ class AmqpTerminal:
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
-        return isinstance(self._state, InputEnded) and not self._outbox
+        return isinstance(self._state, InputEnded) and not self._outbox and not self._endings
 
     def due(self) -> float:
         return self._heartbeats.due
@@ -415,14 +426,17 @@ class AmqpTerminal:
                 with self._duplex.excused:
                     for channel in list(self._channels.values()):
                         await channel.settled()
+                    self._drop_channels()
+                    await self._endings.finish()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
                 self._end()
             case ClosedByPeer(number):
                 await self._flush()
-                if (closed := self._channels.get(number)) is not None:
-                    with self._duplex.excused:
+                with self._duplex.excused:
+                    if (closed := self._channels.get(number)) is not None:
                         await closed.settled()
-                self._drop(number)
+                    self._drop(number)
+                    await self._endings.finish()
                 self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
             case CloseAnswered(0):
                 self._end()

@@ -129,10 +129,12 @@ class Unacknowledged:
         """Add these messages again after they were taken out."""
         self.add(settled.tag, settled.ids, settled.channel)
 
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._runs.clear()
+    def free(self) -> Iterator[None]:
+        """Forget all of them, in steps."""
         self._gone = 0
+        while self._runs:
+            del self._runs[-PORTION:]
+            yield
 
     def _has(self, tag: int) -> bool:
         index = self._index(tag)

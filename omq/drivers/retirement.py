@@ -1,0 +1,79 @@
+"""The channels of a topic that are about to be closed together, and the messages of those that are closed."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from omq.drivers.unsettled import number_of
+from omq_storage.runs import RUN_IDS, RUN_OCTETS, Run
+
+if TYPE_CHECKING:
+    from omq.drivers.round_robin_channel import RoundRobinChannel
+
+MOST_PLACED = 64
+"""The number of ids with a step that are placed one by one, as those of consumers in turn are."""
+
+CHUNK_OCTETS = RUN_OCTETS + RUN_IDS // 8
+
+
+class Retirement:
+    """A connection that ends closes its channels one after another. What each of them had waits here until
+    the last one is closed. So the messages are assigned again in their order, and each of them once.
+    """
+
+    def __init__(self) -> None:
+        self.channels: set[RoundRobinChannel] = set()
+        """The channels that get nothing more, and are not closed."""
+        self.octets = 0
+        """The memory that the ids take, in octets."""
+        self._chunks: dict[tuple[int, int], int] = {}
+        """A bitmap of each RUN_IDS neighbouring ids, by their deliveries and the number of the chunk."""
+        self._others: list[Run] = []
+
+    def __len__(self) -> int:
+        return sum(map(int.bit_count, self._chunks.values())) + number_of(self._others)
+
+    def closed(self, channel: "RoundRobinChannel", outstanding: Iterable[Run]) -> bool:
+        """Add the messages of a channel that is closed. Return whether it is the last one."""
+        self.channels.remove(channel)
+        for run in outstanding:
+            # Consumers in turn have some of each run of ids: the runs become few again.
+            if run.step == 1:
+                self._place(run.first, run.bits, run.deliveries)
+            elif run.bits.bit_count() <= MOST_PLACED:
+                for id in run.ids():
+                    self._place(id, 1, run.deliveries)
+            else:
+                self._others.append(run)
+                self.octets += run.octets
+        return not self.channels
+
+    def _place(self, first: int, bits: int, deliveries: int) -> None:
+        chunk, place = divmod(first, RUN_IDS)
+        bits <<= place
+        while bits:
+            if part := bits & _EVERY_BIT:
+                key = deliveries, chunk
+                before = self._chunks.get(key)
+                self._chunks[key] = part if before is None else before | part
+                if before is None:
+                    self.octets += CHUNK_OCTETS
+            bits >>= RUN_IDS
+            chunk += 1
+
+    def runs(self) -> list[Run]:
+        """Return the messages as runs."""
+        chunks = sorted(self._chunks.items())
+        return [
+            Run(chunk * RUN_IDS, 1, bits, deliveries) for (deliveries, chunk), bits in chunks
+        ] + self._others
+
+    def take(self) -> list[Run]:
+        """Remove the messages, and return them as runs."""
+        runs = self.runs()
+        self._chunks.clear()
+        self._others.clear()
+        self.octets = 0
+        return runs
+
+
+_EVERY_BIT = (1 << RUN_IDS) - 1
