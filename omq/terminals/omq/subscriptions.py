@@ -1,6 +1,6 @@
 """The subscriptions of one omq connection: their channels, and their turns to send."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -72,10 +72,23 @@ class OmqSubscription:
         if self._started and flow is not None:
             flow.attach(self._all.sender)
 
+    def retire(self) -> None:
+        """See `omq.drivers.seam.Channel.retire`."""
+        if self.channel is not None:
+            self.channel.retire()
+
     def close(self) -> None:
+        """End the subscription, and its channel now or at the end of the send that is under way."""
         if not self._closed:
             self._closed = True
             self._place()
+        if not self._all.is_sending(self):
+            self.close_channel()
+
+    def close_channel(self) -> None:
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.close()
 
     def is_closed(self) -> bool:
         return self._closed
@@ -205,9 +218,8 @@ class Subscriptions:
             raise Unreadable(sentence("Subscribe", topic, what)) from problem
         finally:
             self._sending = None
-            if subscription.is_closed() and subscription.channel is not None:
-                channel.close()
-                subscription.channel = None
+            if subscription.is_closed():
+                subscription.close_channel()
         if gone is not None and not subscription.is_closed():
             what = words_of_gone(gone.first, gone.last, gone.reason)
             await self.sender.forwarder.send([encode(types.Error(sentence("Subscribe", topic, what)))])
@@ -248,19 +260,31 @@ class Subscriptions:
 
     def close_all(self) -> None:
         """End all subscriptions, and drop early credit."""
-        for subscription in list(self._by_name.values()):
-            self._close(subscription)
+        for subscription in self.ending():
+            subscription.close()
+        for _ in self.free():
+            pass
+
+    def ending(self) -> Iterator[OmqSubscription]:
+        """Yield all subscriptions, which must be closed."""
+        subscriptions = list(self._by_name.values())
+        self._by_name.clear()
+        yield from subscriptions
+
+    def free(self) -> Iterator[None]:
+        """Drop early credit, in steps."""
         credits, self._credits = self._credits, None
         for waiting in (credits or {}).values():
             waiting.place()
+            yield
+
+    def is_sending(self, subscription: OmqSubscription) -> bool:
+        """Return whether messages of this subscription are being sent."""
+        return subscription is self._sending
 
     def _close(self, subscription: OmqSubscription) -> None:
-        """End a subscription, now or at the end of the send that is under way."""
         self._by_name.pop(subscription.topic.topic, None)
         subscription.close()
-        if subscription is not self._sending and subscription.channel is not None:
-            subscription.channel.close()
-            subscription.channel = None
 
     # -- for channels --------------------------------------------------------------------------------------
 

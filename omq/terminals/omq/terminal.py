@@ -27,6 +27,7 @@ from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.endings import Endings
 from omq.terminals.connection.held import ENDING, HeldPublishes
 from omq.terminals.connection.liveness import Liveness, LivenessCheck
 from omq.terminals.connection.sender import Sender
@@ -176,7 +177,9 @@ class OmqTerminal:
             self._state = InputEnded()
             if self._held is not None:
                 self._held.refuse(ENDING)
-            self._subscriptions.close_all()
+            endings = Endings()
+            endings.add(self._subscriptions)
+            await endings.finish()
             self._watching.close()
             if self._session is not None and self._principal is not None:
                 self._session.end_leases(self._principal)
