@@ -188,6 +188,8 @@ class Machine:
         yield Step("housekeeping", self.keep_house)
         for member in self.members:
             yield from self._possible(member)
+        if len(self.members) > 1:
+            yield Step("close together", self.close_together)
         if self.draw(st.integers(0, 7), label="seldom") == 7:
             yield Step("delete", self.delete)
             if self.restarts:
@@ -394,6 +396,25 @@ class Machine:
         self.members.remove(member)
         if self.draw(st.booleans(), label="written after the end"):
             member.client.channel.written(len(member.taken))
+
+    async def close_together(self) -> None:
+        """Close some channels of a connection that ends. None of them gets the messages of another one, and
+        others get them when all are closed.
+        """
+        count = self.draw(st.integers(2, len(self.members)), label="channels")
+        closing = self.draw(st.permutations(self.members), label="order")[:count]
+        for member in closing:
+            member.client.channel.retire()
+        idle = [member for member in closing if not member.client.channel.ready()]
+        for member in closing:
+            await quiet()
+            if isinstance(self.model, RoundRobin):
+                assert not any(each.client.channel.ready() for each in idle)
+            member.client.close()
+        for member in closing:
+            if isinstance(self.model, RoundRobin):
+                self.model.closed(member)
+            self.members.remove(member)
 
     async def grant(self, member: Member) -> None:
         credit = self.draw(st.sampled_from(CreditKind), label="kind")
