@@ -71,6 +71,7 @@ class AccessControl:
             max_credit=config.max_credit,
             durable_sync=config.durable_sync(),
             posted=memory.posted,
+            tails=memory.tails,
         )
 
     async def connect(self, id: bytes, host: str, peer: str) -> Session:

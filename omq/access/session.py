@@ -23,6 +23,7 @@ from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.link_names import LinkNames
 from omq.access.rights import Right, Rights
+from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
@@ -34,6 +35,7 @@ from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
+from omq.drivers.tail import TailMemory
 from omq.drivers.topic_quota import Release as Release
 from omq.drivers.writer import Writer
 from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
@@ -41,7 +43,7 @@ from omq_storage import codec
 from omq_storage.batches import Batch, joined
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Pass, Spans, StoreLane
+    from omq_storage._codec import Pass, Route, Spans, StoreLane
 
 ROUTED_OCTETS = 64 << 10
 """The octets of the memory for posts for which a connection waits before it routes more messages to a store.
@@ -73,6 +75,8 @@ class SessionContext(Struct, frozen=True):
     """The sync level of durable queues and streams whose declaration names none."""
     posted: Budget
     """The memory for messages on their way into a store."""
+    tails: TailMemory
+    """The memory for messages that were not pushed to all their subscribers."""
     pushes: Pushes = field(default_factory=Pushes)
     """The messages that the session pushes which is pushing now; empty between."""
 
@@ -120,6 +124,8 @@ class Session:
         self._is_open = True
         self._granted = 0
         """Octets that were taken from the memory for posts, for the next messages that are routed."""
+        self._kept = 0
+        """Octets of the next messages that are routed which may be kept for subscribers that are behind."""
         self._may_publish: dict[bytes, None] = {}  # an empty set would take three times as much
         """Topics to which the client may publish: one look at a set instead of its rights for each post."""
 
@@ -267,18 +273,22 @@ class Session:
     def route(
         self, lines: bytes, position: int, most: int
     ) -> tuple[list[tuple[bytes, "Spans"]], int, "Pass", list[RoutedPost]]:
-        """Send the messages of the Publish lines from `position` on to the subscribers of their topics, as
-        far as all of these have kept up, or post them to the stores of their topics. Return the other
-        messages by their topics, where this stopped, what was sent, and what was posted.
+        """Send the messages of the Publish lines from `position` on to the subscribers of their topics that
+        have kept up, and keep them for the others; or post them to the stores of their topics. Return the
+        other messages by their topics, where this stopped, what was sent, and what was posted.
 
-        Where a store has no room, it stops: await `room_to_route`, and go on from there.
+        Where a store has no room, it stops: await `room_to_route`, and go on from there. Where messages must
+        be kept for subscribers that are behind, and have no room, await `room_to_keep`.
 
         Only the compiled codec can do this: it looks the topics up, and gives the messages their ids.
         """
         allowed = None if b"" in self._client.rights.publish.beginnings else self._may_publish
         posted, granted = self._shared.posted, self._granted
         room = granted + posted.free
-        passed = codec.native.Pass(self._catalogue.routes, allowed, self.max_message_bytes, room)
+        kept, self._kept = self._kept, 0
+        passed = codec.native.Pass(
+            self._catalogue.routes, allowed, self.max_message_bytes, room, self._shared.tails, kept
+        )
         dealt, position = codec.native.deal_lines(lines, position, most, passed)
         if passed.lanes:
             send_passed(passed)
@@ -301,6 +311,13 @@ class Session:
         if not self._granted:
             await self._shared.posted.take(ROUTED_OCTETS)
             self._granted = ROUTED_OCTETS
+
+    async def room_to_keep(self, short: "Route") -> None:
+        """Wait until this topic may keep messages for subscribers that are behind: those of the next pass."""
+        driver: BroadcastDriver | None = short.owner
+        if driver is not None:  # otherwise the topic was deleted
+            await driver.room_to_keep(ROUTED_OCTETS)
+        self._kept = ROUTED_OCTETS
 
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.

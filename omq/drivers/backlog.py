@@ -10,7 +10,8 @@ backlog.
 A backlog takes its memory from the share of the tails. When a tail grows and the share is used up, the
 largest tails and backlogs drop their messages, and the server tells the subscribers which ones. A growing
 backlog makes no other one drop messages, because those may be sent next in the same pass. Backlogs alone take
-limited memory: each counts as full while a quarter of the share is used. An entry counts with everything that
+limited memory: each counts as full while all of them use a quarter of the share. What tails keep for slower
+subscribers makes no backlog full. An entry counts with everything that
 it keeps in memory, until its last octet has left: many small entries take far more than their octets.
 """
 
@@ -145,7 +146,7 @@ class Backlog:
         tails = self._tails
         if self.unsent >= MOST_OCTETS or len(self.entries) >= MOST_ENTRIES:
             return True
-        return bool(self.entries) and tails.unstored > tails.limit // 4
+        return bool(self.entries) and tails.backlogged > tails.limit // 4
 
     def add(self, octets: Octets) -> None:
         """Add octets that are never dropped."""
@@ -163,6 +164,7 @@ class Backlog:
         entry.end = self.end
         self.octets += entry.held
         self._tails.hold(self, entry.held)
+        self._tails.backlogged += entry.held
 
     def parts(self, most: int, end: int) -> Sequence[Octets]:
         """Return its first parts, at most `most`, up to this `end` of an entry."""
@@ -202,6 +204,7 @@ class Backlog:
     def _free(self, octets: int) -> None:
         self.octets -= octets
         self._tails.shrank(self, octets)
+        self._tails.backlogged -= octets
 
     def forget(self, octets: int, kept: int) -> bool:
         """Drop all that may be dropped, unless `kept` is above 0: see `omq.drivers.tail.MemoryUser`."""

@@ -6,12 +6,14 @@ See docs/PROTOCOL.md, "Broadcast".
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+import trio
+
 from omq.drivers.backpressure import Backpressure
 from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.driver import InitialState
 from omq.drivers.memory import Memory
 from omq.drivers.publisher_queue import PublisherQueues, RoomAnswer, WaitingPublisher
-from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes
+from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes, PushLine
 from omq.drivers.reasons import NOT_REPLAYED, Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS, EndReason, Outlet, Subscriber
 from omq.drivers.spooling import SpoolingDriver
@@ -29,9 +31,9 @@ class BroadcastDriver(SpoolingDriver):
 
     def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
-        self._behind = 0
-        """The number of its channels that do not follow (see `BroadcastChannel.follows`) and were not left
-        behind.
+        self._behind: dict[BroadcastChannel, None] = {}
+        """Its channels that do not follow (see `BroadcastChannel.follows`) and were not left behind. While
+        there are any, messages that are pushed to the others are kept in the tail, too.
         """
         self._backpressure = Backpressure(self, self._channels)
         self.route.owner = self
@@ -41,7 +43,7 @@ class BroadcastDriver(SpoolingDriver):
         """Open a channel for a subscriber. Raise Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
-        self.fell_behind()
+        self.fell_behind(channel)
         return channel
 
     def _start(self, replay: Replay) -> int:
@@ -111,11 +113,12 @@ class BroadcastDriver(SpoolingDriver):
             elif channel.is_left:
                 self._absent -= 1
             else:
-                self._behind -= 1
+                self._behind.pop(channel, None)
             self._aim()
         if not self._channels:
             self.tail.clear()  # as in `_keep`: no subscriber will need it from memory
-            self._channels.clear()  # an empty dict keeps its table, as large as it ever was
+            self._channels.clear()  # as in `caught_up`
+            self._behind.clear()
         self.moved()
         self._left(channel)
 
@@ -147,7 +150,7 @@ class BroadcastDriver(SpoolingDriver):
             if channel.follows:
                 channel.stop_following(first)
             channel.subscriber.wake()
-        self._behind = len(channels)
+        self._behind = dict.fromkeys(channels)
         if self.writer is None:
             self.route.close()
 
@@ -172,44 +175,78 @@ class BroadcastDriver(SpoolingDriver):
     def try_push(self, batch: Batch, pushes: Pushes) -> bool:
         first = self.next_id
         following = first + batch.count
-        if self._behind or following > self.reserved or self.writer is not None or self.deleted:
+        if following > self.reserved or self.writer is not None or self.deleted:
             return False
         if batch.octets > LITTLE_OCTETS or not batch.count:
             return False
         channels = self._active() if self._absent else self._channels
         if len(channels) > MOST_FOLLOWERS:
             return False
+        run = None
         if channels:
-            lines = []
-            for channel in channels:
-                assert channel.outlet is not None  # it follows
-                line = pushes.line(channel.outlet)
-                if line is None:
-                    return False
-                lines.append(line)
+            taking, others = self._lines(channels, pushes)
+            if not taking:
+                return False
+            is_kept = len(taking) < len(channels)
+            if is_kept and not self.publisher_queue.try_enter(batch.octets):
+                return False
+            for channel in others:
+                channel.stop_following(first)
+                self.fell_behind(channel)
             pushes.work += len(channels)
             frames, offsets = batch.stamped(self.topic.id, first)
             run = PushedRun(self, first, batch.count, frames, offsets)
-            for channel, line in zip(channels, lines, strict=True):
+            for channel, line in taking:
                 line.add(run, channel)
-            self.traffic.messages_out += len(lines) * batch.count
-            self.traffic.octets_out += len(lines) * batch.octets
+            self.traffic.messages_out += len(taking) * batch.count
+            self.traffic.octets_out += len(taking) * batch.octets
         self.next_id = following
         self.traffic.messages_in += batch.count
         self.traffic.octets_in += batch.octets
+        if run is not None and self._behind:
+            run.keep()
+            self._wake_behind()
         return True
 
-    def caught_up(self) -> None:
-        self._behind -= 1
+    def _lines(
+        self, channels: Iterable[BroadcastChannel], pushes: Pushes
+    ) -> tuple[list[tuple[BroadcastChannel, PushLine]], list[BroadcastChannel]]:
+        """Return the followers among these channels to whose connections messages may be pushed now, with
+        what is pushed there, and the other followers.
+        """
+        taking, others = [], []
+        for channel in channels:
+            if channel.follows:
+                assert channel.outlet is not None
+                line = pushes.line(channel.outlet)
+                if line is None:
+                    others.append(channel)
+                else:
+                    taking.append((channel, line))
+        return taking, others
+
+    def routed_past(self, block: Block) -> None:
+        """Keep messages that were routed to those subscribers that have everything for the others."""
+        self.remember(block)
+        self._wake_behind()
+
+    def _wake_behind(self) -> None:
+        for channel in self._behind:
+            channel.subscriber.wake()
+
+    def caught_up(self, channel: BroadcastChannel) -> None:
+        del self._behind[channel]
+        if not self._behind:
+            self._behind.clear()  # an empty dict keeps its table, as large as it ever was
         self._aim()
 
-    def fell_behind(self) -> None:
-        self._behind += 1
+    def fell_behind(self, channel: BroadcastChannel) -> None:
+        self._behind[channel] = None
         self._aim()
 
     def _aim(self) -> None:
-        """Open the route, for the compiled codec and for `try_push`: to the subscribers of a transient topic
-        when all of them have everything, and always to the store of a persistent one.
+        """Open the route: to the store of a persistent topic, or to the followers of a transient one. These
+        may change often, so `aim` opens it when the next message comes.
         """
         channels = self._active() if self._absent else self._channels
         if self.writer is not None:
@@ -220,16 +257,37 @@ class BroadcastDriver(SpoolingDriver):
             else:
                 self.route.open_store(lane)
             return
-        if self._behind or self.deleted or len(channels) > MOST_FOLLOWERS:
-            self.route.close()
-            return
-        if self.tail.octets:
+        if not self._behind and self.tail.octets:
             self.tail.clear()  # nobody reads it again
-        outlets = {channel.outlet for channel in channels if channel.outlet is not None}
-        if len(outlets) < len(channels):  # a connection has two channels: `try_push` knows how often to send
+        if self.deleted or len(channels) > MOST_FOLLOWERS:
             self.route.close()
-            return
-        self.route.open(self.resources.lanes.to(outlets) if outlets else None)
+        elif not channels:
+            self.route.open(None)
+        elif len(self._behind) < len(channels):
+            self.route.open_later()
+        else:
+            self.route.close()
+
+    def aim(self) -> None:
+        """Open the route of a transient topic to its followers. Those to whose connections nothing can be
+        pushed now fall behind, unless it is so with all of them.
+        """
+        channels = self._active() if self._absent else self._channels
+        followers = [channel for channel in channels if channel.follows]
+        outlets = {channel.outlet for channel in followers if channel.outlet is not None}
+        slower = {outlet for outlet in outlets if not outlet.has_room()}
+        if len(slower) < len(outlets):
+            for channel in followers:
+                if channel.outlet in slower:
+                    channel.stop_following(self.next_id)
+                    self.fell_behind(channel)
+            outlets -= slower
+        attached = [channel.outlet for channel in channels if channel.outlet is not None]
+        if not outlets or len(set(attached)) < len(attached):
+            # If a connection has two channels, `try_push` knows how often to send.
+            self.route.close()
+        else:
+            self.route.open(self.resources.lanes.to(outlets), is_kept=bool(self._behind))
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
         for channel in self._channels:
@@ -253,8 +311,7 @@ class BroadcastDriver(SpoolingDriver):
             self._forget_written()
 
     def _forget_written(self) -> None:
-        channels = self._active() if self._absent else self._channels
-        self.tail.forget_below(min((channel.unwritten for channel in channels), default=self.next_id))
+        self.tail.forget_below(min((channel.unwritten for channel in self._behind), default=self.next_id))
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 
@@ -268,6 +325,16 @@ class BroadcastDriver(SpoolingDriver):
         if relief is not None and relief.must_wait(octets, is_behind=is_behind, again=in_turn):
             return RoomAnswer.MEMORY_FULL
         return RoomAnswer.TAKEN
+
+    async def room_to_keep(self, octets: int) -> None:
+        """Wait in turn with other publishers until the topic takes a post of N `octets`."""
+        admitted = trio.Event()
+        waiting_publisher = self.enqueue(octets, admitted.set)
+        try:
+            if not waiting_publisher.is_admitted:
+                await admitted.wait()
+        finally:
+            self.publisher_queue.leave(waiting_publisher)
 
     def free(self, octets: int) -> None:
         self.publisher_queue.look()

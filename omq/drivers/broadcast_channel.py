@@ -40,19 +40,19 @@ class CursorDriver(Driver):
     """A driver as its cursors see it."""
 
     @abstractmethod
-    def caught_up(self) -> None:
+    def caught_up(self, channel: "BroadcastChannel") -> None:
         """Count a channel that has caught up with the topic as a follower."""
 
     @abstractmethod
-    def fell_behind(self) -> None:
+    def fell_behind(self, channel: "BroadcastChannel") -> None:
         """Count a channel that has fallen behind as a follower no longer."""
 
     @abstractmethod
-    def left_behind(self) -> None:
+    def left_behind(self, channel: "BroadcastChannel") -> None:
         """Count a channel as one that was left behind."""
 
     @abstractmethod
-    def came_back(self) -> None:
+    def came_back(self, channel: "BroadcastChannel") -> None:
         """Count a channel that was left behind as one that catches up."""
 
     @abstractmethod
@@ -363,18 +363,18 @@ class BroadcastChannel:
         ):
             self._come_back()
             self.follows = True
-            self.driver.caught_up()
+            self.driver.caught_up(self)
 
     def leave_behind(self) -> None:
         """Keep nothing for its subscriber until that takes something: others need not wait for it then."""
         self.is_left = True
-        self.driver.left_behind()
+        self.driver.left_behind(self)
         self.subscriber.wake()  # it is told of the gap when its connection takes something again
 
     def _come_back(self) -> None:
         if self.is_left:
             self.is_left = False
-            self.driver.came_back()
+            self.driver.came_back(self)
 
     def _may_follow(self) -> bool:
         return not (self.outlet is None or self.is_held or self._begun is not None or self._limit is not None)
@@ -389,7 +389,7 @@ class BroadcastChannel:
     def _fall_behind(self, position: int) -> None:
         if self.follows:
             self.stop_following(position)
-            self.driver.fell_behind()
+            self.driver.fell_behind(self)
 
     def fall_behind(self, position: int) -> None:
         """Move back to `position`: later messages were pushed, but the subscriber has not received them."""

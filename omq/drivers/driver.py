@@ -295,8 +295,9 @@ class Driver(StoredReads, RoutedTopic):
         return PendingTransientOffer(self, batch, heads, origins).again()
 
     def try_push(self, batch: Batch, pushes: Pushes) -> bool:
-        """Accept messages, and add them to the pushes, if all subscribers have everything before them and
-        nothing else prevents it. Otherwise return False, and nothing has happened: `offer` them.
+        """Accept messages: add them to the pushes to the subscribers that have everything before them, and
+        keep them for the others. Where there are only others, or something else prevents it, return False,
+        and nothing has happened: `offer` them.
         """
         return False
 

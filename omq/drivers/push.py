@@ -7,10 +7,12 @@ subscriptions with one system call.
 Nothing waits between the first message that is collected and `Pushes.send`, so nothing can come in between.
 What the socket of a connection does not take goes into the tails of its topics, as if it had come the other
 way, and the subscriber pulls it from there when its connection has its turn. From then on the subscriber is
-behind, and its topic is not pushed until all its subscribers have caught up.
+behind. Until it has caught up, later messages of its topic are pushed past it: to the others at once, and to
+the tail for it.
 
 The compiled codec pushes by routes and lanes (`Lanes`, `send_passed`). What a socket does not take of that
-goes into the backlog of its connection, and the subscribers count as having it (`omq.drivers.backlog`).
+goes into the backlog of its connection, and the subscribers count as having it (`omq.drivers.backlog`). A
+subscriber whose backlog is full falls behind where others of its topic have room.
 """
 
 from collections.abc import Set as AbstractSet
@@ -61,6 +63,13 @@ class Pusher(Protocol):
         """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
 
 
+class RoutedPusher(Pusher, Protocol):
+    """A driver with a route."""
+
+    def routed_past(self, block: Block) -> None:
+        """Keep messages that were routed, for the subscribers that do not have everything before them."""
+
+
 class PushedRun:
     """Consecutive messages of one topic, with their ids."""
 
@@ -74,16 +83,21 @@ class PushedRun:
         self._offsets = offsets
         self._block: Block | None = None
 
-    def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
-        """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
-        count as sent, and the rest of the last one of them.
-        """
+    def keep(self) -> Block:
+        """Keep these messages in the tail of their topic."""
         block = self._block
         if block is None:
             driver = self._driver
             block = Block(driver.topic.id, self._first, self.count, driver.now(), self.frames, self._offsets)
             self._block = block
             driver.remember(block)
+        return block
+
+    def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
+        """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
+        count as sent, and the rest of the last one of them.
+        """
+        block = self.keep()
         position = self._first + block.messages_within(self._first, sent)
         rest = b""
         sent -= len(self.frames) - len(block.after(position))
@@ -186,3 +200,8 @@ def send_passed(passed: "Pass") -> None:
             places.setdefault(outlet, []).append(place)
     for outlet, own in places.items():
         outlet.push(passed, own)
+    # Not before: tails that grow may let those fall behind whose backlog they push out.
+    for route, first, count, frames, offsets in passed.kept():
+        driver: RoutedPusher | None = route.owner
+        assert driver is not None  # it was open
+        driver.routed_past(Block(route.topic, first, count, driver.now(), frames, offsets))

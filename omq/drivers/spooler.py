@@ -88,6 +88,14 @@ class Spooler:
             self._waits_until = trio.current_time() + self._seconds
         self._signal.set()
 
+    def room(self) -> int:
+        if self._makes_publishers_wait():
+            return self._most_used - self._used
+        return self._tails.limit // 16
+
+    def _makes_publishers_wait(self) -> bool:
+        return self._waits_until is not None and trio.current_time() < self._waits_until
+
     def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
         used = self._used
         fits = used + octets <= self._tails.limit
@@ -99,7 +107,7 @@ class Spooler:
         if used and not fits and not (again and not self._publisher_queues.promised):
             self._wanted = max(self._wanted, octets)
             self.ask()
-        return self._waits_until is not None and trio.current_time() < self._waits_until
+        return self._makes_publishers_wait()
 
     @property
     def _used(self) -> int:

@@ -49,13 +49,13 @@ class SpoolingDriver(CursorDriver):
             first = self.tail.first
         return self.next_id if first is None else first
 
-    def left_behind(self) -> None:
+    def left_behind(self, channel: BroadcastChannel) -> None:
         self._absent += 1
-        self.caught_up()
+        self.caught_up(channel)
 
-    def came_back(self) -> None:
+    def came_back(self, channel: BroadcastChannel) -> None:
         self._absent -= 1
-        self.fell_behind()
+        self.fell_behind(channel)
 
     def _active(self) -> Collection[BroadcastChannel]:
         """Return the channels that were not left behind."""

@@ -42,6 +42,9 @@ class TailEvictor(Protocol):
     def ask(self) -> None:
         """Make room."""
 
+    def room(self) -> int:
+        """Return the approximate number of octets that may be kept before a publisher must wait."""
+
     def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
         """Return whether a post of N `octets` must wait until there is room: see `PublisherQueues`.
 
@@ -63,6 +66,8 @@ class TailMemory:
         self.used = 0
         self.unstored = 0
         """The octets in use without those of messages that a store has, too, which may be forgotten."""
+        self.backlogged = 0
+        """The octets in use of the backlogs of connections."""
         self.relief: TailEvictor | None = None
         """Makes room before anything is forgotten. None: nothing does."""
         self._tails: dict[MemoryUser, None] = {}
@@ -79,6 +84,10 @@ class TailMemory:
             topic = user.topic() if isinstance(user, Tail) and user.topic is not None else None
             if topic is not None:
                 topic.leave_behind(watch)
+
+    def room(self) -> int:
+        """Return the approximate number of octets that may be kept now before the publisher must wait."""
+        return self.limit if self.relief is None else self.relief.room()
 
     def share(self) -> int:
         """Return the number of octets that a topic's fastest subscriber may be behind without losing

@@ -40,6 +40,9 @@ class Unspooled:
         self.asked_from = inf
         self._signal.set()
 
+    def room(self) -> int:
+        return self._tails.limit
+
     def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
         return False
 

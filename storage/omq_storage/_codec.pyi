@@ -48,14 +48,17 @@ class Route:
     messages_out: int
     octets_out: int
     is_open: bool
+    is_due: bool
+    is_kept: bool
     is_used: bool
     is_watched: bool
     time: int
     owner: Any
     def __init__(self, topic: int, next_id: int, reserved: int, time: int = 0) -> None: ...
-    def open(self, lane: Lane | None) -> None: ...
+    def open(self, lane: Lane | None, *, is_kept: bool = False) -> None: ...
     def open_store(self, store: StoreLane) -> None: ...
     def close(self) -> None: ...
+    def open_later(self) -> None: ...
     def take_extent(self) -> tuple[int, int, int, int] | None: ...
 
 @final
@@ -78,9 +81,17 @@ class Pass:
     filled: Lane | None
     parts: list[tuple[StoreLane, StorePart]]
     lacking: StoreLane | None
+    short: Route | None
     def __init__(
-        self, routes: dict[bytes, Route], allowed: Container[bytes] | None, largest: int, room: int = 0
+        self,
+        routes: dict[bytes, Route],
+        allowed: Container[bytes] | None,
+        largest: int,
+        room: int = 0,
+        tails: Any = None,
+        granted: int = 0,
     ) -> None: ...
+    def kept(self) -> list[tuple[Route, int, int, bytes, bytes]]: ...
     def part(self, lane: int) -> Part: ...
 
 @final

@@ -24,6 +24,8 @@ class PlainRoute:
     """
 
     __slots__ = (
+        "is_due",
+        "is_kept",
         "is_open",
         "is_used",
         "is_watched",
@@ -48,6 +50,10 @@ class PlainRoute:
         self.messages_out = 0
         self.octets_out = 0
         self.is_open = False
+        self.is_due = False
+        """Whether its owner opens or closes it (`aim`) before the next message is routed."""
+        self.is_kept = False
+        """Whether the messages must be kept, too, for subscribers that are behind."""
         self.is_used = False
         """Whether messages of it were collected for a store. They get their ids when it is committed."""
         self.is_watched = False
@@ -57,19 +63,27 @@ class PlainRoute:
         self.owner: object = None
         """The driver of the topic; None when the topic is deleted."""
 
-    def open(self, lane: "Lane | None") -> None:
-        """Send new messages to the connections of `lane`, None for none of them: all subscribers have
-        everything.
+    def open(self, lane: "Lane | None", *, is_kept: bool = False) -> None:
+        """Send new messages to the connections of `lane`, None for none of them: these subscribers have
+        everything. Where others do not, the messages must be kept for them, too.
         """
         self.is_open = True
+        self.is_due = False
+        self.is_kept = is_kept
 
     def open_store(self, store: "StoreLane") -> None:
         """Collect new messages for a store."""
         self.is_open = True
+        self.is_due = self.is_kept = False
 
     def close(self) -> None:
         """Have messages offered to the driver of the topic."""
-        self.is_open = False
+        self.is_open = self.is_due = self.is_kept = False
+
+    def open_later(self) -> None:
+        """Have the owner open or close the route before the next message is routed: its `aim` is called."""
+        self.close()
+        self.is_due = True
 
     def take_extent(self) -> tuple[int, int, int, int] | None:
         """Return the stored extent of the topic, the numbers of `omq_storage.records.Extent`, if a commit has

@@ -124,6 +124,10 @@ def test_a_backlog_is_full_from_a_size_on_and_sooner_when_memory_is_short() -> N
     backlog = Backlog(memory)
     backlog.add(bytes(MOST_OCTETS - 1))
     assert not backlog.is_full()
+    tail = Tail(memory, memory.limit)
+    tail.append(encode(1, 1, [bytes(memory.limit // 2)], 0))
+    assert not backlog.is_full()  # what others have not got makes no connection wait
+    tail.clear()
     other = Backlog(memory)
     other.add(bytes(ENTRY_OCTETS + 2))
     assert backlog.is_full()

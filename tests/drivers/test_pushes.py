@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,10 @@ from omq_storage.batches import Bodies
 
 if TYPE_CHECKING:
     from omq_storage._codec import Pass
+
+
+MOST_ENTRIES = 3
+"""The entries of a full backlog: few, so that it is full soon."""
 
 
 @dataclass(eq=False)
@@ -63,7 +68,7 @@ class Connection:
         self.rest = rest
 
     def has_room(self) -> bool:
-        return not self.backlog.is_full()
+        return len(self.backlog) < MOST_ENTRIES
 
     def is_filled(self) -> bool:
         return False
@@ -194,10 +199,11 @@ async def test_messages_the_socket_refuses_are_pulled_and_later_ones_pushed(shar
     assert (slow.delivered, fast.delivered) == (4, 6)
     assert [each.channel.statistics().behind for each in every] == [0, 0, 0, 0, 2, 0]
     assert fast.got() == {topic.topic.id: [(1, b"a"), (2, b"b")] for topic in topics}
-    # The connection has to send something first, so nothing may overtake that.
-    assert push({topic: [b"c"] for topic in topics}) == topics
-    for topic in topics:
-        await topic.post(Bodies([b"c"]))
+    # The slow connection has to send something first, so nothing may overtake that. The fast one gets it all.
+    assert push({topic: [b"c"] for topic in topics}) == []
+    assert [each.channel.statistics().behind for each in every] == [1, 0, 1, 0, 3, 0]
+    assert fast.got() == {topic.topic.id: [(1, b"a"), (2, b"b"), (3, b"c")] for topic in topics}
+    assert not fast.ready
     for connection in (slow, fast):
         connection.room = 1 << 30
         await connection.drain()
@@ -205,9 +211,81 @@ async def test_messages_the_socket_refuses_are_pulled_and_later_ones_pushed(shar
     whole = [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
     for connection in (slow, fast):
         assert connection.got() == {topic.topic.id: whole for topic in topics}
+    assert not fast.ready
     assert [topic.statistics().messages_out for topic in topics] == [8] * 3
+    assert shared_drivers.memory.statistics().tails == 0
     for topic in topics:
         await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="the plain codec routes nothing")
+async def test_messages_are_routed_past_a_subscriber_without_room(shared_drivers: Drivers) -> None:
+    """They are kept for it, and it follows again when it has them."""
+    topics = await transient(shared_drivers, 3)
+    stalled, fast = Connection(room=18), Connection()
+    every = [Subscription(connection, topic) for topic in topics for connection in (stalled, fast)]
+    for body in (b"a", b"b", b"c"):
+        assert route(shared_drivers, {topic: [body] for topic in topics}) == {}
+    assert [each.channel.statistics().behind for each in every] == [0] * 6
+    assert not stalled.has_room()
+    assert shared_drivers.memory.statistics().tails == 0
+    # From here on its topics keep what it does not get.
+    for body in (b"d", b"e"):
+        assert route(shared_drivers, {topic: [body, body] for topic in topics[:2]}) == {}
+    assert [each.channel.statistics().behind for each in every] == [4, 0, 4, 0, 0, 0]
+    assert shared_drivers.memory.statistics().tails == 2 * 4 * 18
+    assert not fast.ready
+    stalled.room = 1 << 30
+    await stalled.drain()
+    assert shared_drivers.memory.statistics().tails == 0
+    calls = stalled.calls
+    assert route(shared_drivers, {topic: [b"f"] for topic in topics}) == {}
+    assert stalled.calls == calls + 1
+    assert not stalled.ready
+    bodies = [b"a", b"b", b"c", b"d", b"d", b"e", b"e", b"f"]
+    whole = list(enumerate(bodies, 1))
+    short = list(enumerate([b"a", b"b", b"c", b"f"], 1))
+    for connection in (stalled, fast):
+        got = {topics[0].topic.id: whole, topics[1].topic.id: whole, topics[2].topic.id: short}
+        assert connection.got() == got
+    assert [topic.statistics().messages_out for topic in topics] == [16, 16, 8]
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="the plain codec routes nothing")
+async def test_a_pass_ends_before_it_fills_the_memory(shared_drivers: Drivers) -> None:
+    """Its messages count once for each connection, and once more where they are kept."""
+    (topic,) = await transient(shared_drivers, 1)
+    followers = [Subscription(Connection(), topic) for _ in range(3)]
+    behind = Subscription(Connection(), topic)
+    behind.channel.hold()
+    lines = b"(Publish %s %s)\n" % (quoted(topic.topic.topic), quoted(bytes(83).replace(b"\0", b"x"))) * 50
+
+    def taken(tails: TailMemory, granted: int = 0) -> "Pass":
+        passed = codec.native.Pass(shared_drivers.catalogue.routes, None, 1 << 20, 0, tails, granted)
+        dealt, _ = codec.native.deal_lines(lines, 0, len(lines), passed)
+        assert dealt == []
+        send_passed(passed)
+        return passed
+
+    assert taken(TailMemory(8 * 1000)).messages == 10  # half of the memory, in four copies of 100 octets
+    full = TailMemory(8 * 1000)
+    full.used = full.limit
+    assert taken(full).messages == 1  # one goes on in any case
+    tails = TailMemory(1 << 20)
+    tails.relief = Relief(250)
+    assert taken(tails).messages == 3
+    tails.relief = Relief(0)
+    passed = taken(tails)
+    assert passed.messages == 0
+    assert passed.is_full
+    assert passed.short is not None
+    assert passed.short.owner is topic
+    assert taken(tails, granted=150).messages == 2
+    behind.channel.release()
+    await behind.connection.drain()
+    assert taken(tails).messages == 50  # nothing must be kept
+    for each in (*followers, behind):
+        assert each.connection.got() == {topic.topic.id: [(id, b"x" * 83) for id in range(1, 67)]}
 
 
 async def test_a_push_leaves_out_topics_that_must_be_pulled(shared_drivers: Drivers) -> None:
@@ -226,13 +304,36 @@ async def test_a_push_leaves_out_topics_that_must_be_pulled(shared_drivers: Driv
     assert push({topic: [b"2"]}) == []
     channel.grant(5, CreditKind.COUNT)
     assert push({topic: [b"of a subscriber with credit"]}) == [topic]
-    other = topic.open(Subscription(Connection(), topic), FromCurrent())
+    beside = Subscription(Connection(), topic)
+    assert push({topic: [b"beside it"]}) == []
+    assert beside.connection.got() == {topic.topic.id: [(3, b"beside it")]}
+    beside.channel.close()
+    visitor = Subscription(Connection(), topic)
+    other = topic.open(visitor, FromCurrent())
     channel.close()
+    visitor.channel.close()
     assert push({topic: [b"of a subscriber that does not take yet"]}) == [topic]
     other.close()
     assert connection.got() == {topic.topic.id: [(2, b"2")]}
     await shared_drivers.catalogue.delete(topic.topic.topic)
     assert push({topic: [b"deleted"]}) == [topic]
+
+
+@dataclass
+class Relief:
+    """A spooler that has room for N `octets`."""
+
+    octets: int
+    asked_from: float = inf
+
+    def ask(self) -> None:
+        raise AssertionError("nothing grows so much here")
+
+    def room(self) -> int:
+        return self.octets
+
+    def must_wait(self, octets: int, *, is_behind: bool, again: bool) -> bool:
+        return octets > self.octets
 
 
 TOPICS = 3
@@ -282,20 +383,25 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
                             ids = range(topic.next_id, topic.next_id + len(bodies))
                             posted.setdefault(topic.topic.id, []).extend(zip(ids, bodies, strict=True))
                         # Nobody is left out to whom something can be pushed, and nobody is overtaken.
-                        behind = {
-                            topic
-                            for topic in read
-                            if not all(
-                                each.follows(is_routed=is_routed)
+                        followers = {
+                            topic: [
+                                each
                                 for each in (*every[topic], *visits_of(topic))
-                            )
+                                if each.follows(is_routed=is_routed)
+                            ]
+                            for topic in read
                         }
+                        before = {topic: topic.statistics().messages_out for topic in read}
                         rest = (
                             route(drivers, read)
                             if is_routed
                             else {topic: read[topic] for topic in push(read)}
                         )
-                        assert rest.keys() == behind
+                        assert rest.keys() == {topic for topic in read if not followers[topic]}
+                        for topic, bodies in read.items():
+                            sent = topic.statistics().messages_out - before[topic]
+                            pushed = len(followers[topic]) * len(bodies)
+                            assert sent == pushed if is_routed else sent <= pushed
                         for topic, bodies in rest.items():
                             await topic.post(Bodies(bodies))
                     case int(place):

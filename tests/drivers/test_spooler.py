@@ -14,6 +14,7 @@ from omq.drivers.spool import Spool
 from omq.drivers.spoolable import LEAST_COUNTED, MOST_COUNTED, StallWatch
 from omq.drivers.spooler import BACKLOG_SECONDS, LOOK_SECONDS, Spooler
 from omq.drivers.tail import Tail, TailMemory
+from omq.drivers.unspooled import Unspooled
 from omq_storage.blocks import FRAME_HEADER, encode
 
 LIMIT = 1 << 20
@@ -104,6 +105,24 @@ async def test_publishers_wait_for_a_search_and_only_so_long(parts: Parts, mock_
     assert not must_wait(LIMIT // 4 + 1)
     await wait_all_tasks_blocked()
     assert not must_wait(LIMIT // 4 + 1)
+
+
+async def test_it_tells_the_room_for_messages_that_are_pushed_past_slower_subscribers(
+    parts: Parts, mock_clock: MockClock
+) -> None:
+    tails = parts.tails
+    assert tails.room() == LIMIT // 16  # nobody has asked for room
+    parts.grow(LIMIT // 2 + 1)
+    assert tails.room() == -1
+    tails.used = tails.unstored = LIMIT // 2 - 100
+    assert tails.room() == 100
+    tails.used = tails.unstored = LIMIT // 2 + 1
+    mock_clock.jump(SECONDS * 1.01)
+    assert tails.room() == LIMIT // 16
+    tails.relief = Unspooled(tails, SECONDS)
+    assert tails.room() == LIMIT
+    tails.relief = None
+    assert tails.room() == LIMIT
 
 
 async def test_admitted_posts_count_before_they_come(parts: Parts, mock_clock: MockClock) -> None:

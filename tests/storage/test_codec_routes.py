@@ -19,7 +19,7 @@ MOST = 1 << 20
 OWNER = object()
 
 
-@dataclass
+@dataclass(eq=False)
 class Outlet:
     """A connection that can take messages at once, or cannot."""
 
@@ -208,13 +208,92 @@ def test_places_outside_are_refused() -> None:
             passed.part(0).unsent(sent)
 
 
+@dataclass(eq=False)
+class Owner:
+    """The owner of a route, which opens it to some connections, or closes it."""
+
+    route: "Route"
+    to: "Lane | None"
+    aimed: int = 0
+
+    def aim(self) -> None:
+        self.aimed += 1
+        if self.to is not None:
+            self.route.open(self.to, is_kept=True)
+
+
+def test_messages_to_keep_are_returned_by_their_topics() -> None:
+    shared, alone = lane(Outlet(), Outlet()), lane(Outlet())
+    routes = {b"a": route(7, shared, first=3), b"b": route(8, shared), b"c": route(9, alone)}
+    routes[b"a"].open(shared, is_kept=True)
+    routes[b"c"].open(alone, is_kept=True)
+    data = lines((b"a", b"1"), (b"b", b"22"), (b"c", b"4444"), (b"a", b'"\\065\\n"'), (b"c", b""))
+    passed, rest, _ = deal(routes, data.replace(b" )", b' "")'))
+    assert (rest, passed.messages) == ({}, 5)
+    assert passed.kept() == [
+        (routes[b"a"], 3, 2, *plain.frames_of(7, 3, [b"1", b"A\n"])),
+        (routes[b"c"], 1, 2, *plain.frames_of(9, 1, [b"4444", b""])),
+    ]
+    assert (routes[b"a"].octets_in, routes[b"a"].octets_out) == (37, 74)
+
+
+def test_the_owner_of_a_due_route_opens_it_for_the_next_message() -> None:
+    everyone, some = Outlet(), Outlet(clear=False)
+    routes = {name: route(number, lane(everyone)) for number, name in enumerate((b"a", b"b", b"c"))}
+    a = routes[b"a"].owner = Owner(routes[b"a"], lane(everyone))
+    routes[b"a"].open_later()
+    assert (routes[b"a"].is_open, routes[b"a"].is_due) == (False, True)
+    b = routes[b"b"].owner = Owner(routes[b"b"], None)
+    routes[b"b"].open_later()
+    c = routes[b"c"].owner = Owner(routes[b"c"], lane(everyone))
+    routes[b"c"].open(lane(everyone, some))  # to one without room
+    for _ in range(2):
+        passed, rest, _ = deal(routes, lines(*((name, b"x") for name in routes)))
+        assert list(rest) == [b"b"]
+        assert passed.messages == 2
+        assert [each[0] for each in passed.kept()] == [routes[b"a"], routes[b"c"]]
+    assert (a.aimed, b.aimed, c.aimed) == (1, 1, 1)
+    assert [each.is_due for each in routes.values()] == [False] * 3
+
+
+def test_a_pass_opens_few_routes_and_keeps_messages_of_few_topics() -> None:
+    names = [b"t%d" % number for number in range(300)]
+    routes = {name: route(number) for number, name in enumerate(names)}
+    to = lane(Outlet())
+    for each in routes.values():
+        each.owner = Owner(each, to)
+        each.open_later()
+    data = lines(*((name, b"x") for name in names))
+
+    def passes() -> list[int]:
+        counts = []
+        position = 0
+        while position < len(data):
+            passed = codec.native.Pass(routes, None, MOST)
+            dealt, position = codec.native.deal_lines(data, position, MOST, passed)
+            assert dealt == []
+            assert passed.is_full or position == len(data)
+            counts.append(passed.messages)
+        return counts
+
+    assert passes() == [64, 64, 64, 64, 44]
+    assert passes() == [128, 128, 44]
+    assert {each.owner.aimed for each in routes.values()} == {1}
+
+
 def test_the_plain_route_has_the_same_numbers() -> None:
     for made in (codec.native.Route(4, 5, 6), PlainRoute(4, 5, 6)):
         assert (made.topic, made.next_id, made.reserved, made.is_open) == (4, 5, 6, False)
         made.owner = OWNER
+        made.open(None, is_kept=True)
+        assert (made.is_open, made.is_kept) == (True, True)
+        made.open_later()
+        assert (made.is_open, made.is_due, made.is_kept) == (False, True, False)
         made.open(None)
-        assert made.is_open
+        assert (made.is_open, made.is_due, made.is_kept) == (True, False, False)
+        made.open_later()
         made.close()
+        assert not made.is_due
         assert (made.is_open, made.owner) == (False, OWNER)
         made.messages_in += 1
         made.octets_out -= 1

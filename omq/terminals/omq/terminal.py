@@ -48,7 +48,7 @@ from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Lane, Spans, StoreLane
+    from omq_storage._codec import Lane, Route, Spans, StoreLane
 
 WRITER_NAME = "writer of an omq connection"
 """The name of the tasks that write: one string for all, otherwise Trio makes one for each."""
@@ -122,6 +122,7 @@ class OmqTerminal:
         "_scope",
         "_sender",
         "_session",
+        "_short",
         "_state",
         "_subscriptions",
         "_transport",
@@ -156,6 +157,7 @@ class OmqTerminal:
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
+        self._short: Route | None = None
         """The connections for which the rest of the current read must wait."""
         self._lacking: StoreLane | None = None
         """The store for which it must wait."""
@@ -419,6 +421,11 @@ class OmqTerminal:
                 lane, self._filled = self._filled, None
                 with self._liveness.excused:
                     await wait_for_room(lane.outlets, self._context.config.stall_seconds)
+            if self._short is not None:
+                short, self._short = self._short, None
+                assert self._session is not None
+                with self._liveness.excused:
+                    await self._session.room_to_keep(short)
             if self._replies.is_full and isinstance(self._state, Serving):
                 await self._state.commands.room()  # for the outcome of what is routed next
             if self._lacking is not None:
@@ -462,6 +469,7 @@ class OmqTerminal:
             self._replies.routed(post)
         self._filled = passed.filled
         self._lacking = passed.lacking
+        self._short = passed.short
         return dealt, position, passed.is_full
 
     async def _act_on(self, events: Sequence[Event]) -> bool:

@@ -28,6 +28,8 @@ cdef class Route:
     cdef public int64_t messages_out
     cdef public int64_t octets_out
     cdef readonly bint is_open
+    cdef readonly bint is_due
+    cdef readonly bint is_kept
     cdef readonly bint is_used
     cdef public object owner
     cdef public bint is_watched
@@ -46,7 +48,7 @@ cdef class Route:
         self.reserved = reserved
         self.time = time
         self.messages_in = self.octets_in = self.messages_out = self.octets_out = 0
-        self.is_open = self.is_used = False
+        self.is_open = self.is_due = self.is_kept = self.is_used = False
         self.owner = None
         self._lane = None
         self._store = None
@@ -55,20 +57,27 @@ cdef class Route:
         self._place = self._commit_place = 0
         self._has_extent = False
 
-    def open(self, Lane lane):
+    def open(self, Lane lane, *, bint is_kept=False):
         self._lane = lane
         self._store = None
         self.is_open = True
+        self.is_due = False
+        self.is_kept = is_kept
 
     def open_store(self, StoreLane store not None):
         self._lane = None
         self._store = store
         self.is_open = True
+        self.is_due = self.is_kept = False
 
     def close(self):
         self._lane = None
         self._store = None
-        self.is_open = False
+        self.is_open = self.is_due = self.is_kept = False
+
+    def open_later(self):
+        self.close()
+        self.is_due = True
 
     def take_extent(self):
         if not self._has_extent:
@@ -86,6 +95,8 @@ cdef struct Passing:  # one topic in a pass
     uint32_t lane
     uint32_t store
     uint32_t place  # in the part for the store
+    bint kept
+    int64_t copies  # of its messages in memory at most
     bint closed
 
 
@@ -99,10 +110,13 @@ cdef struct Passed:  # one message in a pass
 
 cdef enum:
     NO_LANE = 0xFFFFFFFF  # a topic without subscribers, or a store
+    PARTED = 0xFFFFFFFD  # a lane with connections that take messages and others that do not
 
 cdef int64_t LITTLE = 1 << 16  # the largest message that is routed
 cdef int64_t MOST_PASSED = 4096  # messages of one pass: less than a millisecond of work
 cdef int64_t MOST_OUTLETS = 128  # of one pass: each costs a system call
+cdef int64_t MOST_AIMED = 64  # topics of one pass whose owners open their routes: some 20 microseconds for each
+cdef int64_t MOST_KEPT = 128  # topics of one pass whose messages are kept: some 5 microseconds for each
 
 cdef uint64_t _passes = 0
 
@@ -113,7 +127,9 @@ cdef class Pass:
 
     `routes`: the routes of topics by their names.  `allowed`: the topics to which these lines may publish, None for
     all.  A message with more than `largest` octets is not routed.  `room`: the number of octets that stores may
-    take, or a little more: the message that reaches it is the last one.
+    take, or a little more: the message that reaches it is the last one.  `tails`: the memory for what connections do
+    not take at once, and for messages that are kept for subscribers that are behind, of which `granted` octets at least
+    have room; None: it has room for all.
     """
 
     cdef readonly list lanes
@@ -125,12 +141,19 @@ cdef class Pass:
     cdef readonly list parts  # pairs of a store and its part
     cdef list _stores
     cdef readonly StoreLane lacking  # the store whose messages have no room, where the pass stopped
+    cdef readonly Route short  # the topic whose messages must be kept and have no room, where the pass stopped
     cdef int64_t _room
+    cdef object _tails
+    cdef int64_t _granted
+    cdef int64_t _tail_room  # the octets that may be kept
+    cdef int64_t _push_room  # the octets that may be pushed, counted for each connection
+    cdef int64_t _aimed
+    cdef int64_t _kept
     cdef dict _routes
     cdef object _allowed
     cdef int64_t _largest
     cdef uint64_t _number
-    cdef int64_t _outlets
+    cdef set _outlets
     cdef Passing* _topics
     cdef int64_t _topic_count
     cdef int64_t _topic_capacity
@@ -138,7 +161,7 @@ cdef class Pass:
     cdef int64_t _count
     cdef int64_t _capacity
 
-    def __cinit__(self, dict routes not None, allowed, largest, int64_t room=0):
+    def __cinit__(self, dict routes not None, allowed, largest, int64_t room=0, tails=None, int64_t granted=0):
         global _passes
         _passes += 1
         self._number = _passes
@@ -152,10 +175,18 @@ cdef class Pass:
         self._stores = []
         self.lacking = None
         self._room = room
+        self._tails = tails
+        self._granted = granted
+        self._tail_room = self._push_room = 1 << 62
+        if tails is not None:
+            # If nobody takes anything of it now, it does not push out what waits already.
+            self._push_room = max(1, (<int64_t>tails.limit - <int64_t>tails.used) // 2)
+        self.short = None
+        self._aimed = self._kept = 0
         self._routes = routes
         self._allowed = allowed
         self._largest = min(max(largest, 0), LITTLE - HEADER)
-        self._outlets = 0
+        self._outlets = set()
         self._topics = NULL
         self._topic_count = self._topic_capacity = 0
         self._passed = NULL
@@ -180,7 +211,11 @@ cdef class Pass:
         route = <Route>found
         if route._pass == self._number:
             return -1 if self._topics[route._place].closed else <int64_t>route._place
-        if not route.is_open or (self._allowed is not None and name not in self._allowed):
+        if self._allowed is not None and name not in self._allowed:
+            return -1
+        if route.is_due and not self.aim(route):
+            return -3
+        if not route.is_open:
             return -1
         if route._store is not None:
             if self._room <= 0 or route._store.octets_left <= 0 or route._store.messages_left <= 0:
@@ -190,8 +225,23 @@ cdef class Pass:
             store = self.store(route._store)
         elif route._lane is not None:
             lane = self.lane(route._lane)
-            if lane == NO_LANE:
+            if lane == PARTED:
+                if not self.aim(route):
+                    return -3
+                lane = NO_LANE if route._lane is None else self.lane(route._lane)
+            if lane == NO_LANE or lane == PARTED:
                 return -1 if self.filled is None else -3
+            if route.is_kept:
+                if not self._kept and self._tails is not None:
+                    self._tail_room = max(self._granted, <int64_t>self._tails.room())
+                if self._tail_room <= 0:
+                    self.short = route
+                    self.is_full = True
+                    return -3
+                if self._kept == MOST_KEPT:
+                    self.is_full = True
+                    return -3
+                self._kept += 1
         if self._topic_count == self._topic_capacity:
             self.make_room_for_topics()
         cdef Passing* passing = &self._topics[self._topic_count]
@@ -202,6 +252,8 @@ cdef class Pass:
         passing.octets = 0
         passing.lane = lane
         passing.store = store
+        passing.kept = route.is_kept
+        passing.copies = 0 if route._lane is None else len(route._lane.outlets) + route.is_kept
         passing.closed = False
         Py_INCREF(route)
         Py_INCREF(name)
@@ -210,29 +262,44 @@ cdef class Pass:
         self._topic_count += 1
         return self._topic_count - 1
 
+    cdef bint aim(self, Route route) except -1:
+        """Let the owner of a route open or close it; return False where that must wait for the next pass."""
+        if self._aimed == MOST_AIMED:
+            self.is_full = True
+            return False
+        self._aimed += 1
+        route.close()
+        if route.owner is not None:
+            route.owner.aim()
+        return True
+
     cdef uint32_t lane(self, Lane lane) except? 0xFFFFFFFE:
-        """Return the place of a lane in this pass; NO_LANE if a connection takes nothing at once now.
+        """Return the place of a lane in this pass; NO_LANE if no connection takes anything now, and PARTED if only
+        some of them do.
 
         When all of them are filled, and move, the publisher must wait: then the pass ends.
         """
-        cdef Py_ssize_t filled = 0
+        cdef Py_ssize_t filled = 0, without = 0, further = 0
         if lane._pass == self._number:
             return lane._place
         lane._pass = self._number
         lane._place = NO_LANE
-        if self._outlets + len(lane.outlets) > MOST_OUTLETS and self.lanes:
-            return NO_LANE
         for outlet in lane.outlets:
             if not outlet.has_room():
-                if not outlet.is_filled():
-                    return NO_LANE
-                filled += 1
-        if filled:
-            if filled == len(lane.outlets):
+                without += 1
+                filled += outlet.is_filled()
+            elif outlet not in self._outlets:
+                further += 1
+        if without:
+            if without < len(lane.outlets):
+                lane._place = PARTED
+            elif filled == without:
                 self.filled = lane
                 self.is_full = True
+            return lane._place
+        if len(self._outlets) + further > MOST_OUTLETS and self.lanes:
             return NO_LANE
-        self._outlets += len(lane.outlets)
+        self._outlets.update(lane.outlets)
         lane._place = <uint32_t>len(self.lanes)
         self.lanes.append(lane)
         return lane._place
@@ -296,6 +363,12 @@ cdef class Pass:
             store.messages_left -= 1
             self._room -= kept_octets(length)
             if self._room <= 0 or store.octets_left <= 0 or store.messages_left <= 0:
+                self.is_full = True
+        elif passing.lane != NO_LANE:
+            self._push_room -= passing.copies * (HEADER + <int64_t>length)
+            if passing.kept:
+                self._tail_room -= HEADER + <int64_t>length
+            if self._push_room <= 0 or self._tail_room <= 0:
                 self.is_full = True
         return True
 
@@ -389,6 +462,55 @@ cdef class Pass:
                 part.add(passing.place, passed.at, passed.length, passed.written)
         self.parts.append((self._stores[store], part))
         return 0
+
+    def kept(self):
+        """Return the messages that must be kept for subscribers that are behind: for each of their topics its route,
+        the id of the first of them, their number, their frames, and the offsets of these.
+        """
+        cdef list found = []
+        cdef bytes frames, offsets
+        cdef uint8_t** outs  # for each topic: where its next frame goes, NULL if it is there
+        cdef uint8_t** indexes  # and the end of its offsets, NULL if its messages are not kept
+        cdef int64_t* ends  # and the end of its frames
+        cdef int64_t i, size
+        cdef Passing* passing
+        cdef Passed* passed
+        if not self._kept:
+            return found
+        outs = <uint8_t**>PyMem_RawCalloc(self._topic_count + 1, sizeof(uint8_t*))
+        indexes = <uint8_t**>PyMem_RawCalloc(self._topic_count + 1, sizeof(uint8_t*))
+        ends = <int64_t*>PyMem_RawCalloc(self._topic_count + 1, sizeof(int64_t))
+        try:
+            if outs == NULL or indexes == NULL or ends == NULL:
+                raise MemoryError
+            for i in range(self._topic_count):
+                passing = &self._topics[i]
+                if not passing.kept or not passing.count:
+                    continue
+                frames = self.frames[passing.lane]
+                if PyBytes_GET_SIZE(frames) != passing.octets:
+                    frames = PyBytes_FromStringAndSize(NULL, passing.octets)
+                    outs[i] = octets_of(frames)
+                offsets = PyBytes_FromStringAndSize(NULL, NUMBER * (passing.count + 1))
+                indexes[i] = octets_of(offsets)
+                put_little(indexes[i], 0)
+                found.append((<Route>passing.route, passing.first, passing.count, frames, offsets))
+            for i in range(self._count):
+                passed = &self._passed[i]
+                if indexes[passed.topic] == NULL:
+                    continue
+                size = HEADER + <int64_t>passed.length
+                if outs[passed.topic] != NULL:
+                    frames = self.frames[self._topics[passed.topic].lane]
+                    memcpy(outs[passed.topic] + ends[passed.topic], octets_of(frames) + passed.begin, size)
+                ends[passed.topic] += size
+                indexes[passed.topic] += NUMBER
+                put_little(indexes[passed.topic], <uint32_t>ends[passed.topic])
+        finally:
+            PyMem_RawFree(outs)
+            PyMem_RawFree(indexes)
+            PyMem_RawFree(ends)
+        return found
 
     def part(self, Py_ssize_t lane):
         """Return the messages for a lane, in a form that may be kept when this pass is over."""
