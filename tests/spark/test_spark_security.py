@@ -288,7 +288,10 @@ WRONG = [
     ({"omq.servers": "h", "omq.tls.ca": "a"}, "omq.tls.ca makes no sense here: it is for omqs://HOST:PORT"),
     ({"omq.servers": "omqs://h", "omq.tls.key": "a"}, "it is the key of omq.tls.cert"),
     ({"omq.servers": "omqs://h,g"}, "all addresses must be of the form omqs://HOST:PORT, or none"),
-    ({"omq.servers": "omqs://reader:sesame@h"}, "an address has the form HOST:PORT or omqs://HOST:PORT; who"),
+    (
+        {"omq.servers": "omqs://reader:sesame@h"},
+        "an address has the form HOST:PORT or omqs://HOST:PORT; options name the client",
+    ),
     ({"omq.servers": "h", "omq.id.file": "a", "omq.id.variable": "b"}, "exclude each other"),
     ({"path": "p", "omq.id.file": "a"}, "omq.id.file makes no sense here: it is for omq.servers only"),
     ({"omq.servers": "h", "omq.id": "reader:sesame"}, "'omq.id': here it is omq.id.file, a file with one"),
