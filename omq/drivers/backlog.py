@@ -11,8 +11,8 @@ A backlog takes its memory from the share of the tails. When a tail grows and th
 largest tails and backlogs drop their messages, and the server tells the subscribers which ones. A growing
 backlog makes no other one drop messages, because those may be sent next in the same pass. Backlogs alone take
 limited memory: each counts as full while all of them use a quarter of the share. What tails keep for slower
-subscribers makes no backlog full. An entry counts with everything that
-it keeps in memory, until its last octet has left: many small entries take far more than their octets.
+subscribers makes no backlog full. An entry counts with everything that it keeps in memory, until its last
+octet has left: many small entries take far more than their octets.
 """
 
 from collections.abc import Iterable, Sequence

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import watched
 from server.conversation import InProcess, eventually, serving
 
 from omq.drivers import slices
@@ -23,31 +24,6 @@ CONSUMERS = 40
 PREFETCH = 3
 
 MESSAGES = CONSUMERS * PREFETCH
-
-
-class Fewest(trio.abc.Instrument):
-    """The greatest decrease of a number in one step of a task."""
-
-    def __init__(self, count: Callable[[], int]) -> None:
-        self._count = count
-        self._before = count()
-        self.most = 0
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        count = self._count()
-        self.most = max(self.most, self._before - count)
-        self._before = count
-
-
-class Always(trio.abc.Instrument):
-    """The values that a number has had after the steps of all tasks."""
-
-    def __init__(self, count: Callable[[], int]) -> None:
-        self._count = count
-        self.values = {count()}
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.values.add(self._count())
 
 
 @asynccontextmanager
@@ -143,17 +119,15 @@ async def test_many_consumers_end_one_after_another_and_their_messages_return_in
         other = await connected(host)
         assert await answer(other, consume(1, "q", "other")) == "consume-ok"
         driver = the_queue(host)
-        fewest = Fewest(driver.subscriber_count)
-        kept = Always(lambda: number_of(driver.position().undone))
-        trio.lowlevel.add_instrument(fewest)
-        trio.lowlevel.add_instrument(kept)
-        await trio.to_thread.run_sync(end, client)
-        assert await deliveries(other, CONSUMERS) == told(range(CONSUMERS), 1)
-        await eventually(lambda: host.server.statistics().subscriptions == 1)
-        trio.lowlevel.remove_instrument(fewest)
-        trio.lowlevel.remove_instrument(kept)
-        assert fewest.most == 1
-        assert kept.values == {CONSUMERS}
+        with (
+            watched(driver.subscriber_count) as consumers,
+            watched(lambda: number_of(driver.position().undone)) as undone,
+        ):
+            await trio.to_thread.run_sync(end, client)
+            assert await deliveries(other, CONSUMERS) == told(range(CONSUMERS), 1)
+            await eventually(lambda: host.server.statistics().subscriptions == 1)
+        assert consumers.largest_fall() == 1
+        assert set(undone.all) == {CONSUMERS}
         assert driver.subscriber_count() == 1
         client.close()
         other.close()
@@ -185,12 +159,10 @@ async def test_many_queues_end_with_their_consumers(
         for number in range(CONSUMERS):
             await answer(client, declare_queue(1, f"q{number}", **options))
             assert await answer(client, consume(1, f"q{number}", f"tag {number}")) == "consume-ok"
-        fewest = Fewest(lambda: host.server.statistics().subscriptions)
-        trio.lowlevel.add_instrument(fewest)
-        await trio.to_thread.run_sync(close, client)
-        assert host.server.statistics().subscriptions == 0
-        trio.lowlevel.remove_instrument(fewest)
-        assert fewest.most == 1
+        with watched(lambda: host.server.statistics().subscriptions) as subscriptions:
+            await trio.to_thread.run_sync(close, client)
+            assert host.server.statistics().subscriptions == 0
+        assert subscriptions.largest_fall() == 1
         await eventually(
             lambda: not [each for each in host.server.catalogue if each.delivery is Delivery.ROUND_ROBIN]
         )

@@ -1,11 +1,10 @@
 """Long runs of publishes whose messages the server looks at one by one: it publishes them in slices."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import watched
 from server.conversation import InProcess, answers_pile_up, eventually, serving
 
 from omq.drivers import slices
@@ -161,30 +160,6 @@ def messages_in(host: InProcess) -> list[int]:
     return [driver.statistics().messages_in for driver in host.server.catalogue]
 
 
-class Steps(trio.abc.Instrument):
-    """The greatest increase of a number in one step of a task, as long as it is an instrument of Trio."""
-
-    def __init__(self, count: Callable[[], int]) -> None:
-        self._count = count
-        self._before = count()
-        self.most = 0
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        count = self._count()
-        self.most = max(self.most, count - self._before)
-        self._before = count
-
-
-@contextmanager
-def watched(count: Callable[[], int]) -> Iterator[Steps]:
-    steps = Steps(count)
-    trio.lowlevel.add_instrument(steps)
-    try:
-        yield steps
-    finally:
-        trio.lowlevel.remove_instrument(steps)
-
-
 async def test_a_message_for_many_queues_is_posted_in_turn_with_others(tmp_path: Path) -> None:
     queues = 3 * TARGETS_IN_TURN
     async with serving(tmp_path) as host:
@@ -195,7 +170,7 @@ async def test_a_message_for_many_queues_is_posted_in_turn_with_others(tmp_path:
         with watched(lambda: sum(messages_in(host))) as posted:
             await stream.send_all(publish(1, "amq.fanout", "", b"x"))
             await eventually(lambda: all(messages_in(host)))
-        assert 0 < posted.most <= TARGETS_IN_TURN
+        assert 0 < posted.largest_rise() <= TARGETS_IN_TURN
 
 
 async def test_consumers_of_one_read_are_opened_in_slices(
@@ -210,4 +185,4 @@ async def test_consumers_of_one_read_are_opened_in_slices(
         with watched(driver.subscriber_count) as opened:
             await stream.send_all(b"".join(consume(1, "q", str(number)) for number in range(40)))
             await eventually(lambda: driver.subscriber_count() == 40)
-        assert opened.most == 1
+        assert opened.largest_rise() == 1

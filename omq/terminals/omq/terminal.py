@@ -157,8 +157,9 @@ class OmqTerminal:
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
-        self._short: Route | None = None
         """The connections for which the rest of the current read must wait."""
+        self._short: Route | None = None
+        """The topic for which it must wait: it keeps messages for subscribers that are behind."""
         self._lacking: StoreLane | None = None
         """The store for which it must wait."""
 
