@@ -149,8 +149,14 @@ def test_one_pass_is_bounded() -> None:
     passed, rest, position = deal(routes, lines(*((name, b"x") for name in names)))
     assert passed.messages == len(passed.lanes) == 128  # each connection costs a system call
     assert list(rest) == names[128:]
-    # Topics that are not routed cost most: they end a pass, too.
+    # Each further topic costs as much as several messages.
     names = [b"t%04d" % number for number in range(1500)]
+    routes = {name: route(number, None) for number, name in enumerate(names)}
+    data = lines(*((name, b"x") for name in names))
+    passed, rest, position = deal(routes, data)
+    assert (passed.is_full, passed.messages, rest) == (True, 1024, {})
+    assert data[position:] == lines(*((name, b"x") for name in names[1024:]))
+    # Topics that are not routed cost most: they end a pass, too.
     data = lines((b"a", b"x"), *((name, b"x") for name in names), (b"a", b"y"))
     passed, rest, position = deal({b"a": route(1, lane(Outlet()))}, data)
     assert (passed.is_full, passed.messages, list(rest)) == (True, 1, names[:1024])

@@ -114,6 +114,7 @@ cdef enum:
 
 cdef int64_t LITTLE = 1 << 16  # the largest message that is routed
 cdef int64_t MOST_PASSED = 4096  # messages of one pass: less than a millisecond of work
+cdef int64_t MOST_TOPICS = 1024  # of one pass: some microseconds for each, as one of many is in no processor cache
 cdef int64_t MOST_OUTLETS = 128  # of one pass: each costs a system call
 cdef int64_t MOST_AIMED = 64  # topics of one pass whose owners open their routes: some 20 microseconds for each
 cdef int64_t MOST_KEPT = 128  # topics of one pass whose messages are kept: some 5 microseconds for each
@@ -211,6 +212,9 @@ cdef class Pass:
         route = <Route>found
         if route._pass == self._number:
             return -1 if self._topics[route._place].closed else <int64_t>route._place
+        if self._topic_count == MOST_TOPICS:
+            self.is_full = True
+            return -3
         if self._allowed is not None and name not in self._allowed:
             return -1
         if route.is_due and not self.aim(route):
