@@ -14,7 +14,7 @@ import pytest
 TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Variables of the environment by which a process is told to measure its coverage."""
 
-MEASURED_SECONDS = 0.5
+MEASURED_SECONDS = 0.25
 """The processor time of one test function, with all its cases, that `beginning` measures in a process."""
 
 DOUBTLESS_SECONDS = 0.2

@@ -4,11 +4,15 @@ specification, section 4.7, "Content Ordering Guarantee").
 
 import struct
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
+from measuring import unmeasured
+from server_command import RunningServer
 
 from .broker import Broker
 from .raw_client import Client, Reply
+from .serving import serving_guest
 from .wire import (
     Long,
     ack,
@@ -29,6 +33,13 @@ COUNT = 3_000
 
 LONG_OCTETS = 300 << 10
 """A message of this size is sent in pieces."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Yield a server with one client, who is called guest, at its usual speed: it has many messages."""
+    with unmeasured(), serving_guest(tmp_path_factory.mktemp("guest")) as server:
+        yield server
 
 
 def number(reply: Reply) -> int:
