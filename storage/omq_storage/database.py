@@ -26,7 +26,7 @@ import lmdb
 
 from omq_storage.changes import Changes
 from omq_storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
-from omq_storage.files import FILE_MODE, NO_ROOM, has_room, sync_directory
+from omq_storage.files import FILE_MODE, NO_ROOM, allocate, has_room, sync_directory
 from omq_storage.integrity import ADVICE, DATA
 from omq_storage.reader_slots import ReaderSlots
 from omq_storage.readers_writer_lock import ReadersWriterLock
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 Cursor: TypeAlias = "LmdbCursor[bytes]"
 
 _MOST_READERS = 1024
+
+_LOCK = "lock.mdb"
+_LOCK_OCTETS = 128 + 64 * _MOST_READERS
+"""The size of LMDB's lock file: two cache lines, and one for each reader slot."""
 
 
 class Reading:
@@ -330,6 +334,10 @@ class Database:
 
     def _open(self) -> None:
         with self._translated_errors():
+            # LMDB maps this file with holes.  The process would crash when a reader takes a slot in a hole
+            # while the disk is full.  Do it before LMDB opens the file: LMDB holds a lock on it, which the
+            # process would lose when it closes another descriptor of it.
+            allocate(self.path / _LOCK, _LOCK_OCTETS)
             self._environment = lmdb.open(
                 str(self.path),
                 map_size=self._map_size,

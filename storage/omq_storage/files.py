@@ -35,6 +35,23 @@ def has_room(path: Path) -> bool:
         raise
 
 
+def allocate(path: Path, octets: int) -> None:
+    """Reserve blocks of the disk for the first N ``octets`` of a file, if it has them; create the file.
+
+    The content of the file does not change.  Raises OSError.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+    try:
+        os.posix_fallocate(descriptor, 0, octets)
+    except OSError as error:
+        if error.errno not in (*NO_ROOM, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def sync_directory(path: Path) -> None:
     """Make the entries of a directory durable.  Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

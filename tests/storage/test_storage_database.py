@@ -342,3 +342,17 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer(
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def test_the_lock_file_has_no_hole_that_a_full_disk_could_not_fill(tmp_path: Path) -> None:
+    """LMDB maps the file, and a process that writes into such a hole is killed by SIGBUS."""
+    lock = tmp_path / "database" / "lock.mdb"
+    lock.parent.mkdir()
+    with lmdb.open(str(lock.parent), max_readers=1024):
+        made_by_lmdb = lock.stat().st_size
+    for _ in range(2):  # what is there already, and a new one
+        open_database(lock.parent).close()
+        status = lock.stat()
+        assert status.st_size == made_by_lmdb
+        assert status.st_blocks * 512 >= made_by_lmdb
+        lock.unlink()
