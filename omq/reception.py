@@ -251,17 +251,12 @@ class Reception:
         """Return the answer of HTTP."""
         async with self._site_lock:
             if self._site is None:
-                for module in ("omq.terminals.http.terminal", "omq.metrics.metrics"):
+                for module in ("omq.terminals.http.terminal", "omq.metrics.resources"):
                     await self._import(module)
-                from omq.metrics.metrics import Metrics
-                from omq.metrics.readiness import Readiness
-                from omq.terminals.http.site import Resource, Site
+                from omq.metrics.resources import watched_resources
+                from omq.terminals.http.site import Site
 
-                watched = {
-                    "/metrics": Resource(Metrics(self._source).answer, is_large=True),
-                    "/readyz": Resource(Readiness(self._source).answer),
-                }
-                self._site = await Site.load(self._context, watched)
+                self._site = await Site.load(self._context, watched_resources(self._source))
             return self._site
 
     async def _serve_websocket(self, transport: Transport, scope: trio.CancelScope) -> None:

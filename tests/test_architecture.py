@@ -94,6 +94,7 @@ LAYERS = {
     "omq.metrics": {
         "omq.statistics",
         "omq.terminals.connection",
+        "omq.terminals.http",
         "omq.drivers",
         "omq.config",
         "omq.logs",

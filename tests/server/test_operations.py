@@ -4,6 +4,7 @@ The tables are exhaustive: a command without an example, or without a line in `n
 """
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +22,7 @@ from omq.protocol.omq.commands import parse
 
 from . import dmp_conversation as dmp
 from .conversation import VERSION_ONE, Conversation, Host, InProcess, eventually, publish, serving
+from .websocket_conversation import open_websocket
 
 SECRET = SecretHash(1, 1, 1, bytes(16), hashlib.scrypt(b"sesame", salt=bytes(16), n=2, r=1, p=1, dklen=32))
 """Not as safe as others, and quickly checked."""
@@ -145,9 +147,18 @@ def client(name: str, *rights: Right) -> ClientConfig:
     return ClientConfig(name=name, secret=str(SECRET), **patterns)  # type: ignore[arg-type]  # the names decide the types
 
 
-async def enter(host: Host, name: str) -> Conversation:
+CARRIERS: dict[str, Callable[[Host], Awaitable[Conversation]]] = {
+    "TCP": Host.open,
+    "WebSocket": open_websocket,
+}
+"""The transports of the omq protocol: each opens a connection without a client."""
+
+
+async def enter(
+    host: Host, name: str, carrier: Callable[[Host], Awaitable[Conversation]] = Host.open
+) -> Conversation:
     """Return a connection of a configured client."""
-    opened = await host.open()
+    opened = await carrier(host)
     await opened.send(VERSION_ONE + b"(Connect 1 %s:sesame)\n" % name.encode())
     assert await opened.octets(8) == VERSION_ONE
     await opened.confirm(0)
@@ -188,29 +199,27 @@ def forbidden(command: types.Command, right: Right) -> list[types.Frame]:
     return [types.Error(b"%s: this client may not %s %s" % (subject, right.value.encode(), what))]
 
 
+@pytest.mark.parametrize("carrier", CARRIERS.values(), ids=CARRIERS)
 @pytest.mark.parametrize("kind", EXAMPLES)
-async def test_a_command_takes_exactly_its_right(store: Path, kind: type[types.Command]) -> None:
+async def test_a_command_takes_exactly_its_right(
+    store: Path, kind: type[types.Command], carrier: Callable[[Host], Awaitable[Conversation]]
+) -> None:
     line, command = example(kind)
     what = needs(command)
     others = [right for right in Right if right is not what.right]
     clients = [client("with", *([what.right] if what.right else [])), client("without", *others)]
     async with serving(store, clients=clients, topics=TOPICS) as host:
         if what.right is not None:
-            without = await enter(host, "without")
+            without = await enter(host, "without", carrier)
             assert await answers(without, line) == forbidden(command, what.right)
-        got = await answers(await enter(host, "with"), line)
-        if kind is types.Fetch:  # nothing waits for it: its answer may come behind that of a Confirm
-            got += [] if got else [await enter_and_fetch(host, line)]
+        got = await answers(await enter(host, "with", carrier), line)
+        if kind is types.Fetch and not got:  # its answer may come behind that of a Confirm
+            got = [await (await enter(host, "with", carrier)).ask(line)]
         if what.answer is None:
             assert got == []
         else:
             assert isinstance(got[0], what.answer)
             assert not any(b"may not" in frame.text for frame in got if isinstance(frame, types.Error))
-
-
-async def enter_and_fetch(host: Host, line: bytes) -> types.Frame:
-    """Return the first frame that answers a Fetch with nothing behind it."""
-    return await (await enter(host, "with")).ask(line)
 
 
 async def test_without_rights_no_topic_is_seen(store: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import assert_never
 
 import trio
 
@@ -18,8 +19,6 @@ from omq.terminals.connection.context import Context
 from omq.terminals.connection.transport import Transport
 from omq.terminals.http.pages import Page, load_pages
 from omq.threads import in_thread
-
-WEBSOCKET = "/ws"
 
 ALLOWED = ("GET", "HEAD")
 
@@ -46,11 +45,30 @@ closed the connection meanwhile.
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """The resource at one path that only clients with the right `watch` may read."""
+class WatchedResource:
+    """A resource that only clients with the right `watch` may read."""
 
     answer: Callable[[HttpRequest], Awaitable[HttpAnswer]]
     is_large: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessResource:
+    """Tells anyone that the server is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketResource:
+    """A WebSocket, which anyone may open. It carries the omq protocol, whose `Connect` names the client."""
+
+
+Resource = Page | WatchedResource | LivenessResource | WebSocketResource
+"""The resource at one path. Its type says who may read it."""
+
+
+def resources(pages: Mapping[str, Page], watched: Mapping[str, WatchedResource]) -> Mapping[str, Resource]:
+    """Return all resources of a server, by their paths."""
+    return {"/healthz": LivenessResource(), "/ws": WebSocketResource(), **watched, **pages}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +79,29 @@ class WebSocketRequest:
 class Site:
     """All paths of a server. The connections of HTTP share it."""
 
-    def __init__(self, context: Context, pages: Mapping[str, Page], watched: Mapping[str, Resource]) -> None:
+    def __init__(self, context: Context, served: Mapping[str, Resource]) -> None:
         config = context.config
         self._context = context
-        self._pages = pages
-        self._watched = watched
+        self._resources = served
         self._slots = trio.CapacityLimiter(AT_A_TIME)
         self._origins = AllowedOrigins.of((*_names(config), *config.http_hosts), config.http_origins)
 
     @classmethod
-    async def load(cls, context: Context, watched: Mapping[str, Resource]) -> "Site":
+    async def load(cls, context: Context, watched: Mapping[str, WatchedResource]) -> "Site":
         """Read the pages, and make the site of a server."""
-        return cls(context, await in_thread(load_pages), watched)
+        return cls(context, resources(await in_thread(load_pages), watched))
 
     async def answer(
         self, request: HttpRequest, transport: Transport, held: AsyncExitStack
     ) -> HttpAnswer | WebSocketRequest:
         """Answer a request, or return that it may open the WebSocket. `held` ends when the answer is sent."""
+        resource = self._resources.get(request.path)
         refusal = self._origins.check(request, transport.local(), is_encrypted=transport.is_encrypted)
-        if refusal is None and (request.path == WEBSOCKET or request.path in self._watched):
+        if refusal is None and isinstance(resource, WatchedResource | WebSocketResource):
             refusal = self._origins.check_read(request)
         if refusal is not None:
             return HttpAnswer.text(refusal.status, refusal.why, ends=True)
-        answer = await self._answer(request, transport, held)
+        answer = await self._answer(resource, request, transport, held)
         origin = request.field(b"origin")
         if isinstance(answer, HttpAnswer) and origin is not None and self._origins.is_foreign(origin):
             allowed = (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
@@ -91,32 +109,33 @@ class Site:
         return answer
 
     async def _answer(
-        self, request: HttpRequest, transport: Transport, held: AsyncExitStack
+        self, resource: Resource | None, request: HttpRequest, transport: Transport, held: AsyncExitStack
     ) -> HttpAnswer | WebSocketRequest:
-        path = request.path
-        resource = self._watched.get(path)
-        page = self._pages.get(path)
-        if path not in ("/healthz", WEBSOCKET) and resource is None and page is None:
+        if resource is None:
             return HttpAnswer.text(404, "there is no such page", ends=request.has_body)
         if request.method not in ALLOWED:
             return HttpAnswer.text(
                 405,
-                f"{path} accepts {' and '.join(ALLOWED)} only",
+                f"{request.path} accepts {' and '.join(ALLOWED)} only",
                 (("Allow", ", ".join(ALLOWED)),),
                 ends=request.has_body,
             )
         if request.has_body:
             return HttpAnswer.text(413, "a request has no body here", ends=True)
-        if path == WEBSOCKET:
-            return WebSocketRequest()
-        if page is not None:
-            return _page(page, request)
-        if resource is not None:
-            return await self._watch(resource, request, transport, held)
-        return HttpAnswer.text(200, "ok", NO_STORE)
+        match resource:
+            case Page():
+                return _page(resource, request)
+            case WatchedResource():
+                return await self._watch(resource, request, transport, held)
+            case LivenessResource():
+                return HttpAnswer.text(200, "ok", NO_STORE)
+            case WebSocketResource():
+                return WebSocketRequest()
+            case _:
+                assert_never(resource)
 
     async def _watch(
-        self, resource: Resource, request: HttpRequest, transport: Transport, held: AsyncExitStack
+        self, resource: WatchedResource, request: HttpRequest, transport: Transport, held: AsyncExitStack
     ) -> HttpAnswer:
         access = self._context.access
         host = transport.host()
@@ -149,7 +168,7 @@ class Site:
 
     async def _answer_within_limits(
         self,
-        resource: Resource,
+        resource: WatchedResource,
         request: HttpRequest,
         session: Session,
         transport: Transport,
