@@ -88,6 +88,8 @@ class _Message:
 class _Mover:
     """The subscriber of a channel that moves messages: it asks for them."""
 
+    direct = None
+
     def wake(self) -> None:
         """Do nothing: no task waits."""
 

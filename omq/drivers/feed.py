@@ -17,6 +17,8 @@ class LeasedFeed:
 
     __slots__ = ("_channel", "_closed", "_ended", "_is_paused", "_wake", "needs_right", "topic")
 
+    direct = None
+
     def __init__(self, topic: Topic, closed: Callable[[], None], *, needs_right: bool = True) -> None:
         """Create a feed that no connection uses. `closed` is called once, when no connection will take from
         it any more.

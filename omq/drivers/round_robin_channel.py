@@ -34,7 +34,6 @@ from omq.drivers.seam import (
     TAKE_OCTETS,
     Accepted,
     CreditKind,
-    DirectSubscriber,
     Granted,
     Messages,
     MessageTruncated,
@@ -120,7 +119,7 @@ class RoundRobinChannel:
         messages in memory until they are done.
         """
         self.subscriber = subscriber
-        self._direct = subscriber if isinstance(subscriber, DirectSubscriber) else None
+        self._direct = subscriber.direct
         self.rest = RemainderHolder.COUNTED if pieces is None else RemainderHolder.GIVEN_AGAIN
         self.traffic = dealer.traffic
         self.settles = False
@@ -178,7 +177,7 @@ class RoundRobinChannel:
 
     def pass_on(self, block: Block) -> bool:
         """Let the subscriber send the only message of a block. Return False if it did not: see
-        `DirectSubscriber.send_now`.
+        `DirectSender.send_now`.
         """
         assert self._direct is not None
         if not self._direct.send_now(block):

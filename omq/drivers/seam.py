@@ -8,7 +8,7 @@ its own commands to them.
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -260,8 +260,24 @@ class CursorChannel(Protocol):
         """Note that the messages below `position` are on their way: N `octets` since the last call."""
 
 
+class DirectSender(Protocol):
+    """Sends a message which its topic has not taken into its memory."""
+
+    def may_send_now(self) -> bool:
+        """Return whether `send_now` may be called: no other octets must leave before the message."""
+
+    def send_now(self, block: Block) -> bool:
+        """Send the only message of a block, in this task. Return False if nothing of it was sent, which
+        changes nothing. Otherwise it counts as written, and the subscriber has what the socket did not take.
+        """
+
+
 class Subscriber(Protocol):
     """The terminal's side of a channel."""
+
+    @property
+    def direct(self) -> DirectSender | None:
+        """Another way to send its messages, where there is one."""
 
     def wake(self) -> None:
         """Wake the subscriber: there is something to take."""
@@ -274,19 +290,6 @@ class Subscriber(Protocol):
 
     def ended(self, end: EndReason) -> None:
         """End the subscriber: the topic was deleted, and the channel ended."""
-
-
-@runtime_checkable
-class DirectSubscriber(Subscriber, Protocol):
-    """A subscriber that can send a message which its topic has not taken into its memory."""
-
-    def may_send_now(self) -> bool:
-        """Return whether `send_now` may be called: no other octets must leave before the message."""
-
-    def send_now(self, block: Block) -> bool:
-        """Send the only message of a block, in this task. Return False if nothing of it was sent, which
-        changes nothing. Otherwise it counts as written, and the subscriber has what the socket did not take.
-        """
 
 
 class Channel(Protocol):

@@ -42,6 +42,8 @@ class NoServer:
 class Subscriber:
     """The terminal's side of a channel."""
 
+    direct = None
+
     def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
         self.topic = topic
         self.closed = closed

@@ -30,6 +30,8 @@ class Producer:
 class Consumer:
     """The terminal's side of a consumer."""
 
+    direct = None
+
     def __init__(self, node: DirectNode, release: Release) -> None:
         self.node = node
         self.release = release

@@ -26,6 +26,7 @@ from omq.drivers.seam import (
     ACCEPTED,
     Channel,
     CreditKind,
+    DirectSender,
     EndReason,
     Messages,
     Outcome,
@@ -211,6 +212,8 @@ def _read(selection: Selection, topic: int) -> Iterator[ReceivedMessage]:
 class Listener:
     """A subscriber that only wants to keep its channel."""
 
+    direct = None
+
     def wake(self) -> None: ...
 
     def replaced(self, channel: Channel) -> None: ...
@@ -242,6 +245,10 @@ class Client:
             self.channel = driver.open(self, replay, exclusive=exclusive, priority=priority)
 
     # -- for the driver ------------------------------------------------------------------------------------
+
+    @property
+    def direct(self) -> DirectSender | None:
+        return None
 
     def wake(self) -> None:
         self.wakes += 1

@@ -24,6 +24,8 @@ CROWD = 2000
 class Listener:
     """A subscriber that only wants to keep its channel."""
 
+    direct = None
+
     def wake(self) -> None: ...
 
     def replaced(self, channel: Channel) -> None: ...

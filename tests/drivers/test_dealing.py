@@ -43,6 +43,8 @@ MIB = 1 << 20
 class Listener:
     """A subscriber that only wants to keep its channel."""
 
+    direct = None
+
     def wake(self) -> None: ...
 
     def replaced(self, channel: Channel) -> None: ...

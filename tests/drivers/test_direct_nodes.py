@@ -26,6 +26,8 @@ from omq_storage.batches import Bodies
 class Consumer:
     """A subscriber that takes notes."""
 
+    direct = None
+
     def __init__(self) -> None:
         self.wakes = 0
         self.ends: list[EndReason] = []

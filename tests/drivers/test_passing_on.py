@@ -7,7 +7,7 @@ from omq.drivers.competing import FREE_OCTETS
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Messages, Selection
+from omq.drivers.seam import DirectSender, Messages, Selection
 from omq.model import Sync
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
@@ -18,6 +18,10 @@ class Direct(Client):
 
     may_send = True
     takes = True
+
+    @property
+    def direct(self) -> DirectSender:
+        return self
 
     def may_send_now(self) -> bool:
         return self.may_send

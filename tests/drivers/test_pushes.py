@@ -105,6 +105,8 @@ class Connection:
 class Subscription:
     """One of them."""
 
+    direct = None
+
     def __init__(self, connection: Connection, driver: Driver) -> None:
         self.connection = connection
         self.ended_by: list[EndReason] = []

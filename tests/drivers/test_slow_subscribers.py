@@ -21,6 +21,8 @@ from omq_storage.store import Store
 class Listener:
     """A subscriber that only wants to keep its channel."""
 
+    direct = None
+
     def wake(self) -> None: ...
 
     def replaced(self, channel: Channel) -> None: ...

@@ -26,6 +26,8 @@ BODY = bytes(64 << 10)
 class Listener:
     """A subscriber that only wants to keep its channel."""
 
+    direct = None
+
     def wake(self) -> None: ...
 
     def replaced(self, channel: Channel) -> None: ...

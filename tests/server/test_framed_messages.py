@@ -146,6 +146,8 @@ class Bodies:
 class WakeUpRecorder:
     """A subscriber that notes its wake-ups."""
 
+    direct = None
+
     def __init__(self) -> None:
         self.woken = trio.Event()
 

@@ -21,6 +21,8 @@ MIB = 1 << 20
 class Worker:
     """The terminal's side of a channel that needs to know nothing."""
 
+    direct = None
+
     def wake(self) -> None:
         pass
 

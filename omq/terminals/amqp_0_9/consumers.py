@@ -8,7 +8,7 @@ from collections.abc import Callable
 from omq import model
 from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, CreditKind, CursorChannel, EndReason, Selection
+from omq.drivers.seam import Channel, CreditKind, CursorChannel, DirectSender, EndReason, Selection
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
@@ -72,6 +72,10 @@ class Consumer:
     @property
     def flow(self) -> CursorChannel | None:
         return None
+
+    @property
+    def direct(self) -> DirectSender:
+        return self
 
     def open(self, channel: Channel) -> None:
         """Give it its channel."""
@@ -176,7 +180,7 @@ class Consumer:
         if self._may_send(channel):
             self.send_soon()
 
-    # -- a message that its queue does not keep: see `omq.drivers.seam.DirectSubscriber` ---------------------
+    # -- a message that its queue does not keep: see `omq.drivers.seam.DirectSender` -------------------------
 
     def may_send_now(self) -> bool:
         if not self._started or self._is_over or self.is_paused or not self._contents.is_clear:

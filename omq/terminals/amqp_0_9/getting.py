@@ -124,6 +124,8 @@ class GetTurn:
 class GetSubscriber:
     """The terminal's side of a getter, which is never woken."""
 
+    direct = None
+
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
 

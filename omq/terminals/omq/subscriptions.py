@@ -33,6 +33,7 @@ class OmqSubscription:
     __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
 
     is_exempt = False
+    direct = None
 
     def __init__(self, all: "Subscriptions", topic: model.Topic, place: Callable[[], None]) -> None:
         """Create a subscription without a channel. `place` is called when the subscription is over: then it
