@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from omq.bulk.headers import Header, headers_of
 from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import NO_NAMES, routing_key
 from omq.protocol.amqp.shortstr import FieldError
 from omq_storage import codec, numbers
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -223,20 +224,13 @@ def _keys(block: Block, begin: int, count: int) -> Any:
     if block.heads is None:
         return pa.nulls(count, pa.binary())
     heads = _strings(block.heads.offsets, block.heads.octets, block.count).slice(begin, count)
-    # A head begins with the exchange and the key, each a length octet and its content. So comparing two
-    # octets of each head shows for most blocks that no message has a key.
-    plain = pc.equal(pc.binary_slice(heads, 0, 2), pa.scalar(b"\0\0", pa.binary()))
+    # Comparing two octets of each head shows for most blocks that no message has a key.
+    plain = pc.equal(pc.binary_slice(heads, 0, len(NO_NAMES)), pa.scalar(NO_NAMES, pa.binary()))
     nothing = pc.equal(pc.binary_length(heads), 0)
     if pc.all(pc.or_(plain, nothing)).as_py():
         return pa.nulls(count, pa.binary())
-    return pa.array([_key(head) for head in heads.to_pylist()], pa.binary())
-
-
-def _key(head: bytes) -> bytes | None:
-    if not head:
-        return None
-    at = 1 + head[0]
-    return head[at + 1 : at + 1 + head[at]] or None
+    keys = [(routing_key(head) or None) if head else None for head in heads.to_pylist()]
+    return pa.array(keys, pa.binary())
 
 
 def _headers(block: Block, begin: int, count: int, type_: Any) -> Any:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.producer import numbered_heads
 from omq.protocol.amqp.properties import Properties
-
-_NUMBERED = stored_head.encode(Head(properties=Properties(message_id=b"", app_id=b"")))[:-2]
-"""The encoded head of a message with only these two properties, up to the first property."""
 
 LARGEST_NUMBER = 2**64 - 1
 
@@ -30,8 +28,9 @@ class SinkHeads:
             raise ValueError("a producer has a name")
         if not 0 <= first <= LARGEST_NUMBER:
             raise ValueError(f"{first} is no number for a message: 0 to {LARGEST_NUMBER} are")
+        if producer is not None:
+            shortstr.write(producer, "the producer's name")
         self._producer = producer
-        self._app_id = b"" if producer is None else shortstr.write(producer, "the producer's name")
         self.next = first
 
     def following(self, count: int, head: Head | None) -> list[bytes]:
@@ -46,16 +45,12 @@ class SinkHeads:
         numbers = range(self.next, self.next + count)
         if numbers.stop > LARGEST_NUMBER + 1:
             raise ValueError("the producer's numbers are used up")
-        return list(map(self._plain, numbers)) if head is None else self._beside(head, numbers)
+        return numbered_heads(self._producer, numbers) if head is None else self._beside(head, numbers)
 
     def sent(self, count: int) -> None:
         """Advance the sequence number: `count` messages were queued."""
         if self._producer is not None:
             self.next += count
-
-    def _plain(self, number: int) -> bytes:
-        digits = b"%d" % number
-        return b"%b%c%b%b" % (_NUMBERED, len(digits), digits, self._app_id)
 
     def _beside(self, head: Head, numbers: range) -> list[bytes]:
         properties = replace(head.properties, app_id=self._producer)

@@ -7,7 +7,6 @@ are copied as octets.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from struct import Struct
 from typing import NamedTuple
 
 from omq.drivers.dead_letters import Death
@@ -15,6 +14,8 @@ from omq.exchanges.types import argument
 from omq.protocol.amqp import fields, properties
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import (
+    ARRAY,
+    TABLE,
     VALUES_A_STEP,
     Array,
     LongString,
@@ -22,7 +23,11 @@ from omq.protocol.amqp.fields import (
     NumberType,
     Table,
     Value,
+    entries_octets,
+    entry_of_tables,
+    long_string,
     table_octets,
+    table_of_entries,
 )
 from omq.protocol.amqp.head import MAX_HEAD
 from omq.protocol.steps import Steps
@@ -33,9 +38,6 @@ CC = b"CC"
 
 MOST_COUNTED = 2**63 - 1
 """The greatest count of a death that the header can have."""
-
-_ARRAY, _STRING, _TABLE = b"ASF"
-_U32 = Struct(">I")
 
 
 class DeathRecord(NamedTuple):
@@ -96,11 +98,9 @@ def add_death(
 
     def written(entries: bytes) -> bytes:
         encoded = properties.encode(replace(bare, expiration=None))
-        return heads.joined(
-            exchange, new_key, properties.with_headers(encoded, _U32.pack(len(entries)) + entries)
-        )
+        return heads.joined(exchange, new_key, properties.with_headers(encoded, table_of_entries(entries)))
 
-    entries = known.others + table_octets(firsts)[_U32.size :]
+    entries = known.others + entries_octets(firsts)
     made = written(entries + _array(records))
     excess = len(made) - MAX_HEAD
     if excess > 0:
@@ -128,10 +128,11 @@ def _reading(head: bytes, *, keeps_copies: bool) -> Steps[_Known]:
             yield
         if name.startswith(FIRST_DEATH):
             firsts.add(name)
-        if name == CC and head[type_at] == _ARRAY:
+        if name == CC and head[type_at] == ARRAY:
             found = islice(fields.places(head, type_at + 1, is_named=False), VALUES_A_STEP)
-            copies = [head[at + 1 + _U32.size : after] for _, _, at, after in found if head[at] == _STRING]
-        if name == DEATHS and head[type_at] == _ARRAY:
+            keys = (long_string(head, at, after) for _, _, at, after in found)
+            copies = [key for key in keys if key is not None]
+        if name == DEATHS and head[type_at] == ARRAY:
             records = yield from _reading_records(head, type_at + 1)
         if name == DEATHS or (name == CC and copies and not keeps_copies):
             others.append(head[begin:first])
@@ -146,13 +147,13 @@ def _reading_records(head: bytes, at: int) -> Steps[list[DeathRecord]]:
     looked_at = 0
     for _, _, type_at, end in fields.places(head, at, is_named=False):
         found: dict[bytes, bytes] = {}
-        is_table = head[type_at] == _TABLE
+        is_table = head[type_at] == TABLE
         for name, _, value_at, after in fields.places(head, type_at + 1) if is_table else ():
             looked_at += 1
             if not looked_at % VALUES_A_STEP:
                 yield
-            if name in (b"queue", b"reason") and head[value_at] == _STRING:
-                found.setdefault(name, head[value_at + 1 + _U32.size : after])
+            if name in (b"queue", b"reason") and (text := long_string(head, value_at, after)) is not None:
+                found.setdefault(name, text)
         looked_at += 1
         if not looked_at % VALUES_A_STEP:
             yield
@@ -163,8 +164,7 @@ def _reading_records(head: bytes, at: int) -> Steps[list[DeathRecord]]:
 
 def _array(records: Sequence[DeathRecord]) -> bytes:
     """Return the header with these records."""
-    values = b"".join([b"F" + each.octets for each in records])
-    return b"%c%bA%b%b" % (len(DEATHS), DEATHS, _U32.pack(len(values)), values)
+    return entry_of_tables(DEATHS, [each.octets for each in records])
 
 
 def _record(

@@ -17,8 +17,8 @@ from omq.exchanges.copies import check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
 from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange, refusal_of_internal
 from omq.logs import quoted
-from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import read_table
+from omq.protocol.amqp.head import headers_table
 from omq.protocol.steps import Steps
 
 MOST_KEPT = 8 << 20
@@ -184,7 +184,7 @@ class Router:
         ]
 
     def _route_by_headers(self, exchange: bytes, key: bytes, head: bytes) -> Steps[Route]:
-        table = headers_octets(head)
+        table = headers_table(head)
         try:
             return self._routes_by_headers[exchange, key, table]
         except KeyError:
@@ -253,20 +253,9 @@ class _Found(Struct, frozen=True):
     reads_headers: bool
 
 
-def headers_octets(head: bytes) -> bytes:
-    """Return the octets of the headers table of a head; empty if it has none."""
-    if not head:
-        return b""
-    _, at = heads.bounds(head, 0, len(head))
-    if at is None:
-        return b""
-    size = int.from_bytes(head[at : at + 4], "big")
-    return head[at : at + 4 + size]
-
-
 def headers_of_head(head: bytes) -> Headers:
     """Return the headers of a message with this head."""
-    table = headers_octets(head)
+    table = headers_table(head)
     return headers_of(read_table(table, 0, len(table))[0]) if table else NO_HEADERS
 
 

@@ -6,16 +6,12 @@ messages, and with `--producer` all copies, carry the replay's producer name, an
 as sequence number.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from omq.protocol.amqp import head as stored_head
-from omq.protocol.amqp import producer as dmp_producer
 from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.producer import origin, renumbered
 from omq.protocol.dmp import writer as dmp_writer
 from omq_storage.blocks import FRAME_HEADER, Block
-
-_ONLY_IDS = b"\x00\x00\x00\x88"
-"""The beginning of a head without names and with only a message-id and an app-id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +39,9 @@ def renamed(head: bytes, message: int, producer: ReplayProducer) -> bytes:
     """Return the head of a copy: with the replay's message-id and app-id if needed, and otherwise
     unchanged.
     """
-    if not producer.all and dmp_producer.origin(head) is None:
+    if not producer.all and origin(head) is None:
         return head
-    if head == PLAIN_HEAD or head.startswith(_ONLY_IDS):
-        digits = b"%d" % message
-        return b"%b%c%b%c%b" % (_ONLY_IDS, len(digits), digits, len(producer.name), producer.name)
-    taken = stored_head.decode(head)
-    own = replace(taken.properties, message_id=b"%d" % message, app_id=producer.name)
-    return stored_head.encode(replace(taken, properties=own))
+    return renumbered(head, producer.name, message)
 
 
 def bodies_size(block: Block, messages: range) -> int:

@@ -11,12 +11,9 @@ from omq.bulk.errors import BadRow
 from omq.bulk.headers import Header, head_of
 from omq.model import check_topic
 from omq.protocol.amqp import head as stored_head
-from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.producer import numbered_heads
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.dmp import writer as dmp_writer
-
-_ONLY_IDS = b"\x00\x88"
-"""The property flags of a message with only a message-id and an app-id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +88,12 @@ class Rows:
         headers = self._column(batch, "headers")
         if headers is not None and headers.null_count < len(headers):
             return self._full_heads(keys, headers, numbers)
-        after = _short(self._producer.name, "the producer")
-        if keys is None or keys.null_count == len(keys):
-            start = b"\0\0" + _ONLY_IDS
-            return [b"%b%c%d%b" % (start, len(str(number)), number, after) for number in numbers]
-        starts = [b"\0" + _short(key or b"", "a key") + _ONLY_IDS for key in keys.to_pylist()]
-        return [
-            b"%b%c%d%b" % (start, len(str(number)), number, after)
-            for start, number in zip(starts, numbers, strict=True)
-        ]
+        has_keys = keys is not None and keys.null_count < len(keys)
+        routing_keys = [key or b"" for key in keys.to_pylist()] if has_keys else None
+        try:
+            return numbered_heads(self._producer.name, numbers, routing_keys)
+        except FieldError as error:
+            raise BadRow(f"A row cannot be sent: {error}.") from error
 
     def _full_heads(self, keys: Any, headers: Any, numbers: Sequence[int]) -> list[bytes]:
         found = []
@@ -126,13 +120,6 @@ def _header(named: dict[str, Any] | None) -> Header:
     if named is None or named["key"] is None:
         raise ValueError("a header has no key")
     return Header(named["key"], named["value"])
-
-
-def _short(octets: bytes, what: str) -> bytes:
-    try:
-        return shortstr.write(octets, what)
-    except FieldError as error:
-        raise BadRow(f"A row cannot be sent: {error}.") from error
 
 
 def _null(column: Any) -> int:

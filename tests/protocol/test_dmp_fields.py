@@ -19,8 +19,13 @@ from omq.protocol.amqp.fields import (
     Table,
     Value,
     Void,
+    entries_octets,
+    entry_of_tables,
+    long_string,
+    places,
     read_table,
     table_octets,
+    table_of_entries,
 )
 from omq.protocol.amqp.fields import names as names_of_table
 from omq.protocol.amqp.head import PLAIN_HEAD, Head
@@ -148,6 +153,35 @@ def test_any_head_comes_back(head: Head) -> None:
     around = b"??" + octets + b"rest"
     assert stored_head.skip(around, 2, len(around)) == 2 + len(octets)
     assert stored_head.skip(octets, 0, len(octets)) == len(octets)
+
+
+@given(any_head)
+def test_parts_of_a_head_are_read_without_the_rest(head: Head) -> None:
+    octets = stored_head.encode(head)
+    assert stored_head.names(octets) == (head.exchange, head.routing_key)
+    assert stored_head.routing_key(octets) == head.routing_key
+    headers = head.properties.headers
+    assert stored_head.headers_table(octets) == (b"" if headers is None else table_octets(headers))
+    assert octets.startswith(stored_head.NO_NAMES) == (not head.exchange and not head.routing_key)
+    assert stored_head.headers_table(b"") == b""
+
+
+@given(tables)
+def test_parts_of_a_table_are_read_and_written_without_its_values(table: Table) -> None:
+    octets = table_octets(table)
+    assert table_of_entries(entries_octets(table)) == octets
+    strings = [
+        (name, found)
+        for name, _, type_at, end in places(octets, 0)
+        if (found := long_string(octets, type_at, end)) is not None
+    ]
+    assert strings == [(n, value.octets) for n, value in table.entries if isinstance(value, LongString)]
+
+
+@given(names, st.lists(tables, max_size=3))
+def test_an_entry_of_tables_is_one_of_an_array(name: bytes, each: list[Table]) -> None:
+    entry = entry_of_tables(name, map(table_octets, each))
+    assert entry == entries_octets(Table(((name, Array(tuple(each))),)))
 
 
 @given(any_head)

@@ -99,7 +99,11 @@ WRONG = [
     ("cast(null as string) as value", {"topic": "t"}, "The value of row 1 is null"),
     ("'a' as value, cast(null as string) as topic", {}, "The topic of row 1 is null"),
     ("'a' as value, '' as topic", {}, "A row has the topic ''"),
-    ("'a' as value, repeat('k', 256) as key", {"topic": "t"}, "a key of 256 octets is longer than 255"),
+    (
+        "'a' as value, repeat('k', 256) as key",
+        {"topic": "t"},
+        "the routing key of 256 octets",
+    ),
     (
         "'a' as value, array(struct('dmp.colour' as key, cast('b' as binary) as value)) as headers",
         {"topic": "t"},

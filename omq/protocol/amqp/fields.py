@@ -10,7 +10,7 @@ Values keep their type, and names their order and repetition, so that a table th
 same octets again (except for a boolean other than 0 or 1 and the payload bits of a NaN).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import count
 from struct import Struct, error
@@ -47,6 +47,10 @@ class NumberType(Enum):
     FLOAT64 = "d"
     TIMESTAMP = "T"
     """Seconds since the epoch, unsigned 64 bits."""
+
+
+LONG_STRING, ARRAY, TABLE = b"SAF"
+"""The type octets of values with a length in front."""
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -180,11 +184,6 @@ def is_small_table(data: bytes, at: int, end: int, what: str = "the table") -> b
     return True
 
 
-def part(data: bytes, begin: int, end: int) -> bytes:
-    """Return the table of the entries at `data[begin:end]`."""
-    return _with_length(data[begin:end])
-
-
 _SIZES = {kind: shape.size for kind, (_, shape) in _NUMBERS.items()} | {
     ord("t"): 1, ord("D"): _DECIMAL.size, ord("V"): 0,
 }  # fmt: skip
@@ -229,6 +228,11 @@ def places(data: bytes, at: int, *, is_named: bool = True) -> Iterator[tuple[byt
         size = _SIZES.get(data[kind_at])
         at = bounds(data, at, stop)[1] if size is None else at + size
         yield name, begin, kind_at, at
+
+
+def long_string(data: bytes, type_at: int, end: int) -> bytes | None:
+    """Return the octets of the checked value whose type is at `data[type_at]`, if it is a long string."""
+    return data[type_at + 1 + _U32.size : end] if data[type_at] == LONG_STRING else None
 
 
 def _checking(
@@ -331,10 +335,26 @@ def table_octets(table: Table) -> bytes:
 
     Raises `FieldError` for a name longer than 255 octets and for a number out of range of its type.
     """
+    return _with_length(entries_octets(table))
+
+
+def entries_octets(table: Table) -> bytes:
+    """Encode the entries of a table. Raises `FieldError` as `table_octets` does."""
     parts: list[bytes] = []
     for name, value in table.entries:
         parts += (shortstr.write(name, "a name in a table"), _value_octets(value))
-    return _with_length(b"".join(parts))
+    return b"".join(parts)
+
+
+def table_of_entries(entries: bytes) -> bytes:
+    """Return the table with these encoded entries, with its length in front."""
+    return _with_length(entries)
+
+
+def entry_of_tables(name: bytes, tables: Iterable[bytes]) -> bytes:
+    """Return the entry of a table whose value is an array of these encoded tables."""
+    values = b"".join([b"%c%b" % (TABLE, each) for each in tables])
+    return b"%c%b%c%b" % (len(name), name, ARRAY, _with_length(values))
 
 
 def _value_octets(value: Value) -> bytes:

@@ -18,7 +18,10 @@ from omq.protocol.amqp import properties, shortstr
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp.properties import Properties
 
-PLAIN_HEAD = b"\x00\x00" + properties.NO_PROPERTIES
+NO_NAMES = b"\x00\x00"
+"""The beginning of a head with an empty exchange and an empty routing key."""
+
+PLAIN_HEAD = NO_NAMES + properties.NO_PROPERTIES
 """The head of a message without exchange, routing key and properties: the octets of `Head()`."""
 
 MAX_HEAD = 64 * 2**10
@@ -70,6 +73,18 @@ def names(octets: bytes) -> tuple[bytes, bytes]:
     """Return the exchange and the routing key of a checked head."""
     key_at = 1 + octets[0]
     return octets[1:key_at], octets[key_at + 1 : names_end(octets)]
+
+
+def routing_key(octets: bytes) -> bytes:
+    """Return the routing key of a checked head."""
+    key_at = 1 + octets[0]
+    return octets[key_at + 1 : key_at + 1 + octets[key_at]]
+
+
+def headers_table(octets: bytes) -> bytes:
+    """Return the octets of the headers table of a checked head; empty without one. An empty head has none."""
+    at = bounds(octets, 0, len(octets))[1] if octets else None
+    return b"" if at is None else octets[at : at + 4 + int.from_bytes(octets[at : at + 4], "big")]
 
 
 def joined(exchange: bytes, routing_key: bytes, encoded: bytes) -> bytes:

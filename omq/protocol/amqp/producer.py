@@ -1,16 +1,22 @@
-"""Read the producer and the sequence number of a message (docs/PROTOCOL.md, "Idempotent producers").
+"""The producer and the sequence number in a stored head (docs/PROTOCOL.md, "Idempotent producers").
 
 A producer that sets app-id and a decimal message-id is idempotent: when it repeats a message after a failure,
 because it does not know the outcome, the server does not store the message again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from omq.protocol.amqp import properties
-from omq.protocol.amqp.head import names_end
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import properties, shortstr
+from omq.protocol.amqp.head import NO_NAMES, PLAIN_HEAD, names_end
 from omq_storage import codec
 
 _BOTH = properties.MESSAGE_ID | properties.APP_ID
+_ONLY_BOTH = _BOTH.to_bytes(len(properties.NO_PROPERTIES), "big")
+"""The property flags of a message with a message-id and an app-id, and no other property."""
+_NUMBERED = NO_NAMES + _ONLY_BOTH
+"""The beginning of the head of such a message without exchange and routing key."""
 _MOST_DIGITS = 20
 _SEQUENCES = 1 << 64
 
@@ -43,3 +49,28 @@ def origins(heads: Sequence[bytes]) -> list[tuple[bytes, int] | None]:
     """Return the origin of the message with each of these checked heads."""
     found = codec.native.origins(heads) if codec.COMPILED else None
     return list(map(origin, heads)) if found is None else found
+
+
+def numbered_heads(
+    producer: bytes, numbers: Iterable[int], keys: Iterable[bytes] | None = None
+) -> list[bytes]:
+    """Make the heads of messages with these sequence numbers, the same producer, these routing keys, if there
+    are any, and nothing else. Raises `FieldError` for a name or key longer than 255 octets.
+    """
+    app_id = shortstr.write(producer, "the producer's name")
+    if keys is None:
+        return [b"%b%c%d%b" % (_NUMBERED, len(str(number)), number, app_id) for number in numbers]
+    names = (b"\x00" + shortstr.write(key, "the routing key") + _ONLY_BOTH for key in keys)
+    return [
+        b"%b%c%d%b" % (begin, len(str(number)), number, app_id)
+        for begin, number in zip(names, numbers, strict=True)
+    ]
+
+
+def renumbered(head: bytes, producer: bytes, number: int) -> bytes:
+    """Return a checked head with another producer, whose name has 1 to 255 octets, and sequence number."""
+    if head == PLAIN_HEAD or head.startswith(_NUMBERED):
+        return b"%b%c%d%c%b" % (_NUMBERED, len(str(number)), number, len(producer), producer)
+    parsed = stored_head.decode(head)
+    own = replace(parsed.properties, message_id=b"%d" % number, app_id=producer)
+    return stored_head.encode(replace(parsed, properties=own))

@@ -98,7 +98,7 @@ def take_publishes_plain(
                 break
         except FieldError:
             break
-        flags |= int.from_bytes(properties[:2], "big")
+        flags |= stored_properties.flags_of(properties)
         before = len(bodies)
         bodies.append(data[end - 1 - size : end - 1] if size else b"")
         at = end

@@ -115,8 +115,8 @@ def _split(octets: bytes) -> tuple[bytes, bytes]:
         return octets, b""
     own_end = stored.own_entry_end(octets, table)
     begin, end = fields.bounds(octets, table, after)
-    kept = octets[:table] + fields.part(octets, begin, own_end) + octets[end:]
-    return kept, fields.part(octets, own_end, end)
+    kept = octets[:table] + fields.table_of_entries(octets[begin:own_end]) + octets[end:]
+    return kept, fields.table_of_entries(octets[own_end:end])
 
 
 _translation = Translation(_from_head)
