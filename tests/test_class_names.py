@@ -34,29 +34,9 @@ SHARED = {
         "Value": {"omq.management", "omq.protocol.amqp.fields", "omq.protocol.amqp_1_0.types"},
         "Void": {"omq.management", "omq.protocol.amqp.fields"},
     },
-    "The annotation of the fields of this type in the methods or performatives of AMQP.": {
-        "Bool": {"omq.management", "omq.protocol.amqp_1_0.composites"},
-        "LongString": {"omq.protocol.amqp.fields", "omq.protocol.amqp_0_9.layouts"},
-        "Name": {"omq.client.client", "omq.protocol.amqp_1_0.composites"},
-        "Names": {"omq.access.rights", "omq.protocol.amqp_1_0.composites"},
-        "String": {"omq.management", "omq.protocol.amqp_1_0.composites"},
-    },
-    "The same alias, in packages of which none imports another; in AMQP 1.0 an annotation of fields.": {
-        "Octets": {
-            "omq.drivers.seam",
-            "omq.protocol.amqp_0_9.delivery",
-            "omq.protocol.amqp_1_0.composites",
-            "omq.protocol.dmp.writer",
-            "omq_storage.numbers",
-        },
-    },
-    "The part that has this role in each protocol, terminal or command.": {
-        "Action": {"omq.cli.command_line", "omq.cli.store"},
-        "Answer": {"omq.management", "omq.protocol.omq.client"},
-        "Answered": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
+    "The part that has this role in each protocol or terminal.": {
         "Commands": {"omq.terminals.amqp_0_9.commands", "omq.terminals.omq.commands"},
         "ConnectionProblem": {"omq.protocol.amqp_0_9.problems", "omq.protocol.amqp_1_0.conditions"},
-        "Declined": {"omq.protocol.dmp.client", "omq.protocol.omq.client"},
         "Event": {
             "omq.protocol.amqp_0_9.events",
             "omq.protocol.amqp_1_0.events",
@@ -69,7 +49,6 @@ SHARED = {
             "omq.protocol.amqp_1_0.frames",
             "omq.protocol.omq.frames",
         },
-        "Greeting": {"omq.protocol.omq.client", "omq.terminals.connection.states"},
         "MessageInPieces": {
             "omq.terminals.amqp_0_9.forms",
             "omq.terminals.amqp_1_0.forms",
@@ -82,7 +61,6 @@ SHARED = {
             "omq.terminals.omq.terminal",
         },
         "State": {
-            "omq.protocol.amqp_1_0.performatives",
             "omq.terminals.amqp_0_9.terminal",
             "omq.terminals.amqp_1_0.terminal",
             "omq.terminals.omq.terminal",
@@ -90,20 +68,14 @@ SHARED = {
     },
     "A frame, command or type that the specification of a protocol calls so.": {
         "Blocks": {"omq.blocking.blocks", "omq.client.bulk", "omq.protocol.omq.types"},
-        "Close": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.dmp.server"},
         "Error": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.omq.types"},
-        "Received": {
-            "omq.protocol.amqp_1_0.performatives",
-            "omq.protocol.dmp.client",
-            "omq.protocol.omq.types",
-        },
+        "Received": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.omq.types"},
         "Session": {"omq.access.session", "omq.protocol.amqp_1_0.session"},
     },
     "A type that clients use as `management.X` or `watching.X`.": {
         "Destination": {"omq.exchanges.types", "omq.management"},
         "Done": {"omq.management", "omq.protocol.omq.types"},
         "Exchange": {"omq.exchanges.types", "omq.management"},
-        "Messages": {"omq.drivers.seam", "omq.management"},
         "Purge": {"omq.management", "omq.protocol.omq.types"},
         "Request": {"omq.management", "omq.protocol.omq.types"},
         "Server": {"omq.server", "omq.watching"},

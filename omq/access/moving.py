@@ -11,7 +11,7 @@ from omq.drivers.problems import for_clients
 from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Messages, Piece
+from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Piece, TakenMessages
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.exchanges.types import argument
 from omq.protocol.amqp import head as heads
@@ -105,7 +105,7 @@ async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | No
     try:
         while await driver.deal_one(getter):
             taken = await getter.take()
-            if isinstance(taken, Messages):
+            if isinstance(taken, TakenMessages):
                 (selection,) = taken.selections
                 (id,) = selection.ids
                 getter.written(1)

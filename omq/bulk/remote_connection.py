@@ -17,14 +17,14 @@ from omq.bulk.opening import open_wire
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (
-    Answer,
     Answered,
     AnsweredCommand,
+    AnswerFrame,
     BlockFetched,
+    ClientHandshake,
     ClientSession,
     Declined,
     Event,
-    Greeting,
     HandshakeFailed,
     MessagesGone,
     UnsolicitedError,
@@ -91,16 +91,16 @@ class RemoteConnection:
             raise
 
     def _greet(self) -> None:
-        greeting = Greeting()
-        self._send(greeting.octets)
+        handshake = ClientHandshake()
+        self._send(handshake.octets)
         try:
-            answer = bytes(self._receive(greeting.missing))
+            answer = bytes(self._receive(handshake.missing))
         except ConnectionLost as lost:
             if self.address.tls:
                 raise
             raise ConnectionLost(f"{lost} at once; if it wants TLS, it is omqs://{self.address}") from lost
         try:
-            greeting.feed(answer)
+            handshake.feed(answer)
         except HandshakeFailed:
             raise ServerRefused(
                 f"{self.address} is no omq server of version {VERSION_ONE}: it answered {answer!r}."
@@ -222,7 +222,7 @@ class RemoteConnection:
         if octets := self._session.take_output():
             self._send(octets)
 
-    def _ask(self, command: AnsweredCommand) -> Answer:
+    def _ask(self, command: AnsweredCommand) -> AnswerFrame:
         """Send a command and return its answer."""
         self._session.ask(command, None)
         self._flush()
@@ -309,7 +309,7 @@ class RemoteConnection:
                 at += read
         self._heard = time.monotonic()
 
-    def _unexpected(self, answer: Answer | Event[None]) -> ConnectionLost:
+    def _unexpected(self, answer: AnswerFrame | Event[None]) -> ConnectionLost:
         return ConnectionLost(f"{self.address} sent a {type(answer).__name__} that was not asked for")
 
     def _refusal(self, octets: bytes, said: Sentence | None) -> OmqError:

@@ -15,16 +15,16 @@ from omq.bulk.opening import open_wire
 from omq.bulk.remote import RemoteServer, RetryPolicy
 from omq.counted import counted
 from omq.protocol.dmp.client import (
-    Answered,
     ClientDialogue,
     ClientEvent,
-    Declined,
+    ConnectionDeclined,
     DialogueError,
+    FeedOctets,
     Greeted,
     HeaderDeclined,
     Purpose,
     Ready,
-    Received,
+    SinkResponse,
 )
 from omq.protocol.dmp.responses import stored_of
 
@@ -136,14 +136,14 @@ class SinkConnection:
         match event:
             case Greeted() | Ready():
                 return False
-            case Answered(response) | Declined(response):
+            case SinkResponse(response) | ConnectionDeclined(response):
                 if response.ok and stored_of(response) == count:
                     return True
                 words = response.words.decode("utf-8", "backslashreplace")
                 raise ServerRefused(
                     f"The server {self._address} said of a sink to {self._shown!r}: {response.code} {words}"
                 )
-            case HeaderDeclined() | Received():
+            case HeaderDeclined() | FeedOctets():
                 raise ServerRefused(f"The server {self._address} does not speak DMP.")
             case _:
                 assert_never(event)

@@ -16,7 +16,7 @@ from omq_storage.levels import Level
 from omq_storage.repair import repair
 from omq_storage.store import current_boot, is_store, lock_store
 
-Action = Callable[[argparse.Namespace], int]
+StoreAction = Callable[[argparse.Namespace], int]
 
 EXIT_IN_USE = 3
 """The exit status if another process has the store open: then nothing is known about its content."""
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> NoReturn:
     options, unknown = _parser().parse_known_args(arguments)
     if unknown:  # argparse lets the parser of the whole line report them: show the usage of their command
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    action: Action = options.action
+    action: StoreAction = options.action
     try:
         code = action(options)
     except StoreInUse as problem:
@@ -111,7 +111,7 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, action: Action, summary: str, more: str) -> argparse.ArgumentParser:
+    def command(name: str, action: StoreAction, summary: str, more: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=more
         )

@@ -39,7 +39,7 @@ from omq.model import (
     TopicInfo,
     check_topic,
 )
-from omq.protocol.omq.client import Answer, AnsweredCommand
+from omq.protocol.omq.client import AnsweredCommand, AnswerFrame
 from omq.protocol.omq.types import (
     BlockList,
     Blocks,
@@ -452,7 +452,7 @@ class Client:
 
     # -- the connections underneath ------------------------------------------------------------------------
 
-    async def _call(self, command: AnsweredCommand) -> Answer:
+    async def _call(self, command: AnsweredCommand) -> AnswerFrame:
         return await (await self._connections.live()).call(command)
 
     async def _send(self, octets: bytes, messages: int) -> None:

@@ -31,9 +31,9 @@ from omq.client.silence import ServerSilent, receive
 from omq.client.stream import open_greeted
 from omq.model import FromCurrent, Replay
 from omq.protocol.omq.client import (
-    Answer,
     Answered,
     AnsweredCommand,
+    AnswerFrame,
     BlockFetched,
     ClientSession,
     Declined,
@@ -233,7 +233,7 @@ class Connection:
 
     async def call(
         self, command: AnsweredCommand, sink: Receiver | None = None, *, own: bool = False
-    ) -> Answer:
+    ) -> AnswerFrame:
         """Send a command and wait for its answer. Set `own` for a Confirm that directly follows a message of
         the same caller.
 
@@ -372,7 +372,7 @@ class Connection:
                 self._session.acknowledge()
                 self._flush()
 
-    def _answered(self, pending: Pending, answer: Answer) -> None:
+    def _answered(self, pending: Pending, answer: AnswerFrame) -> None:
         match answer:
             case Subscribed(topic) if pending.sink is not None:
                 self._routes[topic.id] = pending.sink

@@ -10,16 +10,16 @@ from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
 from omq.client.network import Stream, open_within
 from omq.client.reasons import reason
 from omq.protocol.dmp.client import (
-    Answered,
     ClientDialogue,
     ClientEvent,
-    Declined,
+    ConnectionDeclined,
     DialogueError,
+    FeedOctets,
     Greeted,
     HeaderDeclined,
     Purpose,
     Ready,
-    Received,
+    SinkResponse,
 )
 from omq.protocol.dmp.responses import Response
 from omq.server_address import Security
@@ -76,11 +76,11 @@ async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:
                     pass
                 case Ready():
                     return DmpStream(stream, dialogue, tuple(events[number:]))
-                case Declined(response):
+                case ConnectionDeclined(response):
                     raise LeaseDeclined(response)
                 case HeaderDeclined(header):
                     raise ProtocolError(f"the server does not speak DMP: it answered {header!r}")
-                case Answered() | Received():
+                case SinkResponse() | FeedOctets():
                     raise ProtocolError("the server sent messages before it accepted the lease")
                 case _:
                     assert_never(event)

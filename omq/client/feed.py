@@ -14,13 +14,13 @@ from omq.client.silence import receive
 from omq.model import LONGEST_BODY
 from omq.protocol.amqp.head import decode
 from omq.protocol.dmp.client import (
-    Answered,
     ClientEvent,
-    Declined,
+    ConnectionDeclined,
+    FeedOctets,
     Greeted,
     HeaderDeclined,
     Ready,
-    Received,
+    SinkResponse,
 )
 from omq.protocol.dmp.envelopes import Envelope, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
@@ -125,7 +125,7 @@ class Feed:
         if not received:
             raise self._failure or ConnectionLost("the server closed the feed in the middle of a message")
         if len(received) > octets:
-            self._following.insert(0, Received(received[octets:]))
+            self._following.insert(0, FeedOctets(received[octets:]))
         return received[:octets]
 
     def close(self) -> None:
@@ -176,9 +176,9 @@ class FeedRuns(RunIterator[EnvelopeRun]):
 
 def _octets(event: ClientEvent) -> bytes:
     match event:
-        case Received(octets):
+        case FeedOctets(octets):
             return octets
-        case Greeted() | Ready() | Answered() | Declined() | HeaderDeclined():
+        case Greeted() | Ready() | SinkResponse() | ConnectionDeclined() | HeaderDeclined():
             raise ProtocolError(f"the server said on a feed what belongs elsewhere: {event!r:.200}")
         case _:
             assert_never(event)

@@ -6,7 +6,7 @@ import anyio
 
 from omq.client.errors import OmqError
 from omq.client.receiving import Receiver
-from omq.protocol.omq.client import Answer, AnsweredCommand
+from omq.protocol.omq.client import AnsweredCommand, AnswerFrame
 
 
 @dataclass(slots=True)
@@ -21,14 +21,14 @@ class Pending:
     published: int
     """The number of the last message published before it."""
     answered: anyio.Event = field(default_factory=anyio.Event)
-    answer: Answer | OmqError | None = None
+    answer: AnswerFrame | OmqError | None = None
 
-    def settle(self, answer: Answer | OmqError) -> None:
+    def settle(self, answer: AnswerFrame | OmqError) -> None:
         """Give the answer to the waiting task, unless it already got ReplyBlocked."""
         if self.answer is None:
             self.answer = answer
         self.answered.set()
 
 
-def unexpected(answer: Answer) -> RuntimeError:
+def unexpected(answer: AnswerFrame) -> RuntimeError:
     return RuntimeError(f"a {type(answer).__name__} got through to one who asked for something else")

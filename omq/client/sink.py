@@ -17,13 +17,13 @@ from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.client import (
-    Answered,
     ClientEvent,
-    Declined,
+    ConnectionDeclined,
+    FeedOctets,
     Greeted,
     HeaderDeclined,
     Ready,
-    Received,
+    SinkResponse,
 )
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY
 from omq.protocol.dmp.responses import Response, stored_of
@@ -240,9 +240,9 @@ class Sink:
 
     def _take(self, event: ClientEvent) -> None:
         match event:
-            case Answered(response):
+            case SinkResponse(response):
                 self._take_answer(response)
-            case Greeted() | Ready() | Declined() | HeaderDeclined() | Received():
+            case Greeted() | Ready() | ConnectionDeclined() | HeaderDeclined() | FeedOctets():
                 raise ProtocolError(f"the server said about a sink what belongs elsewhere: {event!r:.200}")
             case _:
                 assert_never(event)

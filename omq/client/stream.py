@@ -6,7 +6,7 @@ from omq.addresses import format_address
 from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Stream, open_within
 from omq.client.reasons import reason
-from omq.protocol.omq.client import Greeting, HandshakeFailed
+from omq.protocol.omq.client import ClientHandshake, HandshakeFailed
 from omq.protocol.tls_errors import TLS_ONLY
 from omq.server_address import Security
 
@@ -16,15 +16,15 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
     where = format_address(host, port)
 
     async def greet(stream: Stream) -> Stream:
-        greeting = Greeting()
-        await stream.send_all(greeting.octets)
+        handshake = ClientHandshake()
+        await stream.send_all(handshake.octets)
         greeted = False
         while not greeted:
-            data = await stream.receive_some(greeting.missing)
+            data = await stream.receive_some(handshake.missing)
             if not data:
                 hint = f"; {TLS_ONLY}" if security is None else ""
                 raise ConnectionFailed(f"{where} closed the connection during the handshake{hint}")
-            greeted = greeting.feed(data)
+            greeted = handshake.feed(data)
         return stream
 
     try:

@@ -18,7 +18,6 @@ from omq.drivers.seam import (
     TAKE_OCTETS,
     CreditKind,
     Granted,
-    Messages,
     MessageTruncated,
     Outcome,
     Outlet,
@@ -27,6 +26,7 @@ from omq.drivers.seam import (
     Selection,
     Subscriber,
     Taken,
+    TakenMessages,
     Unavailable,
 )
 from omq.drivers.shared_window import SharedWindow
@@ -254,7 +254,7 @@ class BroadcastChannel:
         self._taken_at = trio.current_time()
         return piece
 
-    def _forward(self, blocks: list[Block], end: int | None = None) -> Messages:
+    def _forward(self, blocks: list[Block], end: int | None = None) -> TakenMessages:
         """Return the messages of these blocks from the cursor on, up to `end`."""
         if end is None:
             end = self.driver.next_id
@@ -267,9 +267,9 @@ class BroadcastChannel:
         self._position = selections[-1].ids.stop
         self._taken_at = trio.current_time()
         self.driver.moved(self)
-        return Messages(selections)
+        return TakenMessages(selections)
 
-    def _forward_little(self, block: Block) -> Messages:
+    def _forward_little(self, block: Block) -> TakenMessages:
         """Return a few messages in a copy, so that the block can be freed; or one large message of
         the block.
         """

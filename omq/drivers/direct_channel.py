@@ -13,11 +13,11 @@ from omq.drivers.seam import (
     CreditKind,
     EndReason,
     Granted,
-    Messages,
     Outcome,
     RemainderHolder,
     Selection,
     Taken,
+    TakenMessages,
 )
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
@@ -126,7 +126,7 @@ class DirectChannel:
 
     async def take(self) -> Taken | None:
         selections = self.take_at_once(max(TAKE_OCTETS, self._queued[0].held)) if self._queued else ()
-        return Messages(tuple(selections)) if selections else None
+        return TakenMessages(tuple(selections)) if selections else None
 
     def take_at_once(self, octets: int) -> Sequence[Selection]:
         """Take messages as `take` does, without waiting and not more than N `octets` of memory."""

@@ -35,7 +35,6 @@ from omq.drivers.seam import (
     Accepted,
     CreditKind,
     Granted,
-    Messages,
     MessageTruncated,
     Modified,
     Outcome,
@@ -46,6 +45,7 @@ from omq.drivers.seam import (
     Selection,
     Subscriber,
     Taken,
+    TakenMessages,
     Unavailable,
 )
 from omq.drivers.shared_window import SharedWindow
@@ -292,7 +292,7 @@ class RoundRobinChannel:
             self._take_next()
             self._taken.append(selection)
             octets += len(selection.ids) * mean_octets(selection.block)
-        return Messages(tuple(self._taken)) if self._taken else None
+        return TakenMessages(tuple(self._taken)) if self._taken else None
 
     def take_at_once(self, octets: int) -> Sequence[Selection]:
         if (

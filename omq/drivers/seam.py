@@ -16,11 +16,10 @@ from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
+from omq_storage.numbers import Octets as Octets
 
 if TYPE_CHECKING:
     from omq_storage._codec import Pass
-
-Octets = bytes | memoryview
 
 LITTLE_OCTETS = 64 << 10
 """The octets that may be held for a stalled client, and that a channel returns at once for one."""
@@ -74,7 +73,7 @@ class Selection(msgspec.Struct, frozen=True):
         return count, octets
 
 
-class Messages(msgspec.Struct, frozen=True):
+class TakenMessages(msgspec.Struct, frozen=True):
     """Messages to write, in order; the terminal chooses the form."""
 
     selections: tuple[Selection, ...]
@@ -115,7 +114,7 @@ class Unavailable(msgspec.Struct, frozen=True):
     reason: str
 
 
-Taken = Messages | Piece | Unavailable
+Taken = TakenMessages | Piece | Unavailable
 
 
 class CreditKind(Enum):

@@ -21,7 +21,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.offer import PendingOffer
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import CreditKind, Messages
+from omq.drivers.seam import CreditKind, TakenMessages
 from omq.exchanges.types import Destination, DestinationKind
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Sync, Transient
 from omq.protocol.amqp.fields import Array, LongString, Table
@@ -193,7 +193,7 @@ async def test_messages_are_got_one_by_one(tmp_path: Path) -> None:
         for left in (1, 0):
             assert await getter.deal_one()
             assert getter.ready == left
-            assert isinstance(await getter.channel.take(), Messages)
+            assert isinstance(await getter.channel.take(), TakenMessages)
             getter.channel.written(1)
         assert not await getter.deal_one()
         assert one.purge(b"q") == 0
@@ -243,7 +243,7 @@ async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path)
             await quiet()
         for channel in channels:
             taken = await channel.take()
-            assert isinstance(taken, Messages)
+            assert isinstance(taken, TakenMessages)
             assert sum(len(selection.ids) for selection in taken.selections) == 2
 
 

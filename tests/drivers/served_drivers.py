@@ -28,11 +28,11 @@ from omq.drivers.seam import (
     CreditKind,
     DirectSender,
     EndReason,
-    Messages,
     Outcome,
     Piece,
     Selection,
     Taken,
+    TakenMessages,
     Unavailable,
     hand_over,
 )
@@ -191,7 +191,7 @@ class ReceivedMessage:
     """The number of times that it was delivered before."""
 
 
-def messages_of(taken: Messages, topic: int) -> list[ReceivedMessage]:
+def messages_of(taken: TakenMessages, topic: int) -> list[ReceivedMessage]:
     """Return the messages that were taken, read from their octets as a client of this topic does."""
     return [got for selection in taken.selections for got in _read(selection, topic)]
 
@@ -284,7 +284,7 @@ class Client:
         gaps.
         """
         taken = await self.channel.take()
-        assert isinstance(taken, Messages)
+        assert isinstance(taken, TakenMessages)
         return messages_of(taken, self.topic)
 
     async def read(self) -> "Client":
@@ -303,7 +303,7 @@ class Client:
                 pass
             case Unavailable():
                 self.gaps.append(taken)
-            case Messages():
+            case TakenMessages():
                 got = messages_of(taken, self.topic)
                 self.got += got
                 self.channel.written(len(got))

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog, wait_for_room
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.broadcast_channel import BroadcastChannel
-from omq.drivers.seam import Messages, Unavailable
+from omq.drivers.seam import TakenMessages, Unavailable
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
 from omq_storage import codec
@@ -36,7 +36,7 @@ async def taken(subscription: Subscription) -> list[object]:
         match await channel.take():
             case Unavailable() as gone:
                 found.append((gone.first, gone.last, gone.reason))
-            case Messages(cuts):
+            case TakenMessages(cuts):
                 found += [cut.ids for cut in cuts]
                 channel.written(sum(len(cut.ids) for cut in cuts))
     return found

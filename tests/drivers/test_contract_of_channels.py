@@ -18,7 +18,7 @@ from served_drivers import (
 )
 
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import EndReason, Messages, MessageTruncated, RemainderHolder
+from omq.drivers.seam import EndReason, MessageTruncated, RemainderHolder, TakenMessages
 from omq.model import Delivery, Transient
 from omq_storage.store import Store
 
@@ -335,7 +335,7 @@ async def test_a_take_gives_a_part_of_much(shared_drivers: Drivers, kind: Kind) 
     for _ in range(10):
         await post(driver, *[b"x" * 100 * KIB])
     taken = await client.channel.take()
-    assert isinstance(taken, Messages)
+    assert isinstance(taken, TakenMessages)
     assert not taken.is_little
     assert 1 <= sum(len(selection.ids) for selection in taken.selections) < 10
     client.channel.written(0)

@@ -22,10 +22,10 @@ from omq.drivers.seam import (
     RELEASED,
     CreditKind,
     Granted,
-    Messages,
     Modified,
     Outcome,
     Piece,
+    TakenMessages,
 )
 from omq.model import Delivery, Persistent, Sync
 from omq_storage.store import Store
@@ -281,7 +281,7 @@ async def test_credit_bounds_messages_that_come_in_pieces(
             client.channel.written(0, len(taken.octets))
             await client.read_pieces(begin=len(taken.octets))
         else:
-            assert isinstance(taken, Messages)
+            assert isinstance(taken, TakenMessages)
             client.channel.written(1)
         await client.read()
         assert not client.channel.ready()

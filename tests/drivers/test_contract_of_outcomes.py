@@ -27,10 +27,10 @@ from omq.drivers.seam import (
     REJECTED,
     RELEASED,
     CreditKind,
-    Messages,
     Modified,
     Outcome,
     Piece,
+    TakenMessages,
 )
 from omq_storage.store import Store
 
@@ -54,7 +54,7 @@ async def deliveries(client: Client) -> dict[int, int]:
     while client.channel.ready():
         taken = await client.channel.take()
         match taken:
-            case Messages(cuts):
+            case TakenMessages(cuts):
                 found |= {message: cut.deliveries for cut in cuts for message in cut.ids}
                 client.channel.written(sum(len(cut.ids) for cut in cuts))
             case Piece():

@@ -19,13 +19,13 @@ from omq.drivers.seam import (
     Channel,
     CreditKind,
     EndReason,
-    Messages,
     Modified,
     Outcome,
     Piece,
     Rejected,
     Released,
     Taken,
+    TakenMessages,
     Unavailable,
 )
 from omq.drivers.stored_reads import READ_OCTETS
@@ -84,7 +84,7 @@ async def taken(channel: RoundRobinChannel) -> list[int]:
     found = await channel.take()
     if found is None:
         return []
-    assert isinstance(found, Messages)
+    assert isinstance(found, TakenMessages)
     return [id for selection in found.selections for id in selection.ids]
 
 
@@ -200,7 +200,7 @@ async def test_after_a_stall_in_a_message_of_a_block_its_next_piece_is_small(tmp
     size = 5 * LITTLE_OCTETS
     async with stored(tmp_path, {1: [bytes(size)] * 2}) as (_, driver):
         channel = await worker(driver)
-        assert isinstance(await next_of(channel), Messages)
+        assert isinstance(await next_of(channel), TakenMessages)
         channel.written(0, 10)  # the client stalled in the first message
         small = await channel.take()
         assert isinstance(small, Piece)
@@ -298,7 +298,7 @@ async def test_done_messages_are_not_counted_after_a_restart(tmp_path: Path) -> 
         found: list[int] = []
         while len(found) < 18:
             messages = await next_of(channel)
-            assert isinstance(messages, Messages)
+            assert isinstance(messages, TakenMessages)
             ids = [id for selection in messages.selections for id in selection.ids]
             channel.written(len(ids))
             found += ids

@@ -15,9 +15,9 @@ from omq.drivers.seam import (
     CreditKind,
     EndReason,
     Granted,
-    Messages,
     Modified,
     Outcome,
+    TakenMessages,
 )
 from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Bodies
@@ -84,7 +84,7 @@ async def taken(channel: DirectChannel) -> list[bytes]:
     found = await channel.take()
     if found is None:
         return []
-    assert isinstance(found, Messages)
+    assert isinstance(found, TakenMessages)
     return [bytes(selection.block.frame(selection.ids[0])[-1:]) for selection in found.selections]
 
 

@@ -15,7 +15,7 @@ from served_drivers import ASYNC, STRONG, WEAK, Drivers, Listener, kept, opened,
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.posts import LATE
-from omq.drivers.seam import Messages
+from omq.drivers.seam import TakenMessages
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.stored_types import LEVELS
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Transient
@@ -210,7 +210,7 @@ async def test_a_transient_topic_remembers_while_it_runs(drivers: Drivers, deliv
     frames = b""
     while channel.ready():
         taken = await channel.take()
-        assert isinstance(taken, Messages)
+        assert isinstance(taken, TakenMessages)
         frames += b"".join(selection.frames() for selection in taken.selections)
         channel.written(sum(len(selection.ids) for selection in taken.selections))
     bodies = [b"a 1", b"a 2", b"b 1", b"a 3", b"-"]
@@ -229,7 +229,7 @@ async def test_heads_of_a_transient_topic_are_held_and_given_back(drivers: Drive
     channel = driver.open(Listener(), FromCurrent())
     await trio.testing.wait_all_tasks_blocked()
     taken = await channel.take()
-    assert isinstance(taken, Messages)
+    assert isinstance(taken, TakenMessages)
     channel.written(sum(len(selection.ids) for selection in taken.selections))
     assert drivers.memory.waiting.used == 0
 

@@ -7,7 +7,7 @@ from omq.drivers.competing import FREE_OCTETS
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import DirectSender, Messages, Selection
+from omq.drivers.seam import DirectSender, Selection, TakenMessages
 from omq.model import Sync
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
@@ -28,7 +28,7 @@ class Direct(Client):
 
     def send_now(self, block: Block) -> bool:
         if self.takes:
-            whole = Messages((Selection(block, range(block.first, block.next)),))
+            whole = TakenMessages((Selection(block, range(block.first, block.next)),))
             self.got += messages_of(whole, self.topic)
         return self.takes
 

@@ -14,7 +14,7 @@ from omq.drivers import priority_queue
 from omq.drivers.priority_queue import SORTED_IDS, SORTED_LEVELS, Levels
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.seam import Accepted, CreditKind, Messages, Modified
+from omq.drivers.seam import Accepted, CreditKind, Modified, TakenMessages
 from omq.drivers.settling import SETTLED_RANGES
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
@@ -48,7 +48,7 @@ async def everything(queue: QueueDriver) -> list[str]:
     bodies = []
     while await queue.deal_one(getter):
         taken = await getter.take()
-        assert isinstance(taken, Messages)
+        assert isinstance(taken, TakenMessages)
         bodies += [got.body.decode() for got in messages_of(taken, queue.topic.id)]
         getter.written(1)
     getter.close()

@@ -14,7 +14,7 @@ from served_drivers import Drivers, opened, quiet
 from omq.drivers.backlog import Backlog
 from omq.drivers.driver import Driver
 from omq.drivers.push import Pushes, send_passed
-from omq.drivers.seam import LITTLE_OCTETS, Channel, CreditKind, EndReason, Messages, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Channel, CreditKind, EndReason, Octets, TakenMessages
 from omq.drivers.tail import TailMemory
 from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
@@ -134,7 +134,7 @@ class Subscription:
         """Take everything there is."""
         while self.channel.ready():
             taken = await self.channel.take()
-            assert isinstance(taken, Messages)
+            assert isinstance(taken, TakenMessages)
             for selection in taken.selections:
                 self.connection.octets += selection.frames()
             self.channel.written(sum(len(selection.ids) for selection in taken.selections))

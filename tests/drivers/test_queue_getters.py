@@ -9,7 +9,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, RELEASED, CreditKind, Messages, Modified
+from omq.drivers.seam import ACCEPTED, RELEASED, CreditKind, Modified, TakenMessages
 from omq.model import FromCurrent
 from omq_storage.batches import Bodies
 
@@ -22,7 +22,7 @@ async def got(driver: QueueDriver, getter: RoundRobinChannel) -> tuple[bytes, in
         return None
     left = driver.ready
     taken = await getter.take()
-    assert isinstance(taken, Messages)
+    assert isinstance(taken, TakenMessages)
     [message] = messages_of(taken, driver.topic.id)
     getter.written(1)
     return message.body, message.deliveries, left

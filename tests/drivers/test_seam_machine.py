@@ -32,12 +32,12 @@ from omq.drivers.seam import (
     CreditKind,
     EndReason,
     Granted,
-    Messages,
     Modified,
     Outcome,
     Piece,
     Rejected,
     RemainderHolder,
+    TakenMessages,
     Unavailable,
 )
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
@@ -290,7 +290,7 @@ class Machine:
         with trio.fail_after(60):
             taken = await member.client.channel.take()
         match taken:
-            case Messages():
+            case TakenMessages():
                 assert member.begun is None
                 got = messages_of(taken, self.driver.topic.id)
                 assert got

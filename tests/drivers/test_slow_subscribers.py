@@ -11,7 +11,7 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
-from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Channel, EndReason, Messages
+from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Channel, EndReason, TakenMessages
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -59,7 +59,7 @@ async def taken(channel: Channel) -> list[tuple[int, int, bytes]]:
     found = await channel.take()
     if found is None:
         return []
-    assert isinstance(found, Messages)
+    assert isinstance(found, TakenMessages)
     selections = [(selection.block, id) for selection in found.selections for id in selection.ids]
     return [(id, len(block.frame(id)), block.head(id)) for block, id in selections]
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
-from omq.drivers.seam import SLOW_SECONDS, Channel, EndReason, Messages
+from omq.drivers.seam import SLOW_SECONDS, Channel, EndReason, TakenMessages
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -54,9 +54,9 @@ async def test_messages_all_have_received_push_out_no_awaited_ones(
         driver = await catalogue.declare(b"%d" % number, Delivery.BROADCAST, Transient())
         channel = driver.open(Listener(), FromCurrent())
         await driver.post(Bodies([BODY]))
-        assert isinstance(await channel.take(), Messages)
+        assert isinstance(await channel.take(), TakenMessages)
         channel.written(1)
-    assert isinstance(await behind.take(), Messages)
+    assert isinstance(await behind.take(), TakenMessages)
 
 
 async def test_messages_that_a_store_has_give_before_those_that_only_memory_has(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_messages_that_a_store_has_give_before_those_that_only_memory_has(
             await post(stored, BODY)
         assert drivers.memory.tails.unstored < drivers.memory.tails.used <= drivers.memory.tails.limit
         for channel in (behind, *others):
-            assert isinstance(await channel.take(), Messages)
+            assert isinstance(await channel.take(), TakenMessages)
             channel.close()
 
 
@@ -85,7 +85,7 @@ async def test_a_topic_with_stalled_subscribers_gives_before_others_do(catalogue
         with trio.move_on_after(0.01):  # what it waits for, its only subscriber, stands still
             await stalled.post(Bodies([BODY]))
         taken = await reader.take()
-        assert isinstance(taken, Messages)
+        assert isinstance(taken, TakenMessages)
         reader.written(1)
         assert quick.resources.memory.tails.used <= MIB
 
@@ -146,12 +146,12 @@ async def test_a_slow_subscriber_gets_its_messages_with_their_heads(
     driver = await catalogue.declare(b"topic", Delivery.BROADCAST, Transient())
     channel = driver.open(Listener(), FromCurrent())
     await driver.post(Bodies([b"taken slowly"]))
-    assert isinstance(await channel.take(), Messages)
+    assert isinstance(await channel.take(), TakenMessages)
     mock_clock.jump(SLOW_SECONDS)
     channel.written(1)
     await driver.post(Bodies([b"a", b"b", b"c"]), heads)
     taken = await channel.take()
-    assert isinstance(taken, Messages)
+    assert isinstance(taken, TakenMessages)
     (selection,) = taken.selections
     assert [bytes(selection.block.frame(message))[FRAME_HEADER:] for message in selection.ids] == [
         b"a",

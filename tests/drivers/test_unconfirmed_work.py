@@ -13,7 +13,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, CreditKind, Messages
+from omq.drivers.seam import ACCEPTED, CreditKind, TakenMessages
 from omq.drivers.unconfirmed import FREE_OCTETS
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -53,7 +53,7 @@ async def worker(driver: Driver) -> RoundRobinChannel:
 async def dealt(channel: RoundRobinChannel) -> list[int]:
     """Return the ids of all that the channel gets while nothing is confirmed."""
     ids: list[int] = []
-    while isinstance(taken := await channel.take(), Messages):
+    while isinstance(taken := await channel.take(), TakenMessages):
         new = [id for selection in taken.selections for id in selection.ids]
         channel.written(len(new))
         await wait_all_tasks_blocked()
@@ -107,7 +107,7 @@ async def test_a_worker_of_another_topic_goes_on_when_the_share_is_free_again(
     share = memory.unconfirmed
     waiting = await worker(second)
     taken = await waiting.take()
-    assert isinstance(taken, Messages)
+    assert isinstance(taken, TakenMessages)
     greedy = await worker(first)
     ids = await dealt(greedy)
     assert share.used >= share.limit

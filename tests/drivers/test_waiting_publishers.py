@@ -14,7 +14,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Channel, CreditKind, Messages, Taken, Unavailable
+from omq.drivers.seam import Channel, CreditKind, Taken, TakenMessages, Unavailable
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -52,7 +52,7 @@ async def drivers(
 
 def written(channel: Channel, taken: Taken | None) -> list[bytes]:
     """Return the bodies of what a channel gave, all of it written to its subscriber."""
-    assert isinstance(taken, Messages)
+    assert isinstance(taken, TakenMessages)
     bodies = [
         bytes(selection.block.frame(id)[FRAME_HEADER:])
         for selection in taken.selections
@@ -175,7 +175,7 @@ async def test_a_publisher_admitted_when_it_was_cancelled_holds_nothing(tmp_path
         await driver.post(Bodies([b"x" * 200 * KIB]))
         channel = driver.open(Listener(), FromCurrent())
         await wait_all_tasks_blocked()
-        assert isinstance(await channel.take(), Messages)
+        assert isinstance(await channel.take(), TakenMessages)
         channel.hold()  # from here on it takes nothing
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:

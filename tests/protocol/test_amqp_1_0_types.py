@@ -235,7 +235,7 @@ def test_performatives_come_back(performative: p.Performative) -> None:
     | st.integers(0, 300).map(lambda size: p.Rejected(p.write(p.Error("amqp:x", "y" * size)))),
 )
 @example(7, 7, p.Released())
-def test_outcomes_are_written_as_other_dispositions(first: int, last: int, state: p.State) -> None:
+def test_outcomes_are_written_as_other_dispositions(first: int, last: int, state: p.DeliveryState) -> None:
     told = p.write(state)
     until = None if last == first else last
     assert p.write_outcome(first, last, told) == p.write(p.Disposition(True, first, until, True, told))

@@ -11,11 +11,11 @@ from omq.protocol import handshake
 from omq.protocol.omq.client import (
     Answered,
     BlockFetched,
+    ClientHandshake,
     ClientSession,
     Declined,
     Ended,
     Event,
-    Greeting,
     HandshakeFailed,
     MessagesGone,
     NotAnOmqServer,
@@ -68,7 +68,7 @@ def events(of: ClientSession[str], *frames: Frame) -> list[Event[str]]:
 
 
 def test_a_greeting_is_complete_with_its_last_octet() -> None:
-    greeting = Greeting()
+    greeting = ClientHandshake()
     for octet in handshake.ACCEPTED[:-1]:
         assert not greeting.feed(bytes([octet]))
     assert greeting.missing == 1
@@ -77,12 +77,12 @@ def test_a_greeting_is_complete_with_its_last_octet() -> None:
 
 def test_a_server_of_another_version_refuses() -> None:
     with pytest.raises(HandshakeFailed, match=r"^does not speak version 1 of omq$"):
-        Greeting().feed(handshake.REFUSED)
+        ClientHandshake().feed(handshake.REFUSED)
 
 
 def test_other_octets_come_from_no_omq_server() -> None:
     with pytest.raises(NotAnOmqServer, match=r"HTTP/1\.1"):
-        Greeting().feed(b"HTTP/1.1")
+        ClientHandshake().feed(b"HTTP/1.1")
 
 
 # -- commands and answers -----------------------------------------------------------------------------------

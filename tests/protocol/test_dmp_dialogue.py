@@ -6,20 +6,20 @@ from hypothesis import strategies as st
 
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.client import (
-    Answered,
     ClientDialogue,
     ClientEvent,
-    Declined,
+    ConnectionDeclined,
     DialogueError,
+    FeedOctets,
     Greeted,
     HeaderDeclined,
     Purpose,
     Ready,
-    Received,
+    SinkResponse,
 )
 from omq.protocol.dmp.responses import GREETING, LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode
 from omq.protocol.dmp.server import (
-    Close,
+    CloseConnection,
     EnvelopeOctets,
     FeedReady,
     LeaseAnswer,
@@ -134,7 +134,10 @@ def test_a_refusal_is_the_last_word(code: ResponseCode) -> None:
     dialogue = ServerDialogue()
     dialogue.feed(HEADER + b"\x01lmessages")
     response = dmp_responses.response(code)
-    assert dialogue.decide(LeaseRefused(response)) == [Send(dmp_responses.encode(response)), Close()]
+    assert dialogue.decide(LeaseRefused(response)) == [
+        Send(dmp_responses.encode(response)),
+        CloseConnection(),
+    ]
     assert dialogue.feed(b"more") == []
     with pytest.raises(ValueError, match="no lease to decide on: the dialogue is over"):
         dialogue.decide(SinkReady(b"s"))
@@ -144,14 +147,14 @@ def test_a_refusal_is_the_last_word(code: ResponseCode) -> None:
 def test_another_header_is_answered_with_ours(header: bytes) -> None:
     dialogue = ServerDialogue()
     assert dialogue.feed(header[:7]) == []
-    assert dialogue.feed(header[7:] + b"\x01l") == [Send(HEADER), Close()]
+    assert dialogue.feed(header[7:] + b"\x01l") == [Send(HEADER), CloseConnection()]
     assert dialogue.feed(HEADER) == []
 
 
 def test_an_empty_lease_is_not_answered() -> None:
     dialogue = ServerDialogue()
     assert dialogue.feed(HEADER) == [HELLO]
-    assert dialogue.feed(b"\x00more") == [Close()]
+    assert dialogue.feed(b"\x00more") == [CloseConnection()]
     assert dialogue.feed(b"\x01l") == []
 
 
@@ -200,7 +203,7 @@ READY = Response(200, b"OK Sink 's' ready")
         (
             Purpose.SINK,
             said(b"200 OK DP/0.1") + said(b"200 OK Sink 's' ready") + said(b"200 OK 3 messages stored"),
-            [Greeted(GREETING), Ready(READY), Answered(dmp_responses.stored(3))],
+            [Greeted(GREETING), Ready(READY), SinkResponse(dmp_responses.stored(3))],
         ),
         (
             Purpose.SINK,
@@ -208,21 +211,21 @@ READY = Response(200, b"OK Sink 's' ready")
             [
                 Greeted(Response(200)),
                 Ready(Response(200)),
-                Answered(Response(200)),
-                Answered(Response(502, b"SYNTAX-ERROR no")),
-                Answered(Response(599)),
+                SinkResponse(Response(200)),
+                SinkResponse(Response(502, b"SYNTAX-ERROR no")),
+                SinkResponse(Response(599)),
             ],
         ),
         (
             Purpose.FEED,
             said(b"200") * 2 + bytes(4) + b"more",
-            [Greeted(Response(200)), Ready(Response(200)), Received(bytes(4) + b"more")],
+            [Greeted(Response(200)), Ready(Response(200)), FeedOctets(bytes(4) + b"more")],
         ),
-        (Purpose.FEED, said(b"541") + said(b"200"), [Declined(Response(541))]),
+        (Purpose.FEED, said(b"541") + said(b"200"), [ConnectionDeclined(Response(541))]),
         (
             Purpose.FEED,
             said(b"200") + said(b"402 BAD-LEASE Lease already acquired") + said(b"200"),
-            [Greeted(Response(200)), Declined(LEASE_IN_USE)],
+            [Greeted(Response(200)), ConnectionDeclined(LEASE_IN_USE)],
         ),
         (Purpose.FEED, b"AMQP\x00\x00\x09\x01?", [HeaderDeclined(b"AMQP\x00\x00\x09\x01")]),
         (Purpose.FEED, b"AMQP\x00\x00\x09", []),
@@ -235,9 +238,9 @@ def test_a_client_hears_the_responses_of_a_server(
     assert ClientDialogue(b"l", purpose).feed(octets) == events
     slow = ClientDialogue(b"l", purpose)
     slowly = [event for at in range(len(octets)) for event in slow.feed(octets[at : at + 1])]
-    received = b"".join(event.octets for event in slowly if isinstance(event, Received))
-    together = [event for event in slowly if not isinstance(event, Received)]
-    assert ([*together, Received(received)] if received else together) == events
+    received = b"".join(event.octets for event in slowly if isinstance(event, FeedOctets))
+    together = [event for event in slowly if not isinstance(event, FeedOctets)]
+    assert ([*together, FeedOctets(received)] if received else together) == events
 
 
 def test_an_invalid_response_ends_the_dialogue_after_earlier_events() -> None:
@@ -263,10 +266,10 @@ def test_the_two_sides_understand_each_other(outcome: LeaseAnswer, lease: bytes,
     heard = client.feed(b"".join(event.octets for event in events if isinstance(event, Send)))
     assert heard[0] == Greeted(GREETING)
     if isinstance(outcome, LeaseRefused):
-        assert heard[1:] == [Declined(outcome.response)]
-        assert events[-1] == Close()
+        assert heard[1:] == [ConnectionDeclined(outcome.response)]
+        assert events[-1] == CloseConnection()
     else:
         assert [type(event) for event in heard[1:]] == [Ready]
         assert events[-1] == EnvelopeOctets(messages)
         passed = client.feed(b"\x03200")
-        assert passed == [Received(b"\x03200") if purpose is Purpose.FEED else Answered(Response(200))]
+        assert passed == [FeedOctets(b"\x03200") if purpose is Purpose.FEED else SinkResponse(Response(200))]

@@ -12,12 +12,12 @@ from omq.protocol.amqp import properties, shortstr
 from omq.protocol.amqp.fields import LongString, Number, NumberType, Table, read_table, table_octets
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp import writer as dmp_writer
-from omq.protocol.dmp.client import ClientDialogue, ClientEvent, HeaderDeclined, Purpose, Received
+from omq.protocol.dmp.client import ClientDialogue, ClientEvent, FeedOctets, HeaderDeclined, Purpose
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response
 from omq.protocol.dmp.server import (
-    Close,
+    CloseConnection,
     EnvelopeOctets,
     FeedReady,
     LeaseAnswer,
@@ -71,9 +71,9 @@ def run_client(name: str, pieces: list[bytes]) -> list[ClientEvent]:
     purpose = Purpose.FEED if name in recorded.FEEDS else Purpose.SINK
     dialogue = ClientDialogue(b"any", purpose)
     events = [event for piece in pieces for event in dialogue.feed(piece)]
-    received = b"".join(event.octets for event in events if isinstance(event, Received))
-    rest: list[ClientEvent] = [event for event in events if not isinstance(event, Received)]
-    return [*rest, Received(received)] if received else rest
+    received = b"".join(event.octets for event in events if isinstance(event, FeedOctets))
+    rest: list[ClientEvent] = [event for event in events if not isinstance(event, FeedOctets)]
+    return [*rest, FeedOctets(received)] if received else rest
 
 
 def message_words(run: EnvelopeRun) -> list[str]:
@@ -130,7 +130,7 @@ def test_a_recorded_server_is_read_as_its_description_says(name: str) -> None:
     words: list[str] = []
     for event in run_client(name, [recorded.sent(name, "S")]):
         match event:
-            case Received(octets):
+            case FeedOctets(octets):
                 reader = EnvelopeReader()
                 words += message_words(reader.feed(octets))
                 assert reader.unfinished == 0
@@ -162,7 +162,7 @@ def test_our_server_answers_each_read_of_a_recorded_client_as_openamq_did(name: 
         if events and isinstance(events[-1], LeaseReceived):
             events = dialogue.decide(outcome(name, events[-1].lease))
         answer = b"".join(event.octets for event in events if isinstance(event, Send))
-        ours.append((answer, events[-1] == Close()))
+        ours.append((answer, events[-1] == CloseConnection()))
         closed = reads[place + 2] == recorded.Read("S", b"")
         theirs.append((reads[place + 1].octets, closed))
         assert reads[place + 1].side == "S"
@@ -175,7 +175,7 @@ def test_another_version_of_the_header_is_answered_with_the_supported_one(name: 
     answered = recorded.sent(name, "S")
     assert answered == b"AMQP\x00\x00\x09\x01"  # what OpenAMQ speaks besides; we speak nothing but DMP here
     ours = ServerDialogue().feed(recorded.sent(name, "C"))
-    assert ours == [Send(b"AMQP\x0a\x01\x00\x01"), Close()]
+    assert ours == [Send(b"AMQP\x0a\x01\x00\x01"), CloseConnection()]
     assert run_client(name, [answered]) == [HeaderDeclined(answered)]
 
 
@@ -221,7 +221,9 @@ def test_every_split_of_a_recorded_server_gives_the_same_events(name: str) -> No
 @pytest.mark.parametrize("name", recorded.FEEDS)
 def test_every_split_of_a_recorded_feed_gives_the_same_messages(name: str) -> None:
     (octets,) = [
-        event.octets for event in run_client(name, [recorded.sent(name, "S")]) if isinstance(event, Received)
+        event.octets
+        for event in run_client(name, [recorded.sent(name, "S")])
+        if isinstance(event, FeedOctets)
     ]
     whole = message_words(EnvelopeReader().feed(octets))
     for at in range(1, len(octets)):

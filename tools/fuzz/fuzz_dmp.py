@@ -23,11 +23,11 @@ from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp import writer as dmp_writer
-from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose, Received
+from omq.protocol.dmp.client import ClientDialogue, DialogueError, FeedOctets, Purpose
 from omq.protocol.dmp.envelopes import Envelope, EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import (
-    Close,
+    CloseConnection,
     EnvelopeOctets,
     FeedReady,
     LeaseAnswer,
@@ -80,7 +80,7 @@ def _serve(pieces: list[bytes], outcome: LeaseAnswer) -> tuple[bytes, list[bytes
                 case EnvelopeOctets(octets):
                     assert octets
                     messages += octets
-                case Close():
+                case CloseConnection():
                     closed = True
     assert len(leases) <= 1
     return sent, leases, messages, closed
@@ -98,7 +98,7 @@ def _hear(pieces: list[bytes], purpose: Purpose) -> tuple[list[object], bytes, s
             check_sentence(str(error))
             events, problem = error.before, str(error)
         for event in events:
-            if isinstance(event, Received):
+            if isinstance(event, FeedOctets):
                 messages += event.octets
             else:
                 heard.append(event)

@@ -31,8 +31,7 @@ from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.amqp_1_0.stored import is_head
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
-
-Octets = bytes | memoryview
+from omq_storage.numbers import Octets
 
 STREAM_OFFSET = b"x-stream-offset"
 DELIVERY_COUNT = b"x-delivery-count"

@@ -16,12 +16,12 @@ from omq.protocol.amqp_0_9.layouts import (
     Fields,
     Long,
     LongLong,
-    LongString,
+    LongStr,
     Method,
     MethodIds,
     Octet,
     Short,
-    ShortString,
+    ShortStr,
     TableReader,
     method,
 )
@@ -36,29 +36,29 @@ class ConnectionStart(MethodIds):
     version_major: Octet
     version_minor: Octet
     server_properties: Fields
-    mechanisms: LongString
-    locales: LongString
+    mechanisms: LongStr
+    locales: LongStr
 
 
 @method(10, 11)
 @dataclass(frozen=True, slots=True)
 class ConnectionStartOk(MethodIds):
     client_properties: Fields
-    mechanism: ShortString
-    response: LongString
-    locale: ShortString
+    mechanism: ShortStr
+    response: LongStr
+    locale: ShortStr
 
 
 @method(10, 20)
 @dataclass(frozen=True, slots=True)
 class ConnectionSecure(MethodIds):
-    challenge: LongString
+    challenge: LongStr
 
 
 @method(10, 21)
 @dataclass(frozen=True, slots=True)
 class ConnectionSecureOk(MethodIds):
-    response: LongString
+    response: LongStr
 
 
 @method(10, 30)
@@ -80,7 +80,7 @@ class ConnectionTuneOk(MethodIds):
 @method(10, 40, after="shortstr bit")
 @dataclass(frozen=True, slots=True)
 class ConnectionOpen(MethodIds):
-    virtual_host: ShortString
+    virtual_host: ShortStr
 
 
 @method(10, 41, after="shortstr")
@@ -93,7 +93,7 @@ class ConnectionOpenOk(MethodIds):
 @dataclass(frozen=True, slots=True)
 class ConnectionClose(MethodIds):
     reply_code: Short
-    reply_text: ShortString
+    reply_text: ShortStr
     class_id: Short
     method_id: Short
 
@@ -109,7 +109,7 @@ class ConnectionCloseOk(MethodIds):
 class ConnectionBlocked(MethodIds):
     """An extension of RabbitMQ."""
 
-    reason: ShortString
+    reason: ShortStr
 
 
 @method(10, 61)
@@ -123,8 +123,8 @@ class ConnectionUnblocked(MethodIds):
 class ConnectionUpdateSecret(MethodIds):
     """An extension of RabbitMQ."""
 
-    new_secret: LongString
-    reason: ShortString
+    new_secret: LongStr
+    reason: ShortStr
 
 
 @method(10, 71)
@@ -164,7 +164,7 @@ class ChannelFlowOk(MethodIds):
 @dataclass(frozen=True, slots=True)
 class ChannelClose(MethodIds):
     reply_code: Short
-    reply_text: ShortString
+    reply_text: ShortStr
     class_id: Short
     method_id: Short
 
@@ -181,7 +181,7 @@ class ChannelCloseOk(MethodIds):
 @method(30, 10)
 @dataclass(frozen=True, slots=True)
 class AccessRequest(MethodIds):
-    realm: ShortString
+    realm: ShortStr
     exclusive: Bit
     passive: Bit
     active: Bit
@@ -201,8 +201,8 @@ class AccessRequestOk(MethodIds):
 @method(40, 10, before="H")
 @dataclass(frozen=True, slots=True)
 class ExchangeDeclare(MethodIds):
-    exchange: ShortString
-    type: ShortString = b"direct"
+    exchange: ShortStr
+    type: ShortStr = b"direct"
     passive: Bit = False
     durable: Bit = False
     auto_delete: Bit = False
@@ -220,7 +220,7 @@ class ExchangeDeclareOk(MethodIds):
 @method(40, 20, before="H")
 @dataclass(frozen=True, slots=True)
 class ExchangeDelete(MethodIds):
-    exchange: ShortString
+    exchange: ShortStr
     if_unused: Bit = False
     no_wait: Bit = False
 
@@ -236,9 +236,9 @@ class ExchangeDeleteOk(MethodIds):
 class ExchangeBind(MethodIds):
     """An extension of RabbitMQ."""
 
-    destination: ShortString
-    source: ShortString
-    routing_key: ShortString = b""
+    destination: ShortStr
+    source: ShortStr
+    routing_key: ShortStr = b""
     no_wait: Bit = False
     arguments: Fields = NO_FIELDS
 
@@ -254,9 +254,9 @@ class ExchangeBindOk(MethodIds):
 class ExchangeUnbind(MethodIds):
     """An extension of RabbitMQ."""
 
-    destination: ShortString
-    source: ShortString
-    routing_key: ShortString = b""
+    destination: ShortStr
+    source: ShortStr
+    routing_key: ShortStr = b""
     no_wait: Bit = False
     arguments: Fields = NO_FIELDS
 
@@ -273,7 +273,7 @@ class ExchangeUnbindOk(MethodIds):
 @method(50, 10, before="H")
 @dataclass(frozen=True, slots=True)
 class QueueDeclare(MethodIds):
-    queue: ShortString
+    queue: ShortStr
     passive: Bit = False
     durable: Bit = False
     exclusive: Bit = False
@@ -285,7 +285,7 @@ class QueueDeclare(MethodIds):
 @method(50, 11)
 @dataclass(frozen=True, slots=True)
 class QueueDeclareOk(MethodIds):
-    queue: ShortString
+    queue: ShortStr
     message_count: Long
     consumer_count: Long
 
@@ -293,9 +293,9 @@ class QueueDeclareOk(MethodIds):
 @method(50, 20, before="H")
 @dataclass(frozen=True, slots=True)
 class QueueBind(MethodIds):
-    queue: ShortString
-    exchange: ShortString
-    routing_key: ShortString = b""
+    queue: ShortStr
+    exchange: ShortStr
+    routing_key: ShortStr = b""
     no_wait: Bit = False
     arguments: Fields = NO_FIELDS
 
@@ -309,7 +309,7 @@ class QueueBindOk(MethodIds):
 @method(50, 30, before="H")
 @dataclass(frozen=True, slots=True)
 class QueuePurge(MethodIds):
-    queue: ShortString
+    queue: ShortStr
     no_wait: Bit = False
 
 
@@ -322,7 +322,7 @@ class QueuePurgeOk(MethodIds):
 @method(50, 40, before="H")
 @dataclass(frozen=True, slots=True)
 class QueueDelete(MethodIds):
-    queue: ShortString
+    queue: ShortStr
     if_unused: Bit = False
     if_empty: Bit = False
     no_wait: Bit = False
@@ -337,9 +337,9 @@ class QueueDeleteOk(MethodIds):
 @method(50, 50, before="H")
 @dataclass(frozen=True, slots=True)
 class QueueUnbind(MethodIds):
-    queue: ShortString
-    exchange: ShortString
-    routing_key: ShortString = b""
+    queue: ShortStr
+    exchange: ShortStr
+    routing_key: ShortStr = b""
     arguments: Fields = NO_FIELDS
 
 
@@ -369,8 +369,8 @@ class BasicQosOk(MethodIds):
 @method(60, 20, before="H")
 @dataclass(frozen=True, slots=True)
 class BasicConsume(MethodIds):
-    queue: ShortString
-    consumer_tag: ShortString = b""
+    queue: ShortStr
+    consumer_tag: ShortStr = b""
     no_local: Bit = False
     no_ack: Bit = False
     exclusive: Bit = False
@@ -381,7 +381,7 @@ class BasicConsume(MethodIds):
 @method(60, 21)
 @dataclass(frozen=True, slots=True)
 class BasicConsumeOk(MethodIds):
-    consumer_tag: ShortString
+    consumer_tag: ShortStr
 
 
 @method(60, 30)
@@ -389,21 +389,21 @@ class BasicConsumeOk(MethodIds):
 class BasicCancel(MethodIds):
     """RabbitMQ's server sends it, too."""
 
-    consumer_tag: ShortString
+    consumer_tag: ShortStr
     no_wait: Bit = False
 
 
 @method(60, 31)
 @dataclass(frozen=True, slots=True)
 class BasicCancelOk(MethodIds):
-    consumer_tag: ShortString
+    consumer_tag: ShortStr
 
 
 @method(60, 40, before="H")
 @dataclass(frozen=True, slots=True)
 class BasicPublish(MethodIds):
-    exchange: ShortString
-    routing_key: ShortString
+    exchange: ShortStr
+    routing_key: ShortStr
     mandatory: Bit = False
     immediate: Bit = False
 
@@ -412,25 +412,25 @@ class BasicPublish(MethodIds):
 @dataclass(frozen=True, slots=True)
 class BasicReturn(MethodIds):
     reply_code: Short
-    reply_text: ShortString
-    exchange: ShortString
-    routing_key: ShortString
+    reply_text: ShortStr
+    exchange: ShortStr
+    routing_key: ShortStr
 
 
 @method(60, 60)
 @dataclass(frozen=True, slots=True)
 class BasicDeliver(MethodIds):
-    consumer_tag: ShortString
+    consumer_tag: ShortStr
     delivery_tag: LongLong
     redelivered: Bit
-    exchange: ShortString
-    routing_key: ShortString
+    exchange: ShortStr
+    routing_key: ShortStr
 
 
 @method(60, 70, before="H")
 @dataclass(frozen=True, slots=True)
 class BasicGet(MethodIds):
-    queue: ShortString
+    queue: ShortStr
     no_ack: Bit = False
 
 
@@ -439,8 +439,8 @@ class BasicGet(MethodIds):
 class BasicGetOk(MethodIds):
     delivery_tag: LongLong
     redelivered: Bit
-    exchange: ShortString
-    routing_key: ShortString
+    exchange: ShortStr
+    routing_key: ShortStr
     message_count: Long
 
 
@@ -550,7 +550,7 @@ class TxRollbackOk(MethodIds):
 class DirectPut(MethodIds):
     """OpenAMQ's: ask for the lease of a sink (6-DMP, "Integration with AMQP")."""
 
-    sink: ShortString
+    sink: ShortStr
 
 
 @method(61500, 11)
@@ -558,7 +558,7 @@ class DirectPut(MethodIds):
 class DirectPutOk(MethodIds):
     """OpenAMQ's."""
 
-    lease: ShortString
+    lease: ShortStr
 
 
 @method(61500, 20)
@@ -566,7 +566,7 @@ class DirectPutOk(MethodIds):
 class DirectGet(MethodIds):
     """OpenAMQ's: ask for the lease of a feed."""
 
-    feed: ShortString
+    feed: ShortStr
 
 
 @method(61500, 21)
@@ -574,7 +574,7 @@ class DirectGet(MethodIds):
 class DirectGetOk(MethodIds):
     """OpenAMQ's."""
 
-    lease: ShortString
+    lease: ShortStr
 
 
 # -- octets -------------------------------------------------------------------------------------------------

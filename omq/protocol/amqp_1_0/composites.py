@@ -67,16 +67,16 @@ def _write_symbols(names: tuple[str, ...]) -> bytes:
     return encoding.write(Array(tuple(Symbol(name) for name in names))) if names else NULL
 
 
-UByte = Annotated[int, _number(NumberType.UBYTE)]
-UShort = Annotated[int, _number(NumberType.USHORT)]
-UInt = Annotated[int, (_number(NumberType.UINT)[0], encoding.uint)]
-ULong = Annotated[int, _number(NumberType.ULONG)]
-Bool = Annotated[bool, (_boolean, encoding.write)]
-String = Annotated[str, (_string, encoding.write)]
-Name = Annotated[str, (_symbol, lambda name: encoding.write(Symbol(name)))]
-Octets = Annotated[bytes, (_binary, lambda octets: encoding.write(Binary(octets)))]
-Names = Annotated[tuple[str, ...], (_symbols, _write_symbols)]
-Encoded = Annotated[bytes, None]
+UByteField = Annotated[int, _number(NumberType.UBYTE)]
+UShortField = Annotated[int, _number(NumberType.USHORT)]
+UIntField = Annotated[int, (_number(NumberType.UINT)[0], encoding.uint)]
+ULongField = Annotated[int, _number(NumberType.ULONG)]
+BooleanField = Annotated[bool, (_boolean, encoding.write)]
+StringField = Annotated[str, (_string, encoding.write)]
+SymbolField = Annotated[str, (_symbol, lambda name: encoding.write(Symbol(name)))]
+BinaryField = Annotated[bytes, (_binary, lambda octets: encoding.write(Binary(octets)))]
+SymbolsField = Annotated[tuple[str, ...], (_symbols, _write_symbols)]
+EncodedField = Annotated[bytes, None]
 """A field that stays octets."""
 
 

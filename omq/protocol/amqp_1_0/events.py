@@ -4,7 +4,7 @@ import msgspec
 
 from omq.protocol.amqp_1_0.conditions import ConditionRaised
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
-from omq.protocol.amqp_1_0.performatives import Error, Open, State
+from omq.protocol.amqp_1_0.performatives import DeliveryState, Error, Open
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.unsettled import Sent
 
@@ -63,7 +63,7 @@ class SettledByPeer(msgspec.Struct, frozen=True):
     """The client told the outcome of messages that were sent to it; they are settled."""
 
     sent: tuple[Sent[SendingLink], ...]
-    state: State | None
+    state: DeliveryState | None
     """None where it settled them without a state: it does not tell their outcome."""
     told: bytes
     """The octets of the state; empty for None."""

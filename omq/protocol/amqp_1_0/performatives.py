@@ -12,16 +12,16 @@ from typing import ClassVar
 from omq.protocol.amqp_1_0 import decoding, encoding
 from omq.protocol.amqp_1_0.composites import (
     BY_TYPE,
-    Bool,
-    Encoded,
-    Name,
-    Names,
-    Octets,
-    String,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
+    BinaryField,
+    BooleanField,
+    EncodedField,
+    StringField,
+    SymbolField,
+    SymbolsField,
+    UByteField,
+    UIntField,
+    ULongField,
+    UShortField,
     composite,
     layout_at,
     made_of,
@@ -42,16 +42,16 @@ class Open:
     """Negotiates a connection. `idle_time_out` is in milliseconds."""
 
     CODE: ClassVar[int]
-    container_id: String
-    hostname: String | None = None
-    max_frame_size: UInt = MOST_UINT
-    channel_max: UShort = 65535
-    idle_time_out: UInt | None = None
-    outgoing_locales: Encoded = NULL
-    incoming_locales: Encoded = NULL
-    offered_capabilities: Names = ()
-    desired_capabilities: Names = ()
-    properties: Encoded = NULL
+    container_id: StringField
+    hostname: StringField | None = None
+    max_frame_size: UIntField = MOST_UINT
+    channel_max: UShortField = 65535
+    idle_time_out: UIntField | None = None
+    outgoing_locales: EncodedField = NULL
+    incoming_locales: EncodedField = NULL
+    offered_capabilities: SymbolsField = ()
+    desired_capabilities: SymbolsField = ()
+    properties: EncodedField = NULL
 
 
 @composite(0x18, "close")
@@ -60,7 +60,7 @@ class Close:
     """Ends a connection, with an Error or null."""
 
     CODE: ClassVar[int]
-    error: Encoded = NULL
+    error: EncodedField = NULL
 
 
 # -- begin, flow and end (sections 2.7.2, 2.7.4 and 2.7.8) ---------------------------------------------------
@@ -72,14 +72,14 @@ class Begin:
     """Begins a session on the channel of its frame."""
 
     CODE: ClassVar[int]
-    remote_channel: UShort | None
-    next_outgoing_id: UInt
-    incoming_window: UInt
-    outgoing_window: UInt
-    handle_max: UInt = MOST_UINT
-    offered_capabilities: Names = ()
-    desired_capabilities: Names = ()
-    properties: Encoded = NULL
+    remote_channel: UShortField | None
+    next_outgoing_id: UIntField
+    incoming_window: UIntField
+    outgoing_window: UIntField
+    handle_max: UIntField = MOST_UINT
+    offered_capabilities: SymbolsField = ()
+    desired_capabilities: SymbolsField = ()
+    properties: EncodedField = NULL
 
 
 @composite(0x13, "flow")
@@ -88,17 +88,17 @@ class Flow:
     """States the windows of a session, and, with a handle, the credit of a link."""
 
     CODE: ClassVar[int]
-    next_incoming_id: UInt | None
-    incoming_window: UInt
-    next_outgoing_id: UInt
-    outgoing_window: UInt
-    handle: UInt | None = None
-    delivery_count: UInt | None = None
-    link_credit: UInt | None = None
-    available: UInt | None = None
-    drain: Bool = False
-    echo: Bool = False
-    properties: Encoded = NULL
+    next_incoming_id: UIntField | None
+    incoming_window: UIntField
+    next_outgoing_id: UIntField
+    outgoing_window: UIntField
+    handle: UIntField | None = None
+    delivery_count: UIntField | None = None
+    link_credit: UIntField | None = None
+    available: UIntField | None = None
+    drain: BooleanField = False
+    echo: BooleanField = False
+    properties: EncodedField = NULL
 
 
 @composite(0x17, "end")
@@ -107,7 +107,7 @@ class End:
     """Ends a session, with an Error or null."""
 
     CODE: ClassVar[int]
-    error: Encoded = NULL
+    error: EncodedField = NULL
 
 
 # -- attach and detach (sections 2.7.3 and 2.7.7) ------------------------------------------------------------
@@ -119,20 +119,20 @@ class Attach:
     """Attaches a link to a session. `role` is that of the peer that says it: True is receiver."""
 
     CODE: ClassVar[int]
-    name: String
-    handle: UInt
-    role: Bool
-    snd_settle_mode: UByte = 2
-    rcv_settle_mode: UByte = 0
-    source: Encoded = NULL
-    target: Encoded = NULL
-    unsettled: Encoded = NULL
-    incomplete_unsettled: Bool = False
-    initial_delivery_count: UInt | None = None
-    max_message_size: ULong | None = None
-    offered_capabilities: Names = ()
-    desired_capabilities: Names = ()
-    properties: Encoded = NULL
+    name: StringField
+    handle: UIntField
+    role: BooleanField
+    snd_settle_mode: UByteField = 2
+    rcv_settle_mode: UByteField = 0
+    source: EncodedField = NULL
+    target: EncodedField = NULL
+    unsettled: EncodedField = NULL
+    incomplete_unsettled: BooleanField = False
+    initial_delivery_count: UIntField | None = None
+    max_message_size: ULongField | None = None
+    offered_capabilities: SymbolsField = ()
+    desired_capabilities: SymbolsField = ()
+    properties: EncodedField = NULL
 
 
 @composite(0x16, "detach")
@@ -141,9 +141,9 @@ class Detach:
     """Detaches a link, and closes it if it says so."""
 
     CODE: ClassVar[int]
-    handle: UInt
-    closed: Bool = False
-    error: Encoded = NULL
+    handle: UIntField
+    closed: BooleanField = False
+    error: EncodedField = NULL
 
 
 # -- transfer and disposition (sections 2.7.5 and 2.7.6) -----------------------------------------------------
@@ -155,17 +155,17 @@ class Transfer:
     """Carries a message, or a part of one, in the payload of its frame."""
 
     CODE: ClassVar[int]
-    handle: UInt
-    delivery_id: UInt | None = None
-    delivery_tag: Octets | None = None
-    message_format: UInt | None = None
-    settled: Bool | None = None
-    more: Bool = False
-    rcv_settle_mode: UByte | None = None
-    state: Encoded = NULL
-    resume: Bool = False
-    aborted: Bool = False
-    batchable: Bool = False
+    handle: UIntField
+    delivery_id: UIntField | None = None
+    delivery_tag: BinaryField | None = None
+    message_format: UIntField | None = None
+    settled: BooleanField | None = None
+    more: BooleanField = False
+    rcv_settle_mode: UByteField | None = None
+    state: EncodedField = NULL
+    resume: BooleanField = False
+    aborted: BooleanField = False
+    batchable: BooleanField = False
 
 
 @composite(0x15, "disposition")
@@ -174,12 +174,12 @@ class Disposition:
     """States the outcome of deliveries `first` to `last`. `role` is that of the peer that says it."""
 
     CODE: ClassVar[int]
-    role: Bool
-    first: UInt
-    last: UInt | None = None
-    settled: Bool = False
-    state: Encoded = NULL
-    batchable: Bool = False
+    role: BooleanField
+    first: UIntField
+    last: UIntField | None = None
+    settled: BooleanField = False
+    state: EncodedField = NULL
+    batchable: BooleanField = False
 
 
 # -- SASL (part 5, section 5.3.3) ----------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class SaslMechanisms:
     """The mechanisms that the server offers."""
 
     CODE: ClassVar[int]
-    sasl_server_mechanisms: Names
+    sasl_server_mechanisms: SymbolsField
 
 
 @composite(0x41, "sasl-init")
@@ -200,9 +200,9 @@ class SaslInit:
     """The mechanism that the client chose."""
 
     CODE: ClassVar[int]
-    mechanism: Name
-    initial_response: Octets | None = None
-    hostname: String | None = None
+    mechanism: SymbolField
+    initial_response: BinaryField | None = None
+    hostname: StringField | None = None
 
 
 @composite(0x42, "sasl-challenge")
@@ -211,7 +211,7 @@ class SaslChallenge:
     """A challenge of the mechanism."""
 
     CODE: ClassVar[int]
-    challenge: Octets
+    challenge: BinaryField
 
 
 @composite(0x43, "sasl-response")
@@ -220,7 +220,7 @@ class SaslResponse:
     """The response to a challenge."""
 
     CODE: ClassVar[int]
-    response: Octets
+    response: BinaryField
 
 
 @composite(0x44, "sasl-outcome")
@@ -229,8 +229,8 @@ class SaslOutcome:
     """0 for success; 1 when the credentials are wrong."""
 
     CODE: ClassVar[int]
-    code: UByte
-    additional_data: Octets | None = None
+    code: UByteField
+    additional_data: BinaryField | None = None
 
 
 # -- the values of fields -----------------------------------------------------------------------------------
@@ -242,9 +242,9 @@ class Error:
     """The reason why a link, a session or a connection ended (section 2.8.14)."""
 
     CODE: ClassVar[int]
-    condition: Name
-    description: String | None = None
-    info: Encoded = NULL
+    condition: SymbolField
+    description: StringField | None = None
+    info: EncodedField = NULL
 
 
 @composite(0x28, "source")
@@ -253,17 +253,17 @@ class Source:
     """The node that the messages of a link come from (part 3, section 3.5.3)."""
 
     CODE: ClassVar[int]
-    address: Encoded = NULL
-    durable: UInt = 0
-    expiry_policy: Name = "session-end"
-    timeout: UInt = 0
-    dynamic: Bool = False
-    dynamic_node_properties: Encoded = NULL
-    distribution_mode: Name | None = None
-    filter: Encoded = NULL
-    default_outcome: Encoded = NULL
-    outcomes: Names = ()
-    capabilities: Names = ()
+    address: EncodedField = NULL
+    durable: UIntField = 0
+    expiry_policy: SymbolField = "session-end"
+    timeout: UIntField = 0
+    dynamic: BooleanField = False
+    dynamic_node_properties: EncodedField = NULL
+    distribution_mode: SymbolField | None = None
+    filter: EncodedField = NULL
+    default_outcome: EncodedField = NULL
+    outcomes: SymbolsField = ()
+    capabilities: SymbolsField = ()
 
 
 @composite(0x29, "target")
@@ -272,13 +272,13 @@ class Target:
     """The node that the messages of a link go to (part 3, section 3.5.4)."""
 
     CODE: ClassVar[int]
-    address: Encoded = NULL
-    durable: UInt = 0
-    expiry_policy: Name = "session-end"
-    timeout: UInt = 0
-    dynamic: Bool = False
-    dynamic_node_properties: Encoded = NULL
-    capabilities: Names = ()
+    address: EncodedField = NULL
+    durable: UIntField = 0
+    expiry_policy: SymbolField = "session-end"
+    timeout: UIntField = 0
+    dynamic: BooleanField = False
+    dynamic_node_properties: EncodedField = NULL
+    capabilities: SymbolsField = ()
 
 
 @composite(0x30, "coordinator")
@@ -287,7 +287,7 @@ class Coordinator:
     """The target of a link that controls transactions (part 4, section 4.5.1)."""
 
     CODE: ClassVar[int]
-    capabilities: Names = ()
+    capabilities: SymbolsField = ()
 
 
 @composite(0x23, "received")
@@ -296,8 +296,8 @@ class Received:
     """The point up to which a delivery was received: no outcome (part 3, section 3.4.1)."""
 
     CODE: ClassVar[int]
-    section_number: UInt
-    section_offset: ULong
+    section_number: UIntField
+    section_offset: ULongField
 
 
 @composite(0x24, "accepted")
@@ -314,7 +314,7 @@ class Rejected:
     """The message is invalid and cannot be processed (section 3.4.3)."""
 
     CODE: ClassVar[int]
-    error: Encoded = NULL
+    error: EncodedField = NULL
 
 
 @composite(0x26, "released")
@@ -331,16 +331,16 @@ class Modified:
     """The message was not processed, and may have changed (section 3.4.5)."""
 
     CODE: ClassVar[int]
-    delivery_failed: Bool = False
-    undeliverable_here: Bool = False
-    message_annotations: Encoded = NULL
+    delivery_failed: BooleanField = False
+    undeliverable_here: BooleanField = False
+    message_annotations: EncodedField = NULL
 
 
 Sasl = SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
 Frame = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 Terminus = Source | Target | Coordinator
-State = Received | Accepted | Rejected | Released | Modified
-Performative = Sasl | Frame | Terminus | State | Error
+DeliveryState = Received | Accepted | Rejected | Released | Modified
+Performative = Sasl | Frame | Terminus | DeliveryState | Error
 
 
 def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:

@@ -26,6 +26,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Accepted,
     Attach,
     Begin,
+    DeliveryState,
     Detach,
     Disposition,
     End,
@@ -36,7 +37,6 @@ from omq.protocol.amqp_1_0.performatives import (
     Received,
     Rejected,
     Released,
-    State,
     Transfer,
 )
 from omq.protocol.amqp_1_0.runs import TransferRun
@@ -530,7 +530,7 @@ class Session:
             case Received():
                 return ()  # not an outcome yet
             case Accepted() | Rejected() | Released() | Modified() | None:
-                outcome: State | None = state
+                outcome: DeliveryState | None = state
             case _:
                 raise SessionProblem(Condition.INVALID_FIELD, "the state of a delivery was expected")
         if outcome is None and not told.settled:

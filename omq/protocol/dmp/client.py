@@ -41,14 +41,14 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class SinkResponse:
     """The server's later response about a sink: the number of messages that it stored, or the problem."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
+class ConnectionDeclined:
     """The server rejects this connection, and closes it."""
 
     response: Response
@@ -62,13 +62,13 @@ class HeaderDeclined:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class FeedOctets:
     """One or more octets of a feed's envelopes, for an `EnvelopeReader`."""
 
     octets: bytes
 
 
-ClientEvent = Greeted | Ready | Answered | Declined | HeaderDeclined | Received
+ClientEvent = Greeted | Ready | SinkResponse | ConnectionDeclined | HeaderDeclined | FeedOctets
 
 
 class DialogueError(ValueError):
@@ -111,8 +111,8 @@ class ClientDialogue:
     def feed(self, data: bytes) -> list[ClientEvent]:
         """Parse received octets into events, in order.
 
-        Ignores octets after `Declined` or `HeaderDeclined`. Raises `DialogueError` for a response that does
-        not begin with three digits; do not feed the dialogue after that.
+        Ignores octets after `ConnectionDeclined` or `HeaderDeclined`. Raises `DialogueError` for a response
+        that does not begin with three digits; do not feed the dialogue after that.
         """
         events: list[ClientEvent] = []
         self._kept += data
@@ -131,7 +131,7 @@ class ClientDialogue:
     def _next(self) -> ClientEvent | None:
         match self._state:
             case _State.MESSAGES:
-                return Received(self._take(len(self._kept)))
+                return FeedOctets(self._take(len(self._kept)))
             case _State.CLOSED:
                 self._take(len(self._kept))
                 return None
@@ -156,10 +156,10 @@ class ClientDialogue:
             return None
         response = dmp_responses.decode(self._take(end)[1:])
         if state is _State.RESPONSES:
-            return Answered(response)
+            return SinkResponse(response)
         if not response.ok:
             self._state = _State.CLOSED
-            return Declined(response)
+            return ConnectionDeclined(response)
         if state is _State.GREETING:
             self._state = _State.READY
             return Greeted(response)

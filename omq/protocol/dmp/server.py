@@ -40,11 +40,11 @@ class EnvelopeOctets:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseConnection:
     """Close the connection after sending everything. No event follows."""
 
 
-ServerEvent = Send | LeaseReceived | EnvelopeOctets | Close
+ServerEvent = Send | LeaseReceived | EnvelopeOctets | CloseConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class ServerDialogue:
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """Parse received octets into events, in order; ignore octets after `Close`.
+        """Parse received octets into events, in order; ignore octets after `CloseConnection`.
 
-        The answer to a header of another version or protocol is the DMP header, followed by `Close`; an empty
-        lease gets only `Close`.
+        The answer to a header of another version or protocol is the DMP header, followed by
+        `CloseConnection`; an empty lease gets only `CloseConnection`.
         """
         match self._state:
             case _State.MESSAGES:
@@ -157,7 +157,7 @@ class ServerDialogue:
         self._kept.clear()
         return [Send(dmp_responses.encode(response)), *([EnvelopeOctets(rest)] if rest else [])]
 
-    def _close(self) -> Close:
+    def _close(self) -> CloseConnection:
         self._state = _State.CLOSED
         self._kept.clear()
-        return Close()
+        return CloseConnection()

@@ -16,8 +16,7 @@ from omq.protocol.dmp.envelopes import (
 )
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
-
-Octets = bytes | memoryview
+from omq_storage.numbers import Octets
 
 SMALLEST_ON_FEEDS = 12
 """The least size of an envelope that OpenAMQ's receivers accept; the specification allows 8."""

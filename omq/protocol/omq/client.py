@@ -71,7 +71,7 @@ AnsweredCommand = (
 )  # fmt: skip
 """Commands with one answer. A Fetch has many."""
 
-Answer = (
+AnswerFrame = (
     Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | BlockList | Leased | Managed
     | Watched | ConnectionList | SubscriberList | Done
 )  # fmt: skip
@@ -86,7 +86,7 @@ class Answered(Generic[T]):
 
     command: AnsweredCommand
     token: T
-    frame: Answer
+    frame: AnswerFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class _Expected(Generic[T]):
     token: T
 
 
-class Greeting:
+class ClientHandshake:
     """The exchange of the first eight octets, before a session."""
 
     octets = handshake.hello()
@@ -298,7 +298,7 @@ class ClientSession(Generic[T]):
             raise RuntimeError("no Fetch is under way")
         self._expected.popleft()
 
-    def _answer(self, frame: Answer) -> Event[T]:
+    def _answer(self, frame: AnswerFrame) -> Event[T]:
         if self._expected:
             command, token = self._expected[0].command, self._expected[0].token
             if not isinstance(command, Fetch) and answers(command, frame):
@@ -349,7 +349,7 @@ def argument(command: AnsweredCommand | Fetch) -> bytes | None:
             return command.topic
 
 
-def answers(command: AnsweredCommand, frame: Answer) -> bool:
+def answers(command: AnsweredCommand, frame: AnswerFrame) -> bool:
     """Return whether `frame` is an answer to `command`."""
     match command, frame:
         case (

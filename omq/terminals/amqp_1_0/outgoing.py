@@ -207,7 +207,7 @@ class Outgoing(Generic[C]):
             self._failed(self.link, Failure(Reason.DELETED, "the topic was deleted"))
 
 
-def outcome_of(state: performatives.State | None) -> Outcome:
+def outcome_of(state: performatives.DeliveryState | None) -> Outcome:
     """Return the outcome for a delivery state. A client that settles without one has not said that it is done
     with the message.
     """

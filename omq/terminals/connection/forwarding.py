@@ -24,11 +24,11 @@ from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
     Channel,
-    Messages,
     MessageTruncated,
     Octets,
     Piece,
     Selection,
+    TakenMessages,
     Unavailable,
 )
 from omq.drivers.stalled import HeldReader, Stalled
@@ -151,7 +151,7 @@ class Forwarder:
         before = self._transport.sent
         left: Left | Unavailable | None
         try:
-            if isinstance(taken, Messages):
+            if isinstance(taken, TakenMessages):
                 left = await self._send_taken(channel, form, taken, is_wanted, piece)
             else:
                 begun = form.begin(
@@ -260,7 +260,7 @@ class Forwarder:
         self,
         channel: Channel,
         form: Form,
-        messages: Messages,
+        messages: TakenMessages,
         is_wanted: Callable[[], bool],
         piece: int | None,
     ) -> Left | None:
@@ -269,11 +269,11 @@ class Forwarder:
             selections = before_long(messages.selections)
             if not selections:
                 return await self._send_part(channel, begin_long(form, messages.selections[0], piece))
-            messages = Messages(selections)
+            messages = TakenMessages(selections)
         return await self._send_messages(channel, form, messages, is_wanted)
 
     async def _send_messages(
-        self, channel: Channel, form: Form, messages: Messages, is_wanted: Callable[[], bool]
+        self, channel: Channel, form: Form, messages: TakenMessages, is_wanted: Callable[[], bool]
     ) -> Left | None:
         """Send the messages that were taken, as long as they are wanted. If a message has left only in part,
         return its rest, which must be sent before anything else.

@@ -30,7 +30,7 @@ from omq.model import Topic
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
 from omq.protocol.dmp.server import (
-    Close,
+    CloseConnection,
     EnvelopeOctets,
     FeedReady,
     LeaseReceived,
@@ -188,7 +188,7 @@ class DmpTerminal:
                         await self._transport.send(octets)
                     case LeaseReceived(lease):
                         return lease
-                    case Close():
+                    case CloseConnection():
                         return None
                     case EnvelopeOctets():
                         raise AssertionError("messages cannot come before the lease")
@@ -297,7 +297,7 @@ class DmpTerminal:
                     await self._transport.send(octets)
                 case EnvelopeOctets(octets):
                     received += octets
-                case Close():
+                case CloseConnection():
                     pass  # the caller closes the connection next
                 case LeaseReceived():
                     raise AssertionError("there is one lease on a connection")
