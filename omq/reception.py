@@ -55,9 +55,9 @@ class Reception:
         self.quota = Quota(context.config.max_connections)
         """The open connections, including those before their handshake."""
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
-        self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
+        self._unrecognized = LogThrottle(log, logging.INFO, "connections did not begin as they must")
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
-        self.turned_away = self.strangers = self.defects = 0
+        self.turned_away = self.unrecognized = self.defects = 0
         """The numbers of connections that were turned away, had no terminal, and were ended by a defect."""
         self._handshakes: set[trio.CancelScope] = set()
         # The connections whose client is not known yet, the oldest first.
@@ -146,14 +146,16 @@ class Reception:
                     received.clear()
                     await _first_octets(transport, received)
                 elif spoken.tls_only:
-                    self._stranger(transport, "nothing but TLS is spoken at this address", received)
+                    self._report_unrecognized(
+                        transport, "nothing but TLS is spoken at this address", received
+                    )
                     return None
             except TlsError as error:
-                self._stranger(transport, f"TLS: {error}")
+                self._report_unrecognized(transport, f"TLS: {error}")
                 return None
             except _Ended:
                 if received:  # a client that sends nothing only tests whether the port is open
-                    self._stranger(transport, "it ended in its first octets", received)
+                    self._report_unrecognized(transport, "it ended in its first octets", received)
                 return None
         if limit.cancelled_caught:
             self._late(transport, limit, received)
@@ -165,7 +167,7 @@ class Reception:
                 return self._serve_http(Arrival(transport, bytes(received), scope, self._newcomers))
             protocol = handshake.UnknownVersion(0)
         if not spoken.others:
-            self._stranger(transport, "nothing but HTTP is spoken at this address", received)
+            self._report_unrecognized(transport, "nothing but HTTP is spoken at this address", received)
             return None
         serve = self._connections.serve
         match protocol:
@@ -189,11 +191,11 @@ class Reception:
 
                 return serve(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
-                self._stranger(transport, "what it speaks is not served here", received)
+                self._report_unrecognized(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.answer_to_other(other))
                 await transport.finish()
             case handshake.Tls():
-                self._stranger(transport, "what it speaks is not served here", received)
+                self._report_unrecognized(transport, "what it speaks is not served here", received)
             case never:
                 assert_never(never)
         return None
@@ -226,14 +228,14 @@ class Reception:
         """Report a client whose first eight octets did not come in time, unless the server stops."""
         if trio.current_time() >= limit.deadline:
             seconds = self._context.config.handshake_seconds
-            self._stranger(transport, f"no handshake within {seconds:g} s", received)
+            self._report_unrecognized(transport, f"no handshake within {seconds:g} s", received)
 
     async def _accept_omq(self, arrival: Arrival) -> OmqTerminal:
         await arrival.transport.send(handshake.ACCEPTED)
         return OmqTerminal(arrival, self._context, self._long_answers)
 
     async def _refuse(self, transport: Transport, received: bytearray) -> None:
-        self._stranger(transport, "what it speaks is not served here", received)
+        self._report_unrecognized(transport, "what it speaks is not served here", received)
         await transport.send(handshake.REFUSED)
         await transport.finish()
 
@@ -267,7 +269,7 @@ class Reception:
                 await _first_octets(transport, received)
             except _Ended:
                 if received:
-                    self._stranger(transport, "it ended in its first octets", received)
+                    self._report_unrecognized(transport, "it ended in its first octets", received)
                 await transport.finish()
                 return
         if limit.cancelled_caught:
@@ -278,15 +280,15 @@ class Reception:
         else:
             await self._refuse(transport, received)
 
-    def _stranger(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
+    def _report_unrecognized(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
         """Log the reason why a connection ends before it has a terminal, and its first octets."""
-        self.strangers += 1
+        self.unrecognized += 1
         peer = transport.peer()
         if received is not None:
             inside = " inside TLS" if transport.is_encrypted else ""
             began = f"it began with {handshake.shown(bytes(received))}" if received else "it sent nothing"
             why = f"{why}; {began}{inside}"
-        self._strangers.add(f"{peer}: {why}", peer=peer)
+        self._unrecognized.add(f"{peer}: {why}", peer=peer)
 
 
 class _Ended(Exception):

@@ -156,7 +156,7 @@ class Server:
             topics=self.catalogue.topic_count,
             max_topics=config.max_topics,
             turned_away=reception.turned_away,
-            strangers=reception.strangers,
+            unrecognized=reception.unrecognized,
             defects=reception.defects,
             memory=self.memory.statistics(),
             spool=self.catalogue.spool.statistics(),

@@ -50,7 +50,7 @@ class ServerStatistics(Struct, frozen=True):
     max_topics: int
     turned_away: int
     """Connections so far that were closed at once, as there were `max_connections`."""
-    strangers: int
+    unrecognized: int
     """Connections so far that ended before their client said a protocol that is served here."""
     defects: int
     """Connections so far that ended by a defect of the server."""

@@ -175,7 +175,7 @@ class Clients:
         self._certified = self._by_certificate()
         self._quotas = quotas
         # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
-        self._strangers: WeakValueDictionary[str, ClientAccount] = WeakValueDictionary()
+        self._unnamed: WeakValueDictionary[str, ClientAccount] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._attempts = Attempts()
         self._failures = LogThrottle(log, logging.WARNING, "attempts to connect failed")
@@ -190,8 +190,8 @@ class Clients:
         connections whether they may stay.
         """
         self._quotas = quotas
-        for stranger in self._strangers.values():
-            stranger.change(EVERYTHING, quotas)
+        for client in self._unnamed.values():
+            client.change(EVERYTHING, quotas)
         before = self._known
         self._known = {}
         for config in configured:
@@ -219,7 +219,7 @@ class Clients:
         `host` is the address of the connection, and `peer` the same for the log.
         """
         if not self._known:
-            return Identity(self._stranger(host))
+            return Identity(self._client_at(host))
         name, colon, secret = id.partition(b":")
         known = self._known.get(name) if colon and len(id) <= MOST_ID_OCTETS else None
         if known is not None and (shown := self._was_shown(known, secret)) is not None:
@@ -270,12 +270,12 @@ class Clients:
         self._failures.add(f"{peer}: it has not the certificate of this client", peer=peer, client=name)
         return None
 
-    def _stranger(self, host: str) -> ClientAccount:
+    def _client_at(self, host: str) -> ClientAccount:
         """Return the client of this host's address, where no clients are configured."""
         address = AttemptOrigin.of(host).address
-        client = self._strangers.get(address)
+        client = self._unnamed.get(address)
         if client is None:
-            client = self._strangers[address] = ClientAccount(EVERYTHING, self._quotas, owner=Owner.ADDRESS)
+            client = self._unnamed[address] = ClientAccount(EVERYTHING, self._quotas, owner=Owner.ADDRESS)
         return client
 
     def look(self) -> None:

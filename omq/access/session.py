@@ -488,7 +488,7 @@ class Session:
         is_held = True
 
         def release() -> None:
-            # Credit that waits for a subscription and the subscription share one place. A connection that
+            # Credit that waits for a subscription and the subscription count once. A connection that
             # ends while the subscription is being opened releases it for both.
             nonlocal is_held
             if is_held:

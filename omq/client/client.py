@@ -227,14 +227,14 @@ class Client:
             connection = self._connections.live_now()
             if connection is None:
                 # The next connection may take long, and the losses of the last one are known already.
-                self._ledger.tell(self._ledger.published)
+                self._ledger.report(self._ledger.published)
                 connection = await self._connections.live()
             end = self._ledger.published
             await self._connections.ask(connection, own=False)
         except ConnectionLost:
-            self._ledger.loss_told()
+            self._ledger.loss_reported()
             raise
-        self._ledger.tell(end)
+        self._ledger.report(end)
 
     async def publish_confirmed(self, topic: Name, body: bytes) -> None:
         """Publish a message, and wait until it has its topic's persistence.
@@ -253,9 +253,9 @@ class Client:
         try:
             await self._connections.ask(connection, own=True)
         except ConnectionLost:
-            self._ledger.loss_of_one_told(number)
+            self._ledger.loss_of_one_reported(number)
             raise
-        self._ledger.tell_publisher(number)
+        self._ledger.report_to_publisher(number)
 
     async def ping(self) -> float:
         """Measure a round trip, in seconds. It includes the wait for earlier messages to be stored, but only

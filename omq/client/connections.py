@@ -230,7 +230,7 @@ class ClientConnections:
                 if in_doubt:
                     raise
                 log.debug("at the end: %s", error)
-        self.ledger.tell_untold()
+        self.ledger.report_unreported()
 
     async def break_off(self) -> None:
         """End after an exception: send the queue if that takes less than BREAK_OFF_SECONDS."""

@@ -33,17 +33,17 @@ class PublishFailure:
     lost: bool = False
     private: bool = False
     """Whether it concerns a single message, and the task that published it waits for the report."""
-    untold: int = field(init=False)
+    unreported: int = field(init=False)
     """The number of messages whose failure was reported to no task that can act on it."""
-    told_to: WeakSet[object] = field(default_factory=WeakSet)
+    reported_to: WeakSet[object] = field(default_factory=WeakSet)
     """The callers to which it was reported."""
-    told_with_own: WeakSet[object] = field(default_factory=WeakSet)
+    reported_with_own: WeakSet[object] = field(default_factory=WeakSet)
     """The callers that were told of the loss of their own message, and not of the others that were lost with
     it: `confirm` reports those.
     """
 
     def __post_init__(self) -> None:
-        self.untold = self.end - self.start
+        self.unreported = self.end - self.start
 
 
 class Ledger:
@@ -76,8 +76,8 @@ class Ledger:
         """
         caller = self.caller()
         if caller not in self._seen:
-            untold = (failure.start for failure in self._failures if failure.untold)
-            self._seen[caller] = min(untold, default=self.settled)
+            unreported = (failure.start for failure in self._failures if failure.unreported)
+            self._seen[caller] = min(unreported, default=self.settled)
 
     # -- outcomes ------------------------------------------------------------------------------------------
 
@@ -105,9 +105,9 @@ class Ledger:
         return min(self.settled, end - 1)
 
     def _add(self, failure: PublishFailure, *, private: bool) -> None:
-        if private and failure.untold == 1:
+        if private and failure.unreported == 1:
             failure.private = True
-            failure.untold = 0
+            failure.unreported = 0
         self.settle(failure.end)
         self._failures.append(failure)
         if len(self._failures) > MOST_FAILURES:
@@ -116,21 +116,21 @@ class Ledger:
 
     # -- reports -------------------------------------------------------------------------------------------
 
-    def tell(self, end: int) -> None:
+    def report(self, end: int) -> None:
         """Raise the failures of messages up to number `end` that were not reported to the caller."""
         caller = self.caller()
         since = self._seen.get(caller, 0)
         found = [
             failure
             for failure in self._failures
-            if failure.end > since and failure.start < end and caller not in failure.told_to
+            if failure.end > since and failure.start < end and caller not in failure.reported_to
         ]
         for failure in found:
-            failure.untold = 0
+            failure.unreported = 0
         self._raise(found)
 
-    def tell_publisher(self, number: int) -> None:
-        """Raise as `tell` does, for a task that waits for its message `number`: without failures of single
+    def report_to_publisher(self, number: int) -> None:
+        """Raise as `report` does, for a task that waits for its message `number`: without failures of single
         messages whose publishers wait for their own report.
         """
         caller = self.caller()
@@ -141,46 +141,48 @@ class Ledger:
                 for failure in self._failures
                 if failure.start < number
                 and failure.end > since
-                and caller not in failure.told_to
-                and caller not in failure.told_with_own
+                and caller not in failure.reported_to
+                and caller not in failure.reported_with_own
                 and (failure.end >= number or not failure.private)
             ]
         )
 
-    def tell_untold(self) -> None:
+    def report_unreported(self) -> None:
         """Raise the failures that were reported to no task."""
-        found = [failure for failure in self._failures if failure.untold]
+        found = [failure for failure in self._failures if failure.unreported]
         for failure in found:
-            failure.untold = 0
+            failure.unreported = 0
         self._raise(found)
 
-    def loss_told(self) -> None:
+    def loss_reported(self) -> None:
         """Note that the caller, which had asked about the messages of all tasks, was told of the loss of a
         connection.
         """
         caller = self.caller()
         for failure in self._failures:
             if failure.lost:
-                failure.told_to.add(caller)
-                failure.untold = 0
+                failure.reported_to.add(caller)
+                failure.unreported = 0
 
-    def loss_of_one_told(self, number: int) -> None:
+    def loss_of_one_reported(self, number: int) -> None:
         """Note that the caller was told of the loss of its message `number`. It was not told of the loss of
         other messages, which it may have published before.
         """
         caller = self.caller()
         for failure in self._failures:
             if failure.lost and failure.start < number <= failure.end:
-                told = failure.told_to if failure.end - failure.start == 1 else failure.told_with_own
-                told.add(caller)
-                failure.untold = max(failure.untold - 1, 0)
+                callers = (
+                    failure.reported_to if failure.end - failure.start == 1 else failure.reported_with_own
+                )
+                callers.add(caller)
+                failure.unreported = max(failure.unreported - 1, 0)
 
     def _raise(self, found: list[PublishFailure]) -> None:
         if not found:
             return
         caller = self.caller()
         for failure in found:
-            failure.told_to.add(caller)
+            failure.reported_to.add(caller)
         refusals = tuple(refusal for failure in found for refusal in failure.refusals)[:MOST_REFUSALS]
         for failure in found:
             if failure.lost:
@@ -200,7 +202,7 @@ def _merged(first: PublishFailure, second: PublishFailure) -> PublishFailure:
         lost=first.lost or second.lost,
         private=first.private and second.private,
     )
-    both.untold = first.untold + second.untold
-    both.told_to.update(first.told_to & second.told_to)
-    both.told_with_own.update(first.told_with_own & second.told_with_own)
+    both.unreported = first.unreported + second.unreported
+    both.reported_to.update(first.reported_to & second.reported_to)
+    both.reported_with_own.update(first.reported_with_own & second.reported_with_own)
     return both

@@ -380,7 +380,7 @@ class RoundRobinChannel:
             )
             back[:1] = [msgspec.structs.replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
         self._take_back(back)
-        self._went_on()
+        self._after_write()
 
     def _written_of(self, begun: PiecewiseMessage, count: int, octets: int | None) -> None:
         """Do as `written` for a message that is sent by itself."""
@@ -397,7 +397,7 @@ class RoundRobinChannel:
                 self._conclude([begun.run], begun.outcome)
             elif not self.settles:
                 self._dealer.done(begun.ids)
-        self._went_on()
+        self._after_write()
 
     def _sent(self, count: int) -> None:
         """Count delivered messages."""
@@ -405,7 +405,7 @@ class RoundRobinChannel:
         self._unsent -= count
         self._credit.use(count)
 
-    def _went_on(self) -> None:
+    def _after_write(self) -> None:
         """Return messages that may not wait here after a write, and ask for more if there is room."""
         self._give_up()
         if self._order is not None:

@@ -4,7 +4,7 @@ A connection that needs more than is free waits, in the order of arrival. The fi
 exceed the limit, one at a time. Without that, many connections that each hold a part of a line could wait
 for one another, and no line would ever be completed.
 
-While a connection waits, slow ones give way: connections whose client sends almost nothing although the
+While a connection waits, slow ones are evicted: connections whose client sends almost nothing although the
 server reads, or has not completed its line for a long time. The server closes them, because it has no other
 place for their input, unless their protocol can refuse an incomplete message. While no connection waits, a
 client may take any time.
@@ -39,22 +39,22 @@ class Holding:
         "_received",
         "_scope",
         "exceeds",
-        "gave_way",
+        "is_evicted",
         "octets",
         "refuse",
     )
 
     def __init__(self, scope: trio.CancelScope, refuse: Callable[[], bool] | None = None) -> None:
         """Create the record of a connection that holds nothing. It reads within `scope`, which is cancelled
-        when the connection gives way.
+        when the connection is evicted.
         """
         self._scope = scope
         self.refuse = refuse
         """The function that drops incomplete messages, and returns whether there were any: then the
         connection goes on. None if the protocol has no refusal for them.
         """
-        self.gave_way = False
-        """Whether the connection gave way."""
+        self.is_evicted = False
+        """Whether the connection was ended because others needed its memory."""
         self.octets = 0
         self.exceeds = False
         """Whether it may exceed the limit."""
@@ -74,13 +74,13 @@ class Holding:
         self.exceeds = False
         self._idle = self._lasted = 0.0
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """Stop reading from the client, or drop its incomplete messages: it made no progress, and its octets
         were given to others.
         """
         if self.refuse is not None and self.refuse():
             return
-        self.gave_way = True
+        self.is_evicted = True
         self._scope.cancel()
 
     def begin_wait(self) -> None:
@@ -99,8 +99,8 @@ class Holding:
             self._received = 0
             self._idle = 0.0
 
-    def gives_way_at(self) -> float:
-        """Return the time at which it must give way unless more input arrives."""
+    def evicted_at(self) -> float:
+        """Return the time at which it is evicted unless more input arrives."""
         if self._awaited_since is None or self.is_empty:
             return math.inf
         return self._awaited_since + min(IDLE_SECONDS - self._idle, LASTING_SECONDS - self._lasted)
@@ -205,21 +205,21 @@ class UnfinishedMemory:
     def _make_room(self) -> float:
         """Close slow connections until the first waiting one has room.
 
-        Return the time at which the next one would have to give way.
+        Return the time at which the next one would be evicted.
         """
         first = self._waiting[0]
         self._grant_fitting()
         if first.granted:  # else it would wake itself, and make room again without a pause
             self._wake_first()
-        # Among equally slow connections, the one that exceeds the limit gives way first: it blocks the
+        # Among equally slow connections, the one that exceeds the limit is evicted first: it blocks the
         # others.
-        slowest = sorted(self._holdings, key=lambda each: (each.gives_way_at(), not each.exceeds))
+        slowest = sorted(self._holdings, key=lambda each: (each.evicted_at(), not each.exceeds))
         for holding in slowest:
             if first.granted:
                 break
-            at = holding.gives_way_at()
+            at = holding.evicted_at()
             if at > trio.current_time():
                 return at
             self.release(holding)
-            holding.give_way()
+            holding.evict()
         return math.inf

@@ -192,7 +192,7 @@ def _connection_families(found: ServerStatistics, connections: ConnectionSums) -
         "omq_connections_failed", "Connections that ended before they were served.", labels=["reason"]
     )
     lost.add_metric(["limit"], found.turned_away)
-    lost.add_metric(["unrecognized"], found.strangers)
+    lost.add_metric(["unrecognized"], found.unrecognized)
     lost.add_metric(["defect"], found.defects)
     yield lost
     yield GaugeMetricFamily(

@@ -24,29 +24,29 @@ def lossy_ledger(task: Task, lost: int) -> Ledger:
 def test_the_loss_of_an_awaited_message_does_not_hide_the_loss_of_earlier_ones() -> None:
     task = Task()
     ledger = lossy_ledger(task, 2)
-    ledger.loss_of_one_told(2)
+    ledger.loss_of_one_reported(2)
     with pytest.raises(ConnectionLost):
-        ledger.tell(2)
-    ledger.tell(2)
+        ledger.report(2)
+    ledger.report(2)
 
 
 def test_a_message_published_again_after_a_loss_with_others_does_not_repeat_it() -> None:
     task = Task()
     ledger = lossy_ledger(task, 2)
-    ledger.loss_of_one_told(2)
+    ledger.loss_of_one_reported(2)
     ledger.published = 3
     ledger.settle(3)
-    ledger.tell_publisher(3)
+    ledger.report_to_publisher(3)
     with pytest.raises(ConnectionLost):
-        ledger.tell(3)  # of the first message
-    ledger.tell(3)
+        ledger.report(3)  # of the first message
+    ledger.report(3)
 
 
 def test_the_loss_of_an_awaited_message_alone_is_not_repeated() -> None:
     task = Task()
     ledger = lossy_ledger(task, 1)
-    ledger.loss_of_one_told(1)
-    ledger.tell(1)
+    ledger.loss_of_one_reported(1)
+    ledger.report(1)
 
 
 def test_the_loss_of_an_awaited_message_does_not_hide_the_loss_of_another_connection() -> None:
@@ -54,28 +54,28 @@ def test_the_loss_of_an_awaited_message_does_not_hide_the_loss_of_another_connec
     ledger = lossy_ledger(task, 1)
     ledger.published = 2
     ledger.lost("the connection broke", private=True)
-    ledger.loss_of_one_told(2)
+    ledger.loss_of_one_reported(2)
     with pytest.raises(ConnectionLost):
-        ledger.tell(2)
+        ledger.report(2)
 
 
 def test_a_loss_of_which_every_publisher_was_told_is_not_repeated_at_the_end() -> None:
     ledger = lossy_ledger(Task(), 2)
-    ledger.loss_of_one_told(1)
-    ledger.loss_of_one_told(2)
-    ledger.tell_untold()
+    ledger.loss_of_one_reported(1)
+    ledger.loss_of_one_reported(2)
+    ledger.report_unreported()
 
 
 @pytest.mark.parametrize("are_all_told", [True, False])
 def test_merged_losses_are_repeated_at_the_end_unless_every_publisher_was_told(are_all_told: bool) -> None:
     ledger = lossy_ledger(Task(), 2)
     for _ in range(MOST_FAILURES):
-        ledger.loss_of_one_told(ledger.published)
+        ledger.loss_of_one_reported(ledger.published)
         if are_all_told:
-            ledger.loss_of_one_told(ledger.published - 1)
+            ledger.loss_of_one_reported(ledger.published - 1)
         ledger.published += 2
         ledger.lost("the connection broke", private=True)
-    ledger.loss_of_one_told(ledger.published)
-    ledger.loss_of_one_told(ledger.published - 1)
+    ledger.loss_of_one_reported(ledger.published)
+    ledger.loss_of_one_reported(ledger.published - 1)
     with nullcontext() if are_all_told else pytest.raises(ConnectionLost):
-        ledger.tell_untold()
+        ledger.report_unreported()

@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_lets_those_behind_it_pass(clock: MockClock) 
 
 
 @pytest.mark.parametrize(
-    ("octets", "seconds", "gives_way_at"),
+    ("octets", "seconds", "evicted_at"),
     [
         ([], [], 2.0),
         ([16383], [1.5], 2.0),
@@ -137,19 +137,19 @@ async def test_a_client_that_leaves_lets_those_behind_it_pass(clock: MockClock) 
     ],
 )
 async def test_a_client_that_sends_little_gives_way_to_waiting_ones(
-    clock: MockClock, octets: list[int], seconds: list[float], gives_way_at: float
+    clock: MockClock, octets: list[int], seconds: list[float], evicted_at: float
 ) -> None:
     """Less than 16 KiB in two seconds, or not everything in ten."""
     holding = Holding(trio.CancelScope())
     await UnfinishedMemory(100).hold(holding, 50)
-    assert holding.gives_way_at() > 1e9  # the server does not wait for it
+    assert holding.evicted_at() > 1e9  # the server does not wait for it
     began = trio.current_time()
     for more, passed in zip(octets, seconds, strict=True):
         holding.begin_wait()
         clock.jump(passed)
         holding.end_wait(more)
     holding.begin_wait()
-    assert holding.gives_way_at() == pytest.approx(began + gives_way_at)
+    assert holding.evicted_at() == pytest.approx(began + evicted_at)
 
 
 async def test_of_equally_slow_clients_the_one_that_exceeds_the_limit_gives_way(clock: MockClock) -> None:
@@ -162,7 +162,7 @@ async def test_of_equally_slow_clients_the_one_that_exceeds_the_limit_gives_way(
     exceeding.begin_wait()
     clock.jump(2)
     await share.hold(waiting, 50)
-    assert (small.gave_way, exceeding.gave_way) == (False, True)
+    assert (small.is_evicted, exceeding.is_evicted) == (False, True)
 
 
 async def test_one_stalled_message_is_held_however_large_it_is() -> None:

@@ -39,13 +39,13 @@ async def test_connections_are_counted_by_how_far_they_are(store: Path) -> None:
         for connection in (silent, unknown):
             connection.close()
         await eventually(lambda: statistics().newcomers == 0)
-        assert (statistics().connections, statistics().strangers) == (3, 0)
+        assert (statistics().connections, statistics().unrecognized) == (3, 0)
         stranger = await host.open()
         await stranger.send(b"PRI * HTTP/2.0\r\n\r\n")
         while await stranger.stream.receive_some(100):
             pass
         await eventually(lambda: statistics().connections == 3)
-        assert statistics().strangers == 1
+        assert statistics().unrecognized == 1
         for _ in range(4):
             await host.connect()
         await eventually(lambda: statistics().newcomers == 0)

@@ -161,9 +161,9 @@ def test_a_share_of_the_work_takes_little_however_it_is_confirmed(workers: int) 
 def test_positions_are_read_as_they_were_stored(cursor: int, shapes: list[tuple[int, int, int]]) -> None:
     ids = {id for start, step, count in shapes for id in range(start, start + step * count, step)}
     position, key = Position(cursor, runs_of(ids)), topic_key(7)
-    sealed = pack_position(key, position)
-    assert unpack_position(key, sealed) == position
-    assert len(sealed) <= 16 + 8 * len(ids)
+    packed = pack_position(key, position)
+    assert unpack_position(key, packed) == position
+    assert len(packed) <= 16 + 8 * len(ids)
     assert position.lowest == min(ids, default=cursor)
 
 

@@ -17,7 +17,7 @@ _KEY_AT = 12
 _HEADER = 48
 
 
-def sealed(value: bytes) -> bytes:
+def checksummed(value: bytes) -> bytes:
     """Return the value with the checksum that belongs to it."""
     if len(value) < _COVERED_FROM:
         return value
@@ -28,7 +28,7 @@ def sealed(value: bytes) -> bytes:
 def check_block(data: bytes) -> None:
     """Check that a value is refused, or every part of its block can be read."""
     topic, first = unpack_from(">IQ", data, _KEY_AT) if len(data) >= _HEADER else (1, 1)
-    for value in (data, sealed(data)):
+    for value in (data, checksummed(data)):
         try:
             block = unpack(topic, first, value)
         except (DamagedBlock, NewerFormat) as error:

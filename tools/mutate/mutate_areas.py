@@ -56,7 +56,7 @@ DRIVERS = Area(
         "limited.py": (*_drivers("queue_lengths", "queue_sizes"), *QUEUES),
         "catalogue.py": (
             *_drivers("crowds_gone", "cancelled_changes", "lifetimes"),
-            *server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
+            *server("topics", "reservations", "damaged_keys", "throttled_logs", "full_disk"),
         ),
         "competing.py": (
             *_drivers(
@@ -72,7 +72,7 @@ DRIVERS = Area(
         "confirmation.py": (*_drivers("confirmations"), *server("replies")),
         "driver.py": (
             *_drivers("contract_of_posts", "contract_of_broadcast", "offers", "housekeeping"),
-            *server("broadcast", "topics", "trouble", "untold", "store_trouble", "backlog"),
+            *server("broadcast", "topics", "trouble", "throttled_logs", "store_trouble", "backlog"),
         ),
         "publisher_queue.py": (
             *_drivers("publisher_queues"),
@@ -91,7 +91,7 @@ DRIVERS = Area(
         ),
         "orphaned_blocks.py": server("topics", "full_disk"),
         "lifetime.py": (*_drivers("lifetimes"), *QUEUES),
-        "loading.py": server("topics", "damaged_keys", "untold"),
+        "loading.py": server("topics", "damaged_keys", "throttled_logs"),
         "memory.py": (*_drivers("shares"), *server("stalled", "round_robin", "round_robin_store")),
         "offer.py": (*_drivers("offers"), *server("publishing_workers")),
         "pieces.py": (*_drivers("contract_of_broadcast"), *server("stalled")),
@@ -177,7 +177,7 @@ DRIVERS = Area(
         ),
         "topic_changes.py": (*_drivers("queue_options", "cancelled_changes"), *server("topics", "watching")),
         "topic_quota.py": (*_drivers("cancelled_changes"), *server("quotas")),
-        "topics_by_name.py": server("topics", "untold", "reloading"),
+        "topics_by_name.py": server("topics", "throttled_logs", "reloading"),
         "unconfirmed.py": _drivers("unconfirmed_work", "shares"),
         "unsettled.py": _drivers("settled_sets", "unconfirmed_work", "contract_of_outcomes"),
         "wait_graph.py": (*_drivers("waiting_publishers"), *server("publishing_workers")),

@@ -24,7 +24,7 @@ class Consumer:
     """One consumer (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
 
     __slots__ = (
-        "_closed", "_contents", "_ended", "_in_turn", "_place", "_sender", "_started",
+        "_closed", "_contents", "_ended", "_in_turn", "_release", "_sender", "_started",
         "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "order", "tag", "topic", "window",
     )  # fmt: skip
 
@@ -38,14 +38,14 @@ class Consumer:
         contents: Contents,
         form: ConsumerForm,
         woken: Callable[["Consumer"], None],
-        place: Callable[[], None],
+        release: Callable[[], None],
         ended: Callable[["Consumer"], None],
         unreadable: TellUnreadable,
         *,
         no_ack: bool,
     ) -> None:
         """Create a consumer without a channel. `woken` is called when there may be messages: `send_soon` or
-        `send_at_once` follows. `place` is called when it does not count as a subscription any more, `ended`
+        `send_at_once` follows. `release` is called when it does not count as a subscription any more, `ended`
         when its queue was deleted, and `unreadable` when its queue cannot be read from the store, with the
         reason.
         """
@@ -63,7 +63,7 @@ class Consumer:
         self._contents = contents
         self._in_turn = False
         self._woken = woken
-        self._place = place
+        self._release = release
         self._ended = ended
         self._unreadable = unreadable
         self._started = False
@@ -148,8 +148,8 @@ class Consumer:
             self._close_channel()
 
     def _leave(self) -> None:
-        place, self._place = self._place, _nothing
-        place()
+        release, self._release = self._release, _nothing
+        release()
 
     def _close_channel(self) -> None:
         channel, self.channel = self.channel, None
@@ -245,4 +245,4 @@ class Consumer:
 
 
 def _nothing() -> None:
-    """Do nothing: the consumer has given back its place among the subscriptions."""
+    """Do nothing: the consumer does not count as a subscription any more."""

@@ -143,7 +143,7 @@ class Consuming:
         tag: bytes,
         is_stream: bool,
         topic: model.Topic,
-        place: Callable[[], None],
+        release: Callable[[], None],
     ) -> Consumer:
         framing = self.framing(channel, tag, topic.topic, is_stream=is_stream)
         return Consumer(
@@ -153,7 +153,7 @@ class Consuming:
             channel.contents,
             ConsumerForm(framing, channel.tags, no_ack=method.no_ack),
             self._woken,
-            place,
+            release,
             partial(self._ended, channel),
             partial(self._unreadable, channel),
             no_ack=method.no_ack,

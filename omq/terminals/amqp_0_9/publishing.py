@@ -99,14 +99,14 @@ class Publishing:
         begin = 0
         while begin < run.batch.count:
             if begin:
-                await self._give_way(whole=whole)
+                await self._yield_turn(whole=whole)
             if publisher.is_over:
                 return
             end = _slice_end(run.heads, begin)
             await self._publish(publisher, _slice(run, begin, end))
             begin = end
 
-    async def _give_way(self, *, whole: bool) -> None:
+    async def _yield_turn(self, *, whole: bool) -> None:
         """Let the other connections have their turn, and wait until there is room for more answers."""
         if self._outbox.is_full:
             if not whole:

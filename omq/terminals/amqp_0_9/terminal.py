@@ -365,11 +365,11 @@ class AmqpTerminal:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    def stop_reading(self, *, gave_way: bool) -> None:
+    def stop_reading(self, *, is_evicted: bool) -> None:
         """Read nothing more, and send what is in the outbox."""
-        if gave_way:
+        if is_evicted:
             client = None if self._session is None else self._session.name
-            self._context.tell_gave_way(self._transport, client, "to complete a message")
+            self._context.log_eviction(self._transport, client, "to complete a message")
             text = "a message took too long to complete while others wait for its memory"
             self._fail(ConnectionProblem(ReplyCode.RESOURCE_ERROR, text))
         self._end()
@@ -468,7 +468,7 @@ class AmqpTerminal:
             self._refuse(refused, event.client_properties)
             return
         self._duplex.admit(session)
-        self._duplex.tell_connected(session)
+        self._duplex.log_connected(session)
         self._transport.keep_alive()  # a client may want no heartbeats
         self._session = session
         self._topology = self._context.access.topology(session)
@@ -554,7 +554,7 @@ class AmqpTerminal:
 
     def _tell_gap(self, topic: bytes, gap: Unavailable) -> None:
         """Log that a consumer misses messages: AMQP has no way to tell the client."""
-        self._context.tell_gap(self._transport.peer(), topic, gap)
+        self._context.log_gap(self._transport.peer(), topic, gap)
 
     async def _publish(self, run: PublishRun) -> None:
         channel = self._channels.get(run.channel)

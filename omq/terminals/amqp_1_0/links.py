@@ -352,13 +352,13 @@ class Links:
         if replay is not None and is_queue:
             raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
 
-        def make(topic: Topic, place: Release) -> Outgoing[Channel]:
+        def make(topic: Topic, release: Release) -> Outgoing[Channel]:
             annotates = filters.has_ids or bool(offered)
             return Outgoing(
                 link,
                 topic,
                 self._sender,
-                place,
+                release,
                 self._failed,
                 self.opened,
                 self._missed,
@@ -382,9 +382,9 @@ class Links:
     def _attach_direct(self, link: SendingLink, source: Source, address: DirectAddress) -> None:
         """Attach a consumer to a node without a queue."""
 
-        def make(node: DirectNode, place: Release) -> DirectOutgoing:
+        def make(node: DirectNode, release: Release) -> DirectOutgoing:
             topic = Topic(0, node.name)
-            return DirectOutgoing(link, topic, self._sender, place, self._failed, self.opened, self._missed)
+            return DirectOutgoing(link, topic, self._sender, release, self._failed, self.opened, self._missed)
 
         outgoing, node, channel = self._direct.consume(address.name, make)
         outgoing.woken = self._has_messages

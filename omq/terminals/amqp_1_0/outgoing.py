@@ -50,17 +50,17 @@ class Outgoing(Generic[C]):
         link: SendingLink,
         topic: model.Topic,
         sender: Sender,
-        place: Callable[[], None],
+        release: Callable[[], None],
         failed: Failed,
         opened: Callable[[Sequence[SendingLink]], None],
         missed: Missed,
         *,
         annotates: bool = False,
     ) -> None:
-        """Create a consumer without a channel. `place` is called when it does not count as a subscription any
-        more, perhaps several times; `failed` when it must be detached, with the reason; `opened` with links
-        that may send now, and could not; `missed` with a gap that the client is not told. `annotates`: its
-        messages have their ids and times.
+        """Create a consumer without a channel. `release` is called when it does not count as a subscription
+        any more, perhaps several times; `failed` when it must be detached, with the reason; `opened` with
+        links that may send now, and could not; `missed` with a gap that the client is not told. `annotates`:
+        its messages have their ids and times.
         """
         self.link = link
         self.topic = topic
@@ -69,7 +69,7 @@ class Outgoing(Generic[C]):
         """Whether a gap in the messages must be told: the client asked for them by their ids."""
         self._form = Transfers(link, annotates=annotates)
         self._sender = sender
-        self._place = place
+        self._release = release
         self._failed = failed
         self._opened = opened
         self._missed = missed
@@ -115,7 +115,7 @@ class Outgoing(Generic[C]):
 
     def close(self) -> None:
         """End the link: unsettled messages return to the topic, after the piece that is being sent."""
-        self._place()
+        self._release()
         self._is_closed = True
         if not self._is_sending:
             self._close_channel()
@@ -201,7 +201,7 @@ class Outgoing(Generic[C]):
 
     def ended(self, end: EndReason) -> None:
         self.channel = None
-        self._place()
+        self._release()
         if not self._is_closed:
             self._is_closed = True
             self._failed(self.link, Failure(Reason.DELETED, "the topic was deleted"))

@@ -295,10 +295,10 @@ class Amqp1Terminal:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    def stop_reading(self, *, gave_way: bool) -> None:
+    def stop_reading(self, *, is_evicted: bool) -> None:
         """Read nothing more, and send what waits."""
-        if gave_way:
-            self._context.tell_gave_way(self._transport, self._client, "to complete a message")
+        if is_evicted:
+            self._context.log_eviction(self._transport, self._client, "to complete a message")
         self._end()
 
     def _give_up(self) -> bool:
@@ -307,7 +307,7 @@ class Amqp1Terminal:
         """
         if self._admitted is None or not self._admitted.links.give_up():
             return False
-        self._context.tell_dropped(self._transport, self._client)
+        self._context.log_dropped(self._transport, self._client)
         return True
 
     async def feed(self, received: bytes) -> bool:
@@ -418,7 +418,7 @@ class Amqp1Terminal:
         assert duplex.nursery is not None, "the connection is served"
         consumers = QueueConsumers()
         held = HeldPublishes(self._context.memory, session, consumers, duplex.nursery, duplex.excused)
-        missed = partial(self._context.tell_gap, self._transport.peer())
+        missed = partial(self._context.log_gap, self._transport.peer())
         links = Links(session, direct, self._config, self._sender, self._wake, missed, consumers, held)
         self._admitted = Admitted(session, links)
         await self._duplex.limit_reading(session)
@@ -441,7 +441,7 @@ class Amqp1Terminal:
         """Begin to serve. The host name that the client says has no effect but this line of the log."""
         assert self._admitted is not None, "the client is known when the connection is open"
         what = f": to the host {quoted(hostname.encode())}" if hostname else ""
-        self._duplex.tell_connected(self._admitted.session, what)
+        self._duplex.log_connected(self._admitted.session, what)
         if isinstance(self._state, Greeting):
             self._state = Serving()
         self._heard, self._heard_octets = trio.current_time(), self._transport.received

@@ -46,7 +46,7 @@ class ReadAdmission:
         most: int = MOST_OCTETS,
     ) -> None:
         """Create the admission of a connection that reads within `scope`. It is cancelled if others wait for
-        memory that the connection holds, and the connection does not go on; `gave_way` says so then. Within
+        memory that the connection holds, and the connection does not go on; `is_evicted` says so then. Within
         `excused` it waits for the rate limit of its client, who is then not silent. One read gives about
         N octets (`most`).
         """
@@ -65,9 +65,9 @@ class ReadAdmission:
         """The function for `Holding.refuse`. Set it before anything is read, or not at all."""
 
     @property
-    def gave_way(self) -> bool:
+    def is_evicted(self) -> bool:
         """Whether it ended because others needed its memory."""
-        return self._holding is not None and self._holding.gave_way
+        return self._holding is not None and self._holding.is_evicted
 
     @property
     def reading(self) -> int:

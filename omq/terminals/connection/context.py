@@ -31,9 +31,9 @@ class Context(Struct, frozen=True):
     """The connections that have something to send because another connection read it."""
     connects: LogThrottle
     """The log of clients that have connected."""
-    untold: LogThrottle
+    undelivered_reports: LogThrottle
     """The log of reports whose principal has gone."""
-    gave_way: LogThrottle
+    evictions: LogThrottle
     """The log of connections that were closed because others needed their memory."""
     gaps: LogThrottle
     """The log of messages that AMQP consumers miss."""
@@ -48,35 +48,35 @@ class Context(Struct, frozen=True):
             Pace(),
             ImmediateSends(),
             connects=LogThrottle.of_connections("clients connected"),
-            untold=LogThrottle(
+            undelivered_reports=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"
             ),
             gaps=LogThrottle(log, logging.WARNING, "consumers missed messages"),
-            gave_way=LogThrottle(
+            evictions=LogThrottle(
                 log, logging.INFO, "connections were closed because others needed their memory"
             ),
         )
 
-    def tell_connected(self, peer: str, client: bytes, what: str = "") -> None:
+    def log_connected(self, peer: str, client: bytes, what: str = "") -> None:
         """Log that a client has connected. `what`: for what, such as ": sink 'prices'"."""
         self.connects.add(f"{peer}: {quoted(client)} connected{what}", peer=peer, client=client)
 
-    def tell_gap(self, peer: str, topic: bytes, gap: Unavailable) -> None:
+    def log_gap(self, peer: str, topic: bytes, gap: Unavailable) -> None:
         """Log that a consumer misses messages, where its protocol cannot tell it."""
         line = f"{peer}: {quoted(topic)}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
         self.gaps.add(line, peer=peer, topic=topic)
 
-    def tell_gave_way(self, transport: Transport, client: bytes | None, what: str) -> None:
+    def log_eviction(self, transport: Transport, client: bytes | None, what: str) -> None:
         """Log that a connection was closed because it took too long for `what`: "to complete a line"."""
         peer = transport.peer()
         line = f"{peer}: closed: it took too long {what} while others wait for its memory"
-        self.gave_way.add(line, peer=peer, client=client)
+        self.evictions.add(line, peer=peer, client=client)
 
-    def tell_dropped(self, transport: Transport, client: bytes | None) -> None:
+    def log_dropped(self, transport: Transport, client: bytes | None) -> None:
         """Log that an incomplete message of a connection was dropped, because it took too long."""
         peer = transport.peer()
         why = "it took too long to complete a message while others wait for its memory"
-        self.gave_way.add(f"{peer}: an incomplete message was dropped: {why}", peer=peer, client=client)
+        self.evictions.add(f"{peer}: an incomplete message was dropped: {why}", peer=peer, client=client)
 
 
 class Arrival(Struct, frozen=True):

@@ -26,9 +26,9 @@ class Endpoint(SendingTerminal, Protocol):
     async def feed(self, received: bytes) -> bool:
         """Execute received octets. Return False if nothing more must be read."""
 
-    def stop_reading(self, *, gave_way: bool) -> None:
-        """Let `has_ended` become true when the waiting octets are sent: nothing more is read. `gave_way` says
-        whether the reason is that others need the memory that an incomplete message holds.
+    def stop_reading(self, *, is_evicted: bool) -> None:
+        """Let `has_ended` become true when the waiting octets are sent: nothing more is read. `is_evicted`
+        says whether the reason is that others need the memory that an incomplete message holds.
         """
 
 
@@ -76,7 +76,7 @@ class Duplex:
             except trio.BrokenResourceError:
                 self.scope.cancel()
             self.admission.close()
-            endpoint.stop_reading(gave_way=self.admission.gave_way)
+            endpoint.stop_reading(is_evicted=self.admission.is_evicted)
         self.nursery = None
         await self._transport.finish()
 
@@ -93,9 +93,9 @@ class Duplex:
         self._known()
         self.sender.limit(session.rates.answered, session.rates.sent)
 
-    def tell_connected(self, session: Session, what: str = "") -> None:
-        """Log that a client has connected, as `Context.tell_connected` does."""
-        self._context.tell_connected(self._transport.peer(), session.name, what)
+    def log_connected(self, session: Session, what: str = "") -> None:
+        """Log that a client has connected, as `Context.log_connected` does."""
+        self._context.log_connected(self._transport.peer(), session.name, what)
 
     async def limit_reading(self, session: Session) -> None:
         """Apply the client's rate limit to reading. What was read before counts, and is waited for."""

@@ -219,4 +219,6 @@ class FeedService:
                 else what
             )
             peer, topic = self._transport.peer(), self._feed.topic.topic
-            self._context.untold.add(f"{peer}: feed {quoted(topic)}: {told}", peer=peer, topic=topic)
+            self._context.undelivered_reports.add(
+                f"{peer}: feed {quoted(topic)}: {told}", peer=peer, topic=topic
+            )

@@ -160,9 +160,9 @@ class SinkService:
                 await self._read(received)
         finally:
             self._admission.close()
-        if self._admission.gave_way:
+        if self._admission.is_evicted:
             self.fail(TOO_SLOW)
-            self._context.tell_gave_way(self._transport, self._session.name, "to complete an envelope")
+            self._context.log_eviction(self._transport, self._session.name, "to complete an envelope")
         # Give the memory of an incomplete envelope back before the posts settle: others may wait for it.
         self._envelopes.drop()
         # Wait for all posts, also for those before a problem.
@@ -377,4 +377,6 @@ class SinkService:
         """Tell the principal what happened here; the log, if the principal cannot be told."""
         if not await self._principal.report(DmpEnd.SINK, self.target.name, what):
             peer, topic = self._transport.peer(), self.target.name
-            self._context.untold.add(f"{peer}: sink {quoted(topic)}: {what}", peer=peer, topic=topic)
+            self._context.undelivered_reports.add(
+                f"{peer}: sink {quoted(topic)}: {what}", peer=peer, topic=topic
+            )

@@ -238,7 +238,7 @@ class DmpTerminal:
             case other:
                 assert_never(other)
         what_for = f": {what.value} {quoted(name)}"
-        self._context.tell_connected(self._transport.peer(), leased.session.name, what_for)
+        self._context.log_connected(self._transport.peer(), leased.session.name, what_for)
 
     async def _serve_leased(self, leased: LeasedSession) -> None:
         match leased.what:

@@ -176,8 +176,8 @@ class Site:
     ) -> HttpAnswer:
         """Make an answer when the limits allow it. Raises Refused.
 
-        What may take long because of the client, such as its rate limit and the sending, takes only places
-        of this client: the places of all clients are taken for the time of making an answer.
+        What may take long because of the client, such as its rate limit and the sending, takes only slots
+        of this client: the slots of all clients are taken for the time of making an answer.
         """
         began = trio.current_time()
         if resource.is_large:

@@ -257,7 +257,7 @@ class Commands:
     async def _subscribe(self, topic: bytes, replay: model.Replay) -> None:
         subscriptions = self._subscriptions
         subscriptions.check_free(topic)
-        credit = subscriptions.place_of_credit(topic)
+        credit = subscriptions.release_of_credit(topic)
         opened = await self._session.open(topic, replay, subscriptions.make, credit)
         subscriptions.add(*opened)
         self._held.look()
@@ -273,8 +273,8 @@ class Commands:
         if subscriptions.is_open(topic):
             subscriptions.request(topic, credit)
         else:
-            place = subscriptions.place_of_credit(topic) or self._session.hold_subscription()
-            subscriptions.request_early(model.Topic(info.id, topic), credit, place)
+            release = subscriptions.release_of_credit(topic) or self._session.hold_subscription()
+            subscriptions.request_early(model.Topic(info.id, topic), credit, release)
 
 
 def _subject(command: types.Command) -> tuple[str, bytes | None]:

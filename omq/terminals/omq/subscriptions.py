@@ -30,17 +30,17 @@ class Unreadable(Exception):
 class OmqSubscription:
     """The terminal's side of a channel (`omq.drivers.seam.Subscriber`), and its turns to send."""
 
-    __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
+    __slots__ = ("_all", "_closed", "_release", "_started", "channel", "topic")
 
     is_exempt = False
     direct = None
 
-    def __init__(self, all: "Subscriptions", topic: model.Topic, place: Callable[[], None]) -> None:
-        """Create a subscription without a channel. `place` is called when the subscription is over: then it
+    def __init__(self, all: "Subscriptions", topic: model.Topic, release: Callable[[], None]) -> None:
+        """Create a subscription without a channel. `release` is called when the subscription is over: then it
         does not count any more.
         """
         self._all = all
-        self._place = place
+        self._release = release
         self.topic = topic
         self.channel: Channel | None = None
         self._started = False
@@ -82,7 +82,7 @@ class OmqSubscription:
         """End the subscription, and its channel now or at the end of the send that is under way."""
         if not self._closed:
             self._closed = True
-            self._place()
+            self._release()
         if not self._all.is_sending(self):
             self.close_channel()
 
@@ -112,7 +112,7 @@ class _Credit(Struct, frozen=True):
     topic: int
     """The id of the topic. A later topic may have the same name."""
     credit: int
-    place: Callable[[], None]
+    release: Callable[[], None]
     """Called when it does not count any more; the subscription takes it over."""
 
 
@@ -137,9 +137,9 @@ class Subscriptions:
         if topic in self._by_name:
             raise Refused(Reason.INVALID, "this connection is subscribed already")
 
-    def make(self, topic: model.Topic, place: Callable[[], None]) -> OmqSubscription:
-        """Return a subscription that has no channel yet. It calls `place` when it is over."""
-        return OmqSubscription(self, topic, place)
+    def make(self, topic: model.Topic, release: Callable[[], None]) -> OmqSubscription:
+        """Return a subscription that has no channel yet. It calls `release` when it is over."""
+        return OmqSubscription(self, topic, release)
 
     def add(self, subscription: OmqSubscription, channel: Channel) -> None:
         """Give a subscription its channel, and answer with Subscribed."""
@@ -162,20 +162,20 @@ class Subscriptions:
         """Return whether the connection is subscribed to this topic."""
         return topic in self._by_name
 
-    def place_of_credit(self, topic: bytes) -> Callable[[], None] | None:
-        """Return the `place` of the early credit for this topic; None if there is none."""
+    def release_of_credit(self, topic: bytes) -> Callable[[], None] | None:
+        """Return the `release` of the early credit for this topic; None if there is none."""
         waiting = None if self._credits is None else self._credits.get(topic)
-        return None if waiting is None else waiting.place
+        return None if waiting is None else waiting.release
 
     def request(self, topic: bytes, credit: int) -> None:
         """Grant credit to an open subscription. Raises Refused."""
         self._round_robin_channel(topic).grant(credit, CreditKind.WINDOW)
 
-    def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
-        """Keep credit for a later subscription, which takes over `place`."""
+    def request_early(self, topic: model.Topic, credit: int, release: Callable[[], None]) -> None:
+        """Keep credit for a later subscription, which takes over `release`."""
         if self._credits is None:
             self._credits = {}
-        self._credits[topic.topic] = _Credit(topic.id, credit, place)
+        self._credits[topic.topic] = _Credit(topic.id, credit, release)
 
     def received(self, topic: bytes, messages: Sequence[int]) -> Sequence[int]:
         """Confirm messages. Return those that are not waiting to be confirmed here. Raise Refused if none can
@@ -276,7 +276,7 @@ class Subscriptions:
         """Drop early credit, in steps."""
         credits, self._credits = self._credits, None
         for waiting in (credits or {}).values():
-            waiting.place()
+            waiting.release()
             yield
 
     def is_sending(self, subscription: OmqSubscription) -> bool:

@@ -232,11 +232,11 @@ class OmqTerminal:
         self._sender.forwarder.look(now)
         if self._long is not None and self._long.delays_others(now, self._transport.sent):
             # Part of its frame is sent, so no Error can be sent on this connection.
-            self._tell_gave_way("to read an answer")
+            self._log_eviction("to read an answer")
             self._scope.cancel()
             return
         if isinstance(self._state, Serving | Answering) and self._fetches.delays_others(now):
-            self._tell_gave_way("to read a stored block")
+            self._log_eviction("to read a stored block")
             self.fail(self._fetches.reason_to_close())
             return
         match self._state:
@@ -274,9 +274,9 @@ class OmqTerminal:
             case other:
                 assert_never(other)
 
-    def _tell_gave_way(self, what: str) -> None:
+    def _log_eviction(self, what: str) -> None:
         client = None if self._session is None else self._session.name
-        self._context.tell_gave_way(self._transport, client, what)
+        self._context.log_eviction(self._transport, client, what)
 
     @property
     def session(self) -> Session | None:
@@ -400,8 +400,8 @@ class OmqTerminal:
         # Give the memory of an incomplete line back before the last answers: others may wait for it.
         self._lines.drop()
         self._admission.close()
-        if self._admission.gave_way:
-            self._tell_gave_way("to complete a line")
+        if self._admission.is_evicted:
+            self._log_eviction("to complete a line")
             self.fail(sentence("Line", None, f"it took too long to complete {refusal_words.OTHERS_WAIT}"))
         self._watching.close()
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
@@ -568,6 +568,6 @@ class OmqTerminal:
         )
         if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
             self._state = Serving(commands)
-        self._context.tell_connected(peer, session.name)
+        self._context.log_connected(peer, session.name)
         await self._admission.limit(rates.received, self._transport.received)
         return True
