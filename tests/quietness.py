@@ -1,6 +1,7 @@
 """When nothing more happens by itself, and time that passes then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -30,16 +31,30 @@ async def quiet() -> None:
             await trio.lowlevel.checkpoint()
 
 
+@contextmanager
+def stopped(clock: MockClock) -> Iterator[None]:
+    """Stop the clock within the block, but for its jumps: however slow the machine is, no time passes by
+    itself.
+    """
+    before, clock.rate = clock.rate, 0.0
+    try:
+        yield
+    finally:
+        clock.rate = before
+
+
 async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
-    """Let time pass in steps, and wait after each until the server has done what it has to."""
-    while seconds > 0:
-        clock.jump(min(step, seconds))
-        seconds -= step
-        await quiet()
+    """Let just so much time pass in steps, and wait after each until the server has done what it has to."""
+    with stopped(clock):
+        while seconds > 0:
+            clock.jump(min(step, seconds))
+            seconds -= step
+            await quiet()
 
 
 async def pass_until(condition: Callable[[], bool], clock: MockClock, step: float = 1) -> None:
     """Let time pass as `pass_time` does, until a condition is met."""
-    while not condition():
-        clock.jump(step)
-        await quiet()
+    with stopped(clock):
+        while not condition():
+            clock.jump(step)
+            await quiet()
