@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import quiet
 
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
@@ -14,6 +15,7 @@ from omq.terminals.connection.statistics import Kind
 
 from .conversation import (
     EVERY,
+    PATIENCE,
     Conversation,
     Host,
     answers_pile_up,
@@ -341,18 +343,23 @@ async def test_a_full_transient_topic_holds_a_sink_back(store: Path) -> None:
         client = await declared(host, b"Round_robin Transient")
         connection = await sink(host, client)
         octets = envelopes([b"x" * 1000] * 100)
-        sent = 0
-        with trio.move_on_after(1):
+
+        async def send() -> None:
             while True:
                 await connection.stream.send_all(octets)
-                sent += 100
-        assert host.memory_used < 4 * MIB
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await eventually(lambda: host.memory_used > host.server.memory.waiting_octets // 2)
+            with trio.fail_after(PATIENCE):
+                await quiet()  # the server reads no more of it
+            assert host.memory_used < 4 * MIB
+            nursery.cancel_scope.cancel()
         connection.close()
         # Messages that wait for room there give way when the topic goes.
         await client.ask(b"(Delete t)")
         assert (await news(client)).startswith(b"Sink t: 404 NOT-FOUND ")
         await eventually(lambda: host.connections == 1 and host.memory_used == 0)
-        assert sent
 
 
 async def test_a_principal_that_reads_nothing_takes_no_memory(store: Path) -> None:
