@@ -108,9 +108,9 @@ async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
     async with connect_to(server) as other, trio.open_nursery() as nursery:
         await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
 
+        begun = time.monotonic()
         nursery.start_soon(take_late, other, len(bodies), 3 * SILENCE)
         with blocking(relay.url) as client:
-            begun = time.monotonic()
             await in_thread(lambda: send(client, RETRY_POLICY, b"jobs", for_sink(bodies), len(bodies)))
             assert time.monotonic() - begun >= 2 * SILENCE
 

@@ -1,6 +1,7 @@
 """Replays without Spark: blocks from a store or a server to a server (`omq/replay/`)."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -157,7 +158,12 @@ def test_envelopes_equal_the_messages_of_the_block(
 # -- at a pace ----------------------------------------------------------------------------------------------
 
 
-def test_at_a_pace_topics_come_in_the_order_of_time(target: Serving, tmp_path: Path) -> None:
+def test_at_a_pace_topics_come_in_the_order_of_time(
+    target: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # When a tick of 20 ms has passed while messages were sent, the next ones leave together with those that
+    # wait. No time passes by this clock: so the replay is never late, however slow the machine is.
+    monkeypatch.setattr("omq.replay.pacing.time", SimpleNamespace(monotonic=lambda: 100.0))
     store = make_store(tmp_path / "store", early=Topic((20,)), late=Topic((10, 5), heads={2: KEYED}))
     words = ("--path", str(store), "early", "late", "--speed", "500")
     assert replay(*words, "--to", f"omq://{target.address}/paced") == 0
