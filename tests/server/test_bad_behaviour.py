@@ -25,7 +25,7 @@ from .conversation import (
 
 
 async def test_a_client_that_never_reads_its_answers(store: Path, clock: MockClock) -> None:
-    async with undisturbed(store, ping_seconds=1) as host:
+    async with undisturbed(store, ping_seconds=10) as host:
         client = await host.connect(receive_octets=4096)
 
         async def ask_and_ask() -> None:
@@ -38,10 +38,10 @@ async def test_a_client_that_never_reads_its_answers(store: Path, clock: MockClo
             await answers_pile_up(host)
             nursery.cancel_scope.cancel()
         for _ in range(10):
-            await host.pass_time(clock, 1)
+            await host.pass_time(clock, 10)
         await eventually(lambda: host.connections <= 3)
         for _ in range(3):
-            await host.pass_time(clock, 1)
+            await host.pass_time(clock, 10)
         await eventually(lambda: host.connections == 2)
 
 
@@ -63,7 +63,8 @@ async def test_a_subscriber_that_never_reads(store: Path, clock: MockClock, pers
 
 
 async def test_an_octet_a_second(store: Path, clock: MockClock) -> None:
-    async with undisturbed(store) as host:
+    # The others exchange a message in each of the seconds, and that takes some time, too.
+    async with undisturbed(store, handshake_seconds=30) as host:
         hello, line = await host.open(), await host.connect()
         text = b"(Publish slow " + b"x" * 300
         await hello.send(VERSION_ONE[:1])
@@ -71,8 +72,8 @@ async def test_an_octet_a_second(store: Path, clock: MockClock) -> None:
         for second in range(200):
             if second in (2, 4, 6, 8):
                 await hello.send(VERSION_ONE[:1])
-            elif second == 12:
-                await hello.ended()  # ten seconds for the handshake, however it is dealt out
+            elif second == 32:
+                await hello.ended()  # thirty seconds for the handshake, however it is dealt out
             try:
                 await line.stream.send_all(text[second : second + 1])
             except trio.BrokenResourceError:

@@ -260,7 +260,7 @@ async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, 
     """They go on where they were, in the middle of a message, when they read again."""
     count = 20_000
     bodies = [b"%d " % n + b"x" * (n % 997) for n in range(count)]
-    async with serving(store, memory_bytes=64 * MIB) as host:
+    async with serving(store, memory_bytes=64 * MIB, missed_pings=0) as host:
         publisher = await declared(host, b"Broadcast (Persistent Weak)")
         await publisher.send(publish(b"t", bodies))
         await publisher.confirm()

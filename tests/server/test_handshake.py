@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
+from quietness import quiet
 from trio.testing import MockClock
 
 from omq.protocol.omq.types import Confirmed, Declared, Error
@@ -176,7 +176,7 @@ async def test_the_log_has_the_octets_of_a_handshake_that_took_too_long(
         client = await host.open()
         await client.send(octets)
         await eventually(lambda: host.handshakes == 1)
-        await trio.testing.wait_all_tasks_blocked(0.05)  # what was sent has been read
+        await quiet()  # what was sent has been read
         clock.jump(10.5)
         await client.ended()
     assert logged_by_server(caplog) == [f"no handshake within 10 s; {began}"]

@@ -66,6 +66,7 @@ InThread = Callable[[Callable[[], int]], Awaitable[int]]
 async def test_calls_wait_until_a_thread_can_be_started(
     clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    clock.rate = 0  # time passes in the steps below only
     results = []
 
     async def call(run_in_thread: InThread) -> None:
@@ -84,6 +85,7 @@ async def test_calls_wait_until_a_thread_can_be_started(
             assert len(caplog.messages) == 2
             assert "work that needs a thread waits until one can be started" in caplog.messages[0]
             clock.jump(RETRY_SECONDS)
+            clock.rate = 1
             await eventually(lambda: results == [7, 7])
 
 
