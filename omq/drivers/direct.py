@@ -77,6 +77,8 @@ class DirectNode:
         self._forget = forget
         self._channels: deque[DirectChannel] = deque()
         """The channels in the order in which they get messages: the next one first."""
+        self._retired: dict[DirectChannel, None] = {}
+        """The channels that get nothing more, and are not closed."""
         self._producers: dict[NodeProducer, None] = {}
         self._wanting: dict[NodeProducer, int] = {}
         """The producers that need more credit, and the number of messages that each was last told to send."""
@@ -116,8 +118,7 @@ class DirectNode:
 
         A consumer may state its credit often, so a producer is not woken while its room is the same.
         """
-        room = self._room_now()
-        if not self._wanting or room <= self._least_told:
+        if not self._wanting or (room := self._room_now()) <= self._least_told:
             return
         woken = [producer for producer, told in self._wanting.items() if told < room]
         for producer in woken:
@@ -232,11 +233,20 @@ class DirectNode:
                 message.outcome, message.told = outcome, told
                 self.place(message)
 
+    def retired(self, channel: DirectChannel) -> None:
+        """Give nothing more to a consumer that will be closed soon, as others at the same time."""
+        if channel in self._channels:
+            self._channels.remove(channel)
+            self._retired[channel] = None
+        self.changed()
+
     def closed(self, channel: DirectChannel, unsent: list[DirectMessage], sent: list[DirectMessage]) -> None:
         """Remove a consumer that has ended: give its unsent messages to others, and finish the sent ones as
         in doubt.
         """
-        if channel in self._channels:
+        if channel in self._retired:
+            del self._retired[channel]
+        elif channel in self._channels:
             self._channels.remove(channel)
         for message in unsent:
             self.place(message)
@@ -255,7 +265,7 @@ class DirectNode:
         return NodeStatistics(
             name=self.name,
             producers=len(self._producers),
-            consumers=len(self._channels),
+            consumers=len(self._channels) + len(self._retired),
             credit=sum(channel.room() for channel in self._channels),
             waiting=len(self._waiting),
             messages_in=traffic.messages_in,
@@ -271,7 +281,7 @@ class DirectNode:
     def end(self) -> None:
         """End the node, with everything that is attached to it: the link that made it is gone."""
         self._has_ended = True
-        for channel in list(self._channels):
+        for channel in (*self._channels, *self._retired):
             channel.subscriber.ended(EndReason.DELETED)
             channel.close()
         producers, self._producers = self._producers, {}
@@ -281,5 +291,5 @@ class DirectNode:
         self._forget(self)
 
     def _look_used(self) -> None:
-        if not self._has_ended and not self._channels and not self._producers:
+        if not (self._has_ended or self._channels or self._retired or self._producers):
             self._forget(self)

@@ -77,6 +77,9 @@ class ConsumedNode(Protocol):
     ) -> None:
         """Settle a message with the outcome of its consumer."""
 
+    def retired(self, channel: "DirectChannel") -> None:
+        """Give nothing more to a consumer that will be closed soon."""
+
     def closed(
         self, channel: "DirectChannel", unsent: list[DirectMessage], sent: list[DirectMessage]
     ) -> None:
@@ -214,7 +217,7 @@ class DirectChannel:
 
     def retire(self) -> None:
         self.is_cancelled = True
-        self._node.changed()
+        self._node.retired(self)
 
     def cancel(self) -> None:
         self.is_cancelled = True

@@ -19,8 +19,9 @@ from omq.protocol.amqp_1_0.connection import (
 from omq.protocol.amqp_1_0.events import (
     Authenticating,
     Closed,
-    Detached,
+    ConnectionEnded,
     Pause,
+    SessionEnded,
 )
 from omq.protocol.amqp_1_0.frames import FrameType
 from omq.protocol.amqp_1_0.performatives import (
@@ -121,22 +122,37 @@ def test_the_connection_ends_with_its_error(octets: bytes, expected: Condition) 
 def test_the_client_closes(peer: Peer) -> None:
     link = peer.attach_receiver()
     error = performatives.write(Error("amqp:x", "tired"))
-    assert peer.say(frame(Close(error))) == [Detached(link, None), Closed(Error("amqp:x", "tired"))]
+    assert peer.say(frame(Close(error))) == [ConnectionEnded(), Closed(Error("amqp:x", "tired"))]
+    assert not link.is_attached
     assert peer.heard() == [Close()]
+
+
+def test_the_client_is_told_after_its_links_have_ended(peer: Peer) -> None:
+    peer.attach_receiver()
+    peer.heard()
+    for event in peer.connection.feed(frame(End())):
+        assert isinstance(event, SessionEnded)
+        assert peer.heard() == []
+    assert peer.heard() == [End()]
+    for event in peer.connection.feed(frame(Close())):
+        assert peer.heard() == ([] if isinstance(event, ConnectionEnded) else [Close()])
 
 
 def test_the_server_closes(peer: Peer) -> None:
     link = peer.attach_receiver()
     problem = LinkProblem(Condition.CONNECTION_FORCED, "the server stops")
-    assert list(peer.connection.close(problem)) == [Detached(link, None)]
+    closing = peer.connection.close(problem)
+    assert not link.is_attached
+    assert peer.heard() == []
+    peer.connection.put(closing)
     assert condition(peer.heard()) == "amqp:connection:forced"
-    assert list(peer.connection.close(problem)) == []
+    assert peer.connection.close(problem) == b""
     assert peer.say(frame(End()), frame(Close())) == [Closed(None)]
 
 
 def test_a_broken_connection_detaches_its_links(peer: Peer) -> None:
     link = peer.attach_receiver()
-    assert list(peer.connection.lost()) == [Detached(link, None)]
+    peer.connection.lost()
     assert not link.is_attached
 
 

@@ -15,6 +15,7 @@ from omq.protocol.amqp_1_0.encoding import write
 from omq.protocol.amqp_1_0.events import (
     Attaching,
     Detached,
+    SessionEnded,
 )
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.performatives import (
@@ -38,7 +39,7 @@ def test_a_session_ends_and_the_others_go_on(peer: Peer) -> None:
     assert isinstance(begun, Begin)
     assert begun.remote_channel == 7
     link = peer.attach_receiver()
-    assert peer.say(frame(Transfer(5, 0, b"t"))) == [Detached(link, None)]
+    assert peer.say(frame(Transfer(5, 0, b"t"))) == [SessionEnded((link,), None)]
     assert condition(peer.heard()) == "amqp:session:unattached-handle"
     assert peer.say(frame(Transfer(5, 0, b"t"))) == []  # it crossed the end
     assert peer.say(frame(End())) == []
@@ -51,7 +52,7 @@ def test_a_session_ends_and_the_others_go_on(peer: Peer) -> None:
 
 def test_the_client_ends_a_session(peer: Peer) -> None:
     link = peer.attach_receiver()
-    assert peer.say(frame(End())) == [Detached(link, None)]
+    assert peer.say(frame(End())) == [SessionEnded((link,), None)]
     assert peer.heard() == [End()]
 
 
@@ -74,9 +75,9 @@ def test_the_client_ends_a_session(peer: Peer) -> None:
 def test_the_session_ends_with_its_error(peer: Peer, octets: bytes, expected: Condition) -> None:
     receiver, sender = peer.attach_receiver(0), peer.attach_sender(1)
     events = peer.say(octets)
-    assert [event for event in events if isinstance(event, Detached)] == [
-        Detached(receiver, None), Detached(sender, None)
-    ]  # fmt: skip
+    assert [event for event in events if isinstance(event, SessionEnded)] == [
+        SessionEnded((receiver, sender), None)
+    ]
     assert condition(peer.heard()) == expected.value
     assert peer.connection.stage is Stage.RUNNING
 

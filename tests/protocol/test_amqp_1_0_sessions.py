@@ -13,11 +13,13 @@ from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
     Closed,
+    ConnectionEnded,
     Credit,
     Detached,
     Event,
     Opening,
     Part,
+    SessionEnded,
     SettledByPeer,
     StoredRun,
     WindowOpened,
@@ -160,7 +162,7 @@ def test_a_session_that_ends_drops_what_waits(peer: Peer) -> None:
     link = peer.attach_receiver()
     credit(peer, 5, 0)
     waiting(peer, link)
-    assert peer.say(frame(End())) == [Detached(link, None)]
+    assert peer.say(frame(End())) == [SessionEnded((link,), None)]
     assert peer.connection.waiting == 0
     assert peer.connection.handles == 0
     assert not peer.connection.may_flush
@@ -205,7 +207,7 @@ def test_a_flow_lets_a_blocked_session_go_on(peer: Peer) -> None:
     # The end of the other session drops its transfer: that unblocks, too.
     assert not second.session.may_begin(4)
     events = peer.say(frame(End()))
-    assert events == [Detached(first, None), WindowOpened((second,))]
+    assert events == [SessionEnded((first,), None), WindowOpened((second,))]
 
 
 def test_a_flow_with_an_echo_is_answered(peer: Peer) -> None:
@@ -344,7 +346,7 @@ def test_a_client_says_why_it_detaches_or_ends(peer: Peer) -> None:
     first, second = peer.attach_receiver(0, "a"), peer.attach_receiver(1, "b")
     assert peer.say(frame(Detach(0, True, performatives.write(error)))) == [Detached(first, error)]
     assert peer.heard() == [Detach(0, True)]
-    assert peer.say(frame(End(performatives.write(error)))) == [Detached(second, error)]
+    assert peer.say(frame(End(performatives.write(error)))) == [SessionEnded((second,), error)]
 
 
 def test_an_error_that_is_none(peer: Peer) -> None:
@@ -357,7 +359,7 @@ def test_an_error_that_is_none(peer: Peer) -> None:
     assert condition(peer.heard()[-1:]) == "amqp:decode-error"
     other = Peer()
     other.open()
-    assert other.say(frame(Close(ACCEPTED))) == [Closed(None)]
+    assert other.say(frame(Close(ACCEPTED))) == [ConnectionEnded(), Closed(None)]
     assert other.heard() == [Close()]
 
 

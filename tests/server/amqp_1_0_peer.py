@@ -202,7 +202,7 @@ class Peer:
     # -- links ---------------------------------------------------------------------------------------------
 
     async def receiver(
-        self, address: str, handle: int = 0, credit: int = 0, snd: int = 2, **fields: object
+        self, address: str | None, handle: int = 0, credit: int = 0, snd: int = 2, **fields: object
     ) -> Attach:
         """Attach a link on which the server sends."""
         name = f"receiver-{handle}"

@@ -17,6 +17,7 @@ from omq.protocol.amqp_1_0.events import (
     Opening,
     Part,
     Pause,
+    SessionEnded,
     SettledByPeer,
     StoredRun,
     WindowOpened,
@@ -64,8 +65,7 @@ def _events(pieces: list[bytes], choice: int) -> list[object]:
     for piece in pieces:
         _feed(connection, piece, found)
         assert connection.pending <= 1 << 16
-    for event in connection.lost():
-        found += _apart(event)
+    connection.lost()
     _check_output(connection.take())
     return found
 
@@ -117,6 +117,8 @@ def _apart(event: Event) -> list[object]:
             return [(link.name, delivery, settled, octets, begins, ends)]
         case Attaching(link) | Aborted(link) | Detached(link) | Credit(link):
             return [(type(event), link.name, link.is_sender, link.credit if link.is_sender else None)]
+        case SessionEnded(links):
+            return [(type(event), [(link.name, link.is_sender) for link in links])]
         case SettledByPeer(sent, state):
             return [(each.link.name, each.ids, state) for each in sent]
         case WindowOpened(links):

@@ -13,6 +13,7 @@ from omq.protocol.amqp_1_0.conditions import Condition, ConditionRaised, Connect
 from omq.protocol.amqp_1_0.events import (
     Authenticating,
     Closed,
+    ConnectionEnded,
     Event,
     Opening,
     Pause,
@@ -100,6 +101,8 @@ class AmqpConnection:
         self._refused: tuple[bytes, int] = b"", 0
         """The octets and the end of a run that must be taken frame by frame."""
         self._sessions: dict[int, Session] = {}
+        self._lost: list[Session] = []
+        """Sessions that were over with the connection, until `free`."""
         self._is_blocked = False
         """Whether a message did not begin, because transfers of others wait."""
         self._flushable: dict[Session, None] = {}
@@ -185,19 +188,20 @@ class AmqpConnection:
         )
         self.stage = Stage.RUNNING
 
-    def close(self, problem: ConditionRaised | None = None) -> Iterator[Event]:
-        """Close the connection; yield the events for its links."""
+    def close(self, problem: ConditionRaised | None = None) -> bytes:
+        """Close the connection: all its links are over. Return octets to `put` when they have ended."""
         if self.stage in (Stage.OPEN, Stage.OPENING):
             self.open()  # a close comes after an open (section 2.4.6)
         if self.stage is Stage.RUNNING:
-            self._frame(Close(NULL if problem is None else problem.error()))
-            yield from self._finish()
+            self._finish()
             self.stage = Stage.CLOSING
-        elif self.stage is not Stage.CLOSING:
+            return _written(Close(NULL if problem is None else problem.error()))
+        if self.stage is not Stage.CLOSING:
             self.stage = Stage.CLOSED
+        return b""
 
-    def _frame(self, frame: Open | Close | End, channel: int = 0) -> None:
-        self.put(frames.write(channel, performatives.write(frame)))
+    def _frame(self, frame: Open | Close) -> None:
+        self.put(_written(frame))
 
     # -- in ------------------------------------------------------------------------------------------------
 
@@ -227,7 +231,9 @@ class AmqpConnection:
         if self.stage in (Stage.CLOSING, Stage.CLOSED):
             self.stage = Stage.CLOSED
             return
-        yield from self.close(told)
+        closing = self.close(told)
+        yield ConnectionEnded()
+        self.put(closing)
         if told.condition is Condition.FRAMING_ERROR:
             self.stage = Stage.CLOSED  # nobody knows where the next frame begins
         yield Closed(None, told)
@@ -320,10 +326,12 @@ class AmqpConnection:
                 self.stage = Stage.OPENING
                 yield Opening(said)
             case Close() if self.stage is Stage.RUNNING:
-                yield from self._finish()
-                self._frame(Close())
+                error = _error(said)
+                self._finish()
                 self.stage = Stage.CLOSED
-                yield Closed(_error(said))
+                yield ConnectionEnded()
+                self._frame(Close())
+                yield Closed(error)
             case Begin() if self.stage is Stage.RUNNING:
                 self._begin(frame.channel, said)
             case _:
@@ -375,17 +383,28 @@ class AmqpConnection:
         if links := self.unblocked():
             yield WindowOpened(links)
 
-    def _finish(self) -> Iterator[Event]:
+    def _finish(self) -> None:
         self._flushable.clear()
         self._told_windows.clear()
-        sessions, self._sessions = list(self._sessions.values()), {}
-        for session in sessions:
-            yield from session.lost()
+        self._lost += self._sessions.values()
+        self._sessions.clear()
+        for session in self._lost:
+            session.is_over = True
+        self.waiting = self.handles = 0
 
-    def lost(self) -> Iterator[Event]:
-        """End the connection, which broke; yield the events for its links."""
+    def lost(self) -> None:
+        """End the connection, which broke: all its links are over."""
         self.stage = Stage.CLOSED
-        yield from self._finish()
+        self._finish()
+
+    def free(self) -> Iterator[None]:
+        """Free the memory of a connection that is over, in steps: it may have thousands of links."""
+        while self._lost:
+            self._lost.pop().free()
+            yield
+        while self._links:
+            self._links.popitem()
+            yield
 
     def attached(self, link: SendingLink | ReceivingLink) -> SendingLink | ReceivingLink | None:
         """See `session.Peer`."""
@@ -426,6 +445,10 @@ class AmqpConnection:
         key = link.name, link.is_sender
         if self._links.get(key) is link:
             del self._links[key]
+
+
+def _written(frame: Open | Close) -> bytes:
+    return frames.write(0, performatives.write(frame))
 
 
 def _error(said: Close) -> Error | None:

@@ -70,10 +70,23 @@ class SettledByPeer(msgspec.Struct, frozen=True):
 
 
 class Detached(msgspec.Struct, frozen=True):
-    """A link is over: the client detached it, or ended its session, or closed the connection."""
+    """A link is over, and its session is not."""
 
     link: SendingLink | ReceivingLink
     error: Error | None
+
+
+class SessionEnded(msgspec.Struct, frozen=True):
+    """A session is over, and all its links with it. The client is told after this event."""
+
+    links: tuple[SendingLink | ReceivingLink, ...]
+    error: Error | None
+
+
+class ConnectionEnded(msgspec.Struct, frozen=True):
+    """All sessions are over, and all links with them. The client is told after this event, and `Closed`
+    follows.
+    """
 
 
 class WindowOpened(msgspec.Struct, frozen=True):
@@ -104,6 +117,8 @@ Event = (
     | Aborted
     | SettledByPeer
     | Detached
+    | SessionEnded
+    | ConnectionEnded
     | WindowOpened
     | Closed
     | Pause

@@ -31,6 +31,9 @@ class LinkSession(Protocol):
     channel: int
     """The channel of its frames."""
 
+    is_over: bool
+    """Whether it has ended, and all its links with it."""
+
     @property
     def next_delivery(self) -> int:
         """The delivery-id of the next delivery."""
@@ -126,8 +129,12 @@ class Link(ABC):
         """The problem of its termini, because of which it must be refused; None if they are valid."""
         self.source = self._terminus(attach.source, Source)
         self.target = self._terminus(attach.target, Target, Coordinator)
-        self.is_attached = True
-        """False from the moment when either side detaches it."""
+        self._is_detached = False
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether neither side has detached it, and its session is not over."""
+        return not (self._is_detached or self.session.is_over)
 
     @property
     def name(self) -> str:
@@ -160,7 +167,7 @@ class Link(ABC):
     def detach(self, problem: LinkProblem | None = None) -> None:
         """Detach the link, unless it is detached."""
         if self.is_attached:
-            self.is_attached = False
+            self._is_detached = True
             error = NULL if problem is None else problem.error()
             self.session.send(Detach(self.handle, closed=True, error=error))
             self._detached()

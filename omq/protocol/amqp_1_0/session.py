@@ -17,6 +17,7 @@ from omq.protocol.amqp_1_0.events import (
     Detached,
     Event,
     Part,
+    SessionEnded,
     SettledByPeer,
     StoredRun,
     WindowOpened,
@@ -299,14 +300,27 @@ class Session:
         self._peer.put(frames.write(self.channel, performatives.write_outcome(first, last, state)))
 
     def end(self, problem: SessionProblem | None = None) -> Iterator[Event]:
-        """End the session; yield the events for its links."""
-        if not self.is_over:
-            self.send(End(NULL if problem is None else problem.error()))
-        yield from self._finish(None)
+        """End the session, and tell the client when its links have ended."""
+        yield from self._over(None)
+        self.send(End(NULL if problem is None else problem.error()))
 
-    def lost(self) -> Iterator[Event]:
-        """End the session with its connection; yield the events for its links."""
-        yield from self._finish(None)
+    def _over(self, error: Error | None) -> Iterator[Event]:
+        self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
+        self._peer.use_handles(-len(self._links))
+        ended = tuple(each for each in self._links.values() if each.is_attached)
+        for each in ended:
+            self._peer.detached(each)
+        self.is_over = True  # before another task may send on one of the links
+        self.free()
+        if ended:
+            yield SessionEnded(ended, error)
+
+    def free(self) -> None:
+        """Free the memory of a session that is over."""
+        self._waiting.clear()
+        self._was_freed = False
+        self._deliveries.clear()
+        self._links.clear()
 
     # -- in ------------------------------------------------------------------------------------------------
 
@@ -326,25 +340,13 @@ class Session:
             case Detach():
                 return self._detach(frame)
             case End(error):
-                if not self.is_over:
-                    self.send(End())
-                return self._finish(_error(error))
+                return self._end(_error(error))
             case _:
                 raise AssertionError("the connection takes the other performatives")
 
-    def _finish(self, error: Error | None) -> Iterator[Event]:
-        self.is_over = True
-        self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
-        self._waiting.clear()
-        self._was_freed = False
-        self._deliveries.clear()
-        links, self._links = list(self._links.values()), {}
-        self._peer.use_handles(-len(links))
-        for each in links:
-            if each.is_attached:
-                each.is_attached = False
-                self._peer.detached(each)
-                yield Detached(each, error)
+    def _end(self, error: Error | None) -> Iterator[Event]:
+        yield from self._over(error)
+        self.send(End())
 
     def _attach(self, attach: Attach) -> Iterator[Event]:
         if attach.handle in self._links:

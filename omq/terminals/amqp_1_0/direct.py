@@ -31,7 +31,7 @@ class DirectOutgoing(Outgoing[DirectChannel]):
     """Called when there may be messages: `send_soon` or `frames_at_once` follows."""
 
     def wake(self) -> None:
-        if not self._is_closed:
+        if self._is_wanted():
             self.woken(self)
 
     def send_soon(self) -> None:

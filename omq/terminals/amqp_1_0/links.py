@@ -1,7 +1,8 @@
 """The links of one connection: the topic or node of each, and the messages that come and go on it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import assert_never
 
 from omq.access.direct import Direct
@@ -23,6 +24,7 @@ from omq.protocol.amqp_1_0.types import NULL
 from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
+from omq.terminals.amqp_1_0.ended_links import AnyLink, EndedLinks, LinkEnd
 from omq.terminals.amqp_1_0.incoming import Incoming
 from omq.terminals.amqp_1_0.offsets import read_filters
 from omq.terminals.amqp_1_0.outgoing import Missed, Outgoing
@@ -33,8 +35,6 @@ from omq.terminals.connection.held import ENDING, HeldPublishes
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
-
-AnyLink = SendingLink | ReceivingLink
 
 
 class QueueConsumers:
@@ -82,6 +82,7 @@ class Links:
         self._wake = wake
         self._missed = missed
         self._held = held
+        self._consumers = consumers
         self._outgoing = consumers.links
         self._incoming: dict[ReceivingLink, Producing] = {}
         self._unflushed: dict[Producing, None] = {}
@@ -98,24 +99,38 @@ class Links:
         self.published = 0
         """The number of messages that producers have sent so far."""
 
-    def close(self) -> None:
-        """Close all links: the connection is over."""
-        self._held.refuse(ENDING)
-        claims, self._claims = self._claims, {}
-        for claim in claims.values():
-            claim.release()
-        outgoing = list(self._outgoing.values())
-        self._outgoing.clear()
-        for consumer in outgoing:
-            consumer.close()
-        incoming, self._incoming = self._incoming, {}
-        for producer in incoming.values():
-            producer.close()
+    def end(self, links: Iterable[AnyLink]) -> EndedLinks:
+        """Remove links whose session is over, and return them: they must be closed."""
+        ended: list[tuple[AnyLink, LinkEnd]] = []
+        for link in links:
+            match link:
+                case SendingLink():
+                    if (outgoing := self._outgoing.pop(link, None)) is not None:
+                        ended.append((link, outgoing))
+                case ReceivingLink():
+                    if (incoming := self._removed(link)) is not None:
+                        ended.append((link, incoming))
+                case _:
+                    assert_never(link)
+        return EndedLinks(ended, self._claims)
+
+    def end_all(self, free: Iterator[None]) -> EndedLinks:
+        """Remove all links, which are over, and return them: they must be closed. `free` frees the rest."""
+        links = chain[tuple[AnyLink, LinkEnd]](self._outgoing.items(), self._incoming.items())
+        ended = EndedLinks(links, self._claims, free)
+        self._outgoing = self._consumers.links = {}
+        self._incoming = {}
         self._unflushed.clear()
         self._news.clear()
         self._woken.clear()
         self._begun.clear()
+        return ended
+
+    def close(self, free: Iterator[None]) -> EndedLinks:
+        """Do as `end_all`, and refuse the messages that are held: the connection is over."""
+        self._held.refuse(ENDING)
         self._wake = _ignore  # messages without an outcome keep these links, but not their connection
+        return self.end_all(free)
 
     @property
     def held_publishes(self) -> int:
@@ -285,13 +300,19 @@ class Links:
                 if outgoing is not None:
                     outgoing.close()
             case ReceivingLink():
-                incoming = self._incoming.pop(link, None)
+                incoming = self._removed(link)
                 if incoming is not None:
                     incoming.close()
-                    self._unflushed.pop(incoming, None)
-                    self._begun.discard(incoming)
             case _:
                 assert_never(link)
+
+    def _removed(self, link: ReceivingLink) -> Producing | None:
+        """Remove and return a producer; None if its link is closed already."""
+        incoming = self._incoming.pop(link, None)
+        if incoming is not None:
+            self._unflushed.pop(incoming, None)
+            self._begun.discard(incoming)
+        return incoming
 
     def _detach(self, link: AnyLink, problem: LinkProblem) -> None:
         link.detach(problem)

@@ -113,6 +113,11 @@ class Outgoing(Generic[C]):
         if self.channel is not None:
             self.channel.settle(ids, outcome_of(told.state))
 
+    def retire(self) -> None:
+        """See `omq.drivers.seam.Channel.retire`. The link is detached, so it sends nothing more, either."""
+        if self.channel is not None:
+            self.channel.retire()
+
     def close(self) -> None:
         """End the link: unsettled messages return to the topic, after the piece that is being sent."""
         self._release()
@@ -131,11 +136,11 @@ class Outgoing(Generic[C]):
     # -- the sender's side ---------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        if not self._is_closed:
+        if self._is_wanted():
             self._sender.ready(self)
 
     def _may_send(self) -> bool:
-        return not self._is_closed and self.link.is_attached and self.link.session.may_transfer
+        return self._is_wanted() and self.link.session.may_transfer
 
     def _has_more(self, channel: C) -> bool:
         if self._begun is None:
@@ -180,8 +185,11 @@ class Outgoing(Generic[C]):
         if rest is not None:
             return await forwarder.go_on(self.topic.topic, channel, rest, self._form.piece)
         return await forwarder.forward_piece(
-            self.topic.topic, channel, self._form, lambda: not self._is_closed, self._form.piece
+            self.topic.topic, channel, self._form, self._is_wanted, self._form.piece
         )
+
+    def _is_wanted(self) -> bool:
+        return not self._is_closed and self.link.is_attached
 
     def _sent(self, channel: C) -> None:
         """Finish the work that waited for the end of a send, whether the send succeeded or not."""

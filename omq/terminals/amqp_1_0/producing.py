@@ -132,6 +132,9 @@ class Producing(ABC):
     def tell(self) -> None:
         """Tell the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
 
+    def retire(self) -> None:  # noqa: B027 - no producer has anything to do
+        """Do nothing: it takes no messages that others could get (`omq.drivers.seam.Channel.retire`)."""
+
     @abstractmethod
     def close(self) -> None:
         """Tell the link nothing more: it is over."""

@@ -8,7 +8,7 @@ task sends the rest, heartbeats, and the messages of topics, the links in turn.
 import logging
 import math
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -19,6 +19,7 @@ import trio
 from omq.access.session import Session
 from omq.drivers.reasons import NO_CLIENT, Refused
 from omq.drivers.seam import Channel, Octets
+from omq.drivers.slices import Slices
 from omq.logs import quoted, subject
 from omq.model import Topic
 from omq.protocol.amqp_1_0 import encoding, performatives, types
@@ -29,12 +30,13 @@ from omq.protocol.amqp_1_0.events import (
     Attaching,
     Authenticating,
     Closed,
+    ConnectionEnded,
     Credit,
     Detached,
-    Event,
     Opening,
     Part,
     Pause,
+    SessionEnded,
     SettledByPeer,
     StoredRun,
     WindowOpened,
@@ -44,6 +46,7 @@ from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
+from omq.terminals.connection.endings import Endings
 from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.login import BadLogin, read_plain
 from omq.terminals.connection.states import Greeting, InputEnded
@@ -105,6 +108,8 @@ class Amqp1Terminal:
         )
         self._state: State = Greeting(math.inf)
         self._admitted: Admitted | None = None
+        self._endings = Endings()
+        """The links that are over."""
         self._frames = WaitingFrames(context.memory.stalled, transport, self._duplex.scope)
         self._waiting: list[bytes] = []
         self._waiting_octets = 0
@@ -124,7 +129,9 @@ class Amqp1Terminal:
             await self._duplex.serve(self)
         finally:
             self._state = InputEnded()
-            self._drop(self._protocol.lost())  # also if the connection was cut off
+            self._protocol.lost()  # also if the connection was cut off
+            self._drop()
+            await self._endings.finish()
             if self._admitted is not None:
                 self._admitted.session.close()
             self._frames.close()
@@ -208,24 +215,29 @@ class Amqp1Terminal:
     def _fail(self, problem: ConnectionProblem) -> None:
         """End the connection with a close."""
         self._transport.ends(str(problem))
-        self._drop(self._protocol.close(problem))
+        closing = self._protocol.close(problem)
+        self._drop()
+        self._endings.begin(self._duplex.nursery, partial(self._close, closing))
+
+    def _close(self, closing: bytes) -> None:
+        """Send the last frame. What the links had is in the topics again."""
+        self._protocol.put(closing)
         self._collect()
         self._sender.signal.set()
         set_closing_deadline(self._duplex.scope)
 
-    def _drop(self, events: Iterator[Event]) -> None:
-        """Detach all links: the connection ends."""
-        for _ in events:
-            pass  # each is the end of a link, and all links end here
+    def _drop(self) -> None:
+        """Let all links end: the connection is over. See `Endings.begin`."""
         if self._admitted is not None:
-            self._admitted.links.close()
+            self._endings.add(self._admitted.links.close(self._protocol.free()))
 
     def _end(self) -> None:
         """Read nothing more, and send what waits."""
-        self._drop(self._protocol.lost())
+        self._protocol.lost()
+        self._drop()
         self._state = InputEnded()
         set_closing_deadline(self._duplex.scope)
-        self._sender.signal.set()
+        self._endings.begin(self._duplex.nursery, self._sender.signal.set)
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
@@ -284,7 +296,7 @@ class Amqp1Terminal:
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
-        return isinstance(self._state, InputEnded) and not self._waiting
+        return isinstance(self._state, InputEnded) and not self._waiting and not self._endings
 
     def due(self) -> float:
         return self._heartbeat_due
@@ -313,6 +325,7 @@ class Amqp1Terminal:
     async def feed(self, received: bytes) -> bool:
         """Execute the performatives in these octets. Return False if nothing more must be read."""
         at_once = self._context.at_once
+        slices = Slices()
         must_feed = True
         while must_feed:
             octets, received, must_feed = received, b"", False
@@ -326,6 +339,8 @@ class Amqp1Terminal:
                     await self._execute(event)
                     must_feed = must_feed or isinstance(event, Authenticating | Opening)
                     copied += len(event.octets) if isinstance(event, Part) else 0
+                    if isinstance(event, Attaching | Detached):  # some take long
+                        await slices.step()
                 if not number % EVENTS_IN_TURN or copied >= COPIED_IN_TURN:
                     copied = 0
                     at_once.send()
@@ -367,7 +382,16 @@ class Amqp1Terminal:
                 assert_never(event)
 
     async def _execute(
-        self, event: Authenticating | Opening | Pause | Closed | Part | Attaching | Detached
+        self,
+        event: Authenticating
+        | Opening
+        | Pause
+        | ConnectionEnded
+        | Closed
+        | Part
+        | Attaching
+        | Detached
+        | SessionEnded,
     ) -> None:
         """Execute an event for which something may be waited."""
         match event:
@@ -382,6 +406,11 @@ class Amqp1Terminal:
                 self._open(said.hostname)
             case Pause():
                 await trio.lowlevel.checkpoint()
+            case ConnectionEnded():
+                await self._flush()
+                if self._admitted is not None:
+                    self._endings.add(self._admitted.links.end_all(self._protocol.free()))
+                    await self._endings.finish()
             case Closed(error, problem):
                 await self._flush()
                 if self._admitted is not None:
@@ -395,6 +424,10 @@ class Amqp1Terminal:
             case Detached(link):
                 await self._links.flush()
                 self._links.detached(link)
+            case SessionEnded(links):
+                await self._links.flush()
+                self._endings.add(self._links.end(links))
+                await self._endings.finish()
             case _:
                 assert_never(event)
 

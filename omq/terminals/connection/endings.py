@@ -7,6 +7,7 @@ closed. Few of them end at once.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 import trio
@@ -66,7 +67,8 @@ class Endings:
         if not self:
             self._done()
         elif nursery is not None:
-            nursery.start_soon(self._end)
+            with suppress(RuntimeError):  # the nursery has just ended: `finish` follows
+                nursery.start_soon(self._end)
 
     async def finish(self) -> None:
         """Wait until all consumers are closed. A cancellation has no effect before."""
