@@ -13,7 +13,7 @@ TOPICS = 40
 
 
 @pytest.mark.parametrize("delivery", [b"Round_robin", b"Broadcast"])
-@pytest.mark.parametrize("how", ["closed", "reset"])
+@pytest.mark.parametrize("how", ["closed", "reset", "ended by the server"])
 async def test_many_subscriptions_end_one_after_another(
     delivery: bytes, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,8 +30,13 @@ async def test_many_subscriptions_end_one_after_another(
         with watched(lambda: host.server.statistics().subscriptions) as subscriptions:
             if how == "closed":
                 leaving.close()
-            else:
+            elif how == "reset":
                 leaving.reset()
+            else:
+                (terminal,) = [each for each in host.server.terminals() if each.open_channels()]
+                terminal.disconnect("go away")
+                assert await leaving.error() == b"Connect: go away"
+                assert not host.server.statistics().subscriptions  # the client is told when they have ended
             await eventually(lambda: not host.server.statistics().subscriptions)
         assert subscriptions.largest_fall() == 1
         for number in range(TOPICS if delivery == b"Round_robin" else 0):

@@ -56,7 +56,7 @@ class OmqSubscription:
     @property
     def flow(self) -> CursorChannel | None:
         """Its messages, where those of several subscriptions can be sent together."""
-        return None if self._closed or self.channel is None else self.channel.flow
+        return self.channel.flow if self.channel is not None and self._all.may_send(self) else None
 
     def start(self) -> None:
         """Allow messages: Subscribed is being sent, so they may follow."""
@@ -119,7 +119,7 @@ class _Credit(Struct, frozen=True):
 class Subscriptions:
     """The subscriptions of one connection, by the names of their topics."""
 
-    __slots__ = ("_by_name", "_credits", "_form", "_replies", "_sending", "sender")
+    __slots__ = ("_by_name", "_credits", "_form", "_is_over", "_replies", "_sending", "sender")
 
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self.sender = sender
@@ -127,6 +127,8 @@ class Subscriptions:
         self._form = Frames()
         self._by_name: dict[bytes, OmqSubscription] = {}
         self._sending: OmqSubscription | None = None
+        self._is_over = False
+        """Whether no more messages are sent."""
         # By the names of topics that are not subscribed yet; from the first one on.
         self._credits: dict[bytes, _Credit] | None = None
 
@@ -206,13 +208,13 @@ class Subscriptions:
         Raises Unreadable and trio.BrokenResourceError.
         """
         channel = subscription.channel
-        if subscription.is_closed() or channel is None or not channel.ready():
+        if not self.may_send(subscription) or channel is None or not channel.ready():
             return False
         self._sending = subscription
         topic = subscription.topic.topic
         try:
             gone = await self.sender.forwarder.forward(
-                topic, channel, self._form, lambda: not subscription.is_closed()
+                topic, channel, self._form, lambda: self.may_send(subscription)
             )
         except StoreError as problem:
             what = f"{for_clients(problem)}, the connection is closed"
@@ -221,10 +223,14 @@ class Subscriptions:
             self._sending = None
             if subscription.is_closed():
                 subscription.close_channel()
-        if gone is not None and not subscription.is_closed():
+        if gone is not None and self.may_send(subscription):
             what = words_of_gone(gone.first, gone.last, gone.reason)
             await self.sender.forwarder.send([encode(types.Error(sentence("Subscribe", topic, what)))])
-        return not subscription.is_closed() and channel.ready()
+        return self.may_send(subscription) and channel.ready()
+
+    def may_send(self, subscription: OmqSubscription) -> bool:
+        """Return whether messages of this subscription may be sent."""
+        return not self._is_over and not subscription.is_closed()
 
     def channels(self) -> Iterable[Channel]:
         """Return the open channels. A channel in the middle of a send stays open until it is sent."""
@@ -259,18 +265,12 @@ class Subscriptions:
         for channel in self.channels():
             channel.finish()
 
-    def close_all(self) -> None:
-        """End all subscriptions, and drop early credit."""
-        for subscription in self.ending():
-            subscription.close()
-        for _ in self.free():
-            pass
-
     def ending(self) -> Iterator[OmqSubscription]:
-        """Yield all subscriptions, which must be closed."""
+        """Send no more messages, and yield all subscriptions, which must be closed."""
+        self._is_over = True
         subscriptions = list(self._by_name.values())
         self._by_name.clear()
-        yield from subscriptions
+        return iter(subscriptions)
 
     def free(self) -> Iterator[None]:
         """Drop early credit, in steps."""

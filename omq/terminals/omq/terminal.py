@@ -6,6 +6,7 @@ the messages of the subscriptions in turn.
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
@@ -18,6 +19,7 @@ from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Octets
+from omq.drivers.slices import Slices
 from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
@@ -103,6 +105,7 @@ class OmqTerminal:
     __slots__ = (
         "_admission",
         "_context",
+        "_endings",
         "_fetches",
         "_filled",
         "_has_routed",
@@ -146,6 +149,7 @@ class OmqTerminal:
         self._replies = Replies(self._sender.signal)
         self._fetches = Fetches(memory, self._sender, self._replies)
         self._subscriptions = Subscriptions(self._sender, self._replies)
+        self._endings = Endings()
         self._watching = Watching(self._sender, self._replies)
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
@@ -180,9 +184,8 @@ class OmqTerminal:
             self._state = InputEnded()
             if self._held is not None:
                 self._held.refuse(ENDING)
-            endings = Endings()
-            endings.add(self._subscriptions)
-            await endings.finish()
+            self._endings.add(self._subscriptions)
+            await self._endings.finish()
             self._watching.close()
             if self._session is not None and self._principal is not None:
                 self._session.end_leases(self._principal)
@@ -290,12 +293,15 @@ class OmqTerminal:
     def fail(self, text: bytes) -> None:
         """End the connection with an Error after the answers that are ready."""
         self._transport.ends(text.decode())
-        self._replies.add(types.Error(text))
-        self.shut_down()
+        self._stop(types.Error(text))
 
     def shut_down(self) -> None:
         """End the connection: stop commands and messages, and send the answers that are ready."""
         self._transport.ends(BY_SHUTDOWN)
+        self._stop(None)
+
+    def _stop(self, error: types.Error | None) -> None:
+        """End the connection. Send the error when what the subscriptions had is in the topics again."""
         match self._state:
             case Greeting() | Serving() | Stopping():
                 self._state = Stopping()
@@ -310,8 +316,13 @@ class OmqTerminal:
                 assert_never(other)
         if self._held is not None:
             self._held.refuse(ENDING)
-        self._subscriptions.close_all()
         self._fetches.stop()
+        self._endings.add(self._subscriptions)
+        self._endings.begin(self._nursery, partial(self._say_last, error))
+
+    def _say_last(self, error: types.Error | None) -> None:
+        if error is not None:
+            self._replies.add(error)
         self._sender.signal.set()
         set_closing_deadline(self._scope)
 
@@ -362,7 +373,7 @@ class OmqTerminal:
             case Greeting() | Serving() | Stopping():
                 return False
             case Answering():
-                if not self._replies and not self._fetches and self._sender.is_idle:
+                if not (self._replies or self._fetches or self._endings) and self._sender.is_idle:
                     self._state = Finishing()
                     self._subscriptions.finish()
                     return self._sender.is_idle
@@ -477,6 +488,7 @@ class OmqTerminal:
         """Return False if the connection must end."""
         runs: dict[bytes, list[Batch]] = {}
         prepared = 0  # the events before this one need no look ahead
+        slices = Slices()
         for number, event in enumerate(events):
             state = self._state
             if isinstance(state, Greeting):
@@ -502,6 +514,7 @@ class OmqTerminal:
                         prepared = number + await commands.declare_ahead(islice(events, number, None))
                     await commands.room()
                     await commands.act(command)
+                    await slices.step()
                 case BadLine(error, publish):
                     await commands.room()
                     if publish:
