@@ -3,7 +3,7 @@
 See docs/PROTOCOL.md, "Broadcast".
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import assert_never
 
 import trio
@@ -346,9 +346,8 @@ class BroadcastDriver(SpoolingDriver):
             self._backpressure.watch()
         return waiting_publisher
 
-    def end(self) -> None:
-        cancelled = list(self._cancelled)
-        super().end()
-        for channel in cancelled:
+    def end(self) -> Iterator[None]:
+        yield from super().end()
+        for channel in list(self._cancelled):
             channel.close()
             channel.subscriber.ended(EndReason.DELETED)

@@ -25,6 +25,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
 from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.slices import in_slices
 from omq.drivers.spool import Spool
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
@@ -422,7 +423,8 @@ class Catalogue:
             if driver is None:
                 raise Refused.of(NO_TOPIC)
             if isinstance(driver.lifetime, Ephemeral):
-                self._ephemeral.delete(driver)
+                with trio.CancelScope(shield=True):
+                    await in_slices(self._ephemeral.delete(driver))
             else:
                 await self._delete(driver)
             return driver.topic
@@ -436,9 +438,9 @@ class Catalogue:
             del self._drivers[driver.topic.topic]
             del self._records[driver.topic.id]
             self._quota.deleted(driver.topic.id)
-            driver.end()
-            self._factory.stop(driver)
             self._gone(driver)
+            await in_slices(driver.end())
+            self._factory.stop(driver)
             if driver.writer is not None:
                 await self.drop_orphaned_blocks()
 
@@ -461,7 +463,7 @@ class Catalogue:
         """Delete a topic that no client uses, if that is still true when its turn comes."""
         match driver.lifetime:
             case Ephemeral():
-                self._ephemeral.delete(driver)
+                self._ephemeral.delete_at_once(driver)
             case Durable():
                 self._nursery.start_soon(self._delete_unused, driver, is_still)
             case other:

@@ -10,7 +10,7 @@ often each was delivered.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -372,12 +372,13 @@ class CompetingDriver(Driver):
             return 0, 0, self.next_id if last else 0, last
         return undone, octets, first, last
 
-    def end(self) -> None:
-        finishing = list(self._finishing)
-        super().end()
-        for channel in finishing:
+    def end(self) -> Iterator[None]:
+        yield from super().end()
+        while self._finishing:
+            channel = next(iter(self._finishing))
             channel.close()
             channel.subscriber.ended(EndReason.DELETED)
+            yield
         self._settling.add(self._returned.runs())
         self._settling.add(self._aside.runs())
         self._returned.clear()

@@ -1,6 +1,6 @@
 """A round-robin topic whose messages can die: they become dead letters if it has an exchange for them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -132,8 +132,8 @@ class DeadLetteringDriver(SpillingDriver):
     def _unsettled(self) -> int:
         return super()._unsettled() + (0 if self._dead is None else len(self._dead))
 
-    def end(self) -> None:
+    def end(self) -> Iterator[None]:
         """See `Driver.end`."""
-        super().end()
+        yield from super().end()
         if self._dead is not None:
             self._dead.clear()

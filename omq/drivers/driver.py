@@ -4,7 +4,7 @@ import logging
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -545,13 +545,15 @@ class Driver(StoredReads, RoutedTopic):
         first = self.next_id if held is None else held
         return self.next_id - first, self.tail.octets, first if last else 0, last
 
-    def end(self) -> None:
-        """End the channels of a topic that was deleted."""
+    def end(self) -> Iterator[None]:
+        """End the channels of a topic that was deleted, in steps: there may be thousands."""
         self.deleted = True
         self.route.close()
         self.route.owner = None
-        for channel, subscriber in list(self.subscribers()):
+        while (first := next(iter(self.subscribers()), None)) is not None:
+            channel, subscriber = first
             channel.close()
             subscriber.ended(EndReason.DELETED)
+            yield
         self.tail.clear()
         self.publisher_queue.close()

@@ -1,6 +1,6 @@
 """Queues that are not durable. The exclusive ones among them belong to a connection, and end with it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 from omq.drivers.driver import Driver
@@ -53,7 +53,7 @@ class EphemeralQueues:
         driver = self._factory.create_ephemeral(topic, lifetime, options)
         self._quota.created(topic.id, released)
         if own is not None:
-            own.add(topic.id, partial(self.delete, driver))
+            own.add(topic.id, partial(self.delete_at_once, driver))
         self._drivers[name] = driver
         return driver
 
@@ -64,8 +64,13 @@ class EphemeralQueues:
             id = next(self._ids)
         return id
 
-    def delete(self, driver: Driver) -> None:
-        """Delete an ephemeral queue unless it is deleted already; its subscribers' channels end."""
+    def delete_at_once(self, driver: Driver) -> None:
+        """Do as `delete`, in one step: there are few subscribers, or none."""
+        for _ in self.delete(driver):
+            pass
+
+    def delete(self, driver: Driver) -> Iterator[None]:
+        """Delete an ephemeral queue unless it is deleted already; its subscribers' channels end, in steps."""
         lifetime = driver.lifetime
         assert isinstance(lifetime, Ephemeral)
         if self._drivers.get(driver.topic.topic) is not driver:
@@ -74,6 +79,6 @@ class EphemeralQueues:
         if lifetime.owner is not None:
             lifetime.owner.discard(driver.topic.id)
         self._quota.deleted(driver.topic.id)
-        driver.end()
-        self._factory.stop(driver)
         self._deleted(driver)
+        yield from driver.end()
+        self._factory.stop(driver)

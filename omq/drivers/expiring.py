@@ -1,7 +1,7 @@
 """A round-robin topic whose messages expire: at its head, or when they would be dealt."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import trio
 
@@ -195,8 +195,8 @@ class ExpiringDriver(DeadLetteringDriver):
         self._alarm = None
         self._signal.set()
 
-    def end(self) -> None:
+    def end(self) -> Iterator[None]:
         """See `Driver.end`."""
-        super().end()
+        yield from super().end()
         if self._alarm is not None:
             self.resources.alarms.cancel(self._alarm)

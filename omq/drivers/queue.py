@@ -3,7 +3,7 @@
 A topic that a Declare command makes has the default options; then nothing here does anything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from time import monotonic
@@ -125,9 +125,9 @@ class QueueDriver(LimitedDriver):
                 return True
         return False
 
-    def end(self) -> None:
+    def end(self) -> Iterator[None]:
         """See `Driver.end`."""
-        super().end()
+        yield from super().end()
         self._disuse.cancel()
 
     # -- channels ------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Long work on the Trio thread, in slices, so that the connections do not wait for it."""
 
 import time
+from collections.abc import Iterable
 
 import trio
 
@@ -26,3 +27,10 @@ class Slices:
         if self.is_over:
             await trio.lowlevel.checkpoint()
             self._until = time.perf_counter() + SLICE_SECONDS
+
+
+async def in_slices(steps: Iterable[object]) -> None:
+    """Go through the steps of one piece of work."""
+    slices = Slices()
+    for _ in steps:
+        await slices.step()

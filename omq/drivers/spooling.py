@@ -3,7 +3,7 @@
 """
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
@@ -149,8 +149,8 @@ class SpoolingDriver(CursorDriver):
         first = self._spooled.first
         return last + 1 - first, octets + self._spooled.octets, first, last
 
-    def end(self) -> None:
-        super().end()
+    def end(self) -> Iterator[None]:
+        yield from super().end()
         self.tail.topic = None
         if self._spooled is not None:
             self._spooled.clear()

@@ -14,6 +14,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED, CreditKind, TakenMessages
+from omq.drivers.slices import in_slices
 from omq.drivers.unconfirmed import FREE_OCTETS
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -121,6 +122,6 @@ async def test_a_worker_of_another_topic_goes_on_when_the_share_is_free_again(
     greedy.finish()
     await wait_all_tasks_blocked()
     assert waiting.ready()
-    first.end()
-    second.end()
+    await in_slices(first.end())
+    await in_slices(second.end())
     assert share.used == 0

@@ -15,6 +15,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, CreditKind, Taken, TakenMessages, Unavailable
+from omq.drivers.slices import in_slices
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -136,7 +137,7 @@ async def test_topics_take_turns_when_shared_memory_is_free_again(tmp_path: Path
             assert [topic.next_id for topic in topics] == [3, 2, 2, 2, 1, 1, 1, 1]
             channel.close()
             for topic in topics[:3]:
-                topic.end()
+                await in_slices(topic.end())
             await wait_all_tasks_blocked()
             assert [topic.next_id for topic in topics[3:]] == [2, 2, 2, 1, 1]
             nursery.cancel_scope.cancel()
@@ -203,7 +204,7 @@ async def test_publishers_that_wait_hear_that_the_topic_was_deleted(tmp_path: Pa
             for _ in range(3):
                 nursery.start_soon(publish)
             await wait_all_tasks_blocked()
-            driver.end()
+            await in_slices(driver.end())
         assert refused == 3
         assert memory.waiting.used == 0
 

@@ -12,6 +12,7 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.seam import Outcome
 from omq.drivers.shared_window import SharedWindow
+from omq.drivers.slices import Slices
 from omq.protocol.amqp_0_9.frames import method_frame
 from omq.protocol.amqp_0_9.layouts import Method
 from omq.terminals.amqp_0_9.confirms import Confirms
@@ -173,11 +174,15 @@ class AmqpChannel:
         for each in taken:
             each.settle(outcome)
 
-    def flow(self, active: bool) -> None:
-        """Let consumers get messages, or not."""
+    async def flow(self, active: bool) -> None:
+        """Let consumers get messages, or not, in turn with other connections."""
         self.is_flowing = active
-        for consumer in self.consumers.values():
+        slices = Slices()
+        for consumer in list(self.consumers.values()):
             consumer.pause(not active)
+            await slices.step()
+            if self.is_over:
+                return
 
     def end(self, *, at_once: bool) -> None:
         """End the channel, `at_once` if the connection ends. Its unacknowledged messages return to the queues

@@ -95,7 +95,7 @@ class Commands:
             case methods.ChannelOpen():
                 channel.answer(self._outbox, methods.ChannelOpenOk())
             case methods.ChannelFlow(active):
-                channel.flow(active)
+                await channel.flow(active)
                 channel.answer(self._outbox, methods.ChannelFlowOk(active))
             case methods.ChannelFlowOk() | methods.BasicCancelOk():
                 pass
@@ -141,12 +141,12 @@ class Commands:
                     channel.answer(self._outbox, methods.QueuePurgeOk(count))
             case methods.QueueDelete(queue, if_unused, if_empty, no_wait):
                 unwanted = channel.queue_named(queue)
-                with self._consuming.deferring():
+                async with self._consuming.deferring():
                     count = await topology.delete_queue(unwanted, if_unused=if_unused, if_empty=if_empty)
                     if not no_wait:
                         channel.answer(self._outbox, methods.QueueDeleteOk(count))
             case methods.BasicQos(_, count, is_global):
-                self._consuming.set_prefetch(channel, count, is_global=is_global)
+                await self._consuming.set_prefetch(channel, count, is_global=is_global)
                 channel.answer(self._outbox, methods.BasicQosOk())
             case methods.BasicConsume():
                 await self._consuming.consume(channel, method)

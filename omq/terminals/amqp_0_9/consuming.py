@@ -1,14 +1,15 @@
 """Begins and ends the consumers of a connection, and limits the number of their messages."""
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 from omq import model
 from omq.access.routed_publishing import REPLIES
 from omq.access.topology import Topology
 from omq.drivers.shared_window import SharedWindow
+from omq.drivers.slices import Slices
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Number, Table, Value
 from omq.protocol.amqp_0_9 import delivery, methods
@@ -70,20 +71,30 @@ class Consuming:
         self._deferred: list[tuple[AmqpChannel, Method]] | None = None
         """The notices to the consumers of a queue that is being deleted. They follow the answer."""
 
-    def set_prefetch(self, channel: AmqpChannel, count: int, *, is_global: bool) -> None:
-        """Limit the unacknowledged messages of each consumer, or of all of the channel together."""
+    async def set_prefetch(self, channel: AmqpChannel, count: int, *, is_global: bool) -> None:
+        """Limit the unacknowledged messages of each consumer, or of all of the channel together, in turn with
+        other connections.
+        """
+        slices = Slices()
         if is_global:
             if channel.shared is not None and count:
                 channel.shared.set(count)
                 return
             channel.shared = SharedWindow(count) if count else None
-            for consumer in channel.consumers.values():
+            for consumer in list(channel.consumers.values()):
                 self._share(channel, consumer)
+                await slices.step()
+                if channel.is_over:
+                    return
             return
         # RabbitMQ spares consumers that run. Celery raises it for one, and its tasks would starve.
         channel.prefetch = count
-        for consumer in channel.consumers.values():
-            consumer.grant(self._topology.window(count))
+        window = self._topology.window(count)
+        for consumer in list(channel.consumers.values()):
+            consumer.grant(window)
+            await slices.step()
+            if channel.is_over:
+                return
 
     def _share(self, channel: AmqpChannel, consumer: Consumer) -> None:
         if consumer.channel is not None and not consumer.no_ack:
@@ -183,16 +194,18 @@ class Consuming:
         else:
             self._deferred.append((channel, told))
 
-    @contextmanager
-    def deferring(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def deferring(self) -> AsyncIterator[None]:
         """Tell consumers at the end of the block that their queue was deleted."""
         deferred = self._deferred = []
         try:
             yield
         finally:
             self._deferred = None
+            slices = Slices()
             for channel, told in deferred:
                 channel.answer(self._outbox, told)
+                await slices.step()
 
     def _unreadable(self, channel: AmqpChannel, consumer: Consumer, why: str) -> None:
         self._fail(channel, ChannelProblem(ReplyCode.INTERNAL_ERROR, why))
