@@ -25,8 +25,9 @@ class EndedLinks:
         claims: dict[AnyLink, LinkClaim],
         free: Iterator[None] | None = None,
     ) -> None:
-        """`claims`: those of these links, and perhaps of others. A link that gets the name of one of these
-        meanwhile has it, and nothing happens to the one that is over. `free` frees the rest of their memory.
+        """Take links that are over. `claims`: theirs, and perhaps those of others. A link that gets the name
+        of one of these meanwhile has it, and nothing happens to the one that is over. `free` frees the rest
+        of their memory.
         """
         self._links = iter(links)
         self._claims = claims
