@@ -10,6 +10,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.sequences import Origins
+from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.uploads import Upload
 from omq.model import Topic
 from omq_storage.batches import Batch
@@ -46,15 +47,17 @@ class LeasedTopic:
         self._session.check_offer(self.topic.topic, batch)
         return await (await self._find()).post(batch, heads, origins)
 
-    async def takes_fragments(self) -> bool:
-        """Return whether the topic takes large messages in fragments: whether `upload` is possible. Raises
+    async def uploads_from(self) -> int | None:
+        """Return the length from which on `upload` takes the body of a message; None if it takes none. Raises
         Refused.
         """
-        return (await self._find_allowed()).takes_fragments
+        return (await self._find_allowed()).uploads_from(self._session.fragment_octets)
 
-    async def upload(self) -> Upload:
-        """Begin a message, whose body comes in pieces, to a topic that has a store. Raises Refused."""
-        return await Upload.begin(await self._find_allowed())
+    async def upload(self, octets: int) -> Upload | None:
+        """Begin a message of N `octets`, whose body comes in pieces. Return None if it must be held in
+        memory. Raises Refused.
+        """
+        return await begin_upload(await self._find_allowed(), octets, self._session.max_message_bytes)
 
     async def takers(self) -> TopicReadiness:
         """Return the readiness of the topic, with the takers of its messages now. Raises Refused."""

@@ -13,6 +13,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
+from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
 from omq.exchanges.exchanges import ExchangeRegistry
@@ -102,14 +103,18 @@ class RoutedPublishing:
         return self._session.max_message_bytes
 
     def takes_upload(self, route: Sequence[RoutedTopic], octets: int) -> bool:
-        """Return whether the body of a message goes to the stores of these topics as it arrives."""
-        if octets < self._session.fragment_octets or not route:
+        """Return whether the body of a message goes to the disk, for each of these topics, as it arrives."""
+        least = self._session.fragment_octets
+        if octets < least or not route:
             return False
-        return all(_driver(topic).takes_fragments for topic in route)
+        bounds = (_driver(topic).uploads_from(least) for topic in route)
+        return all(bound is not None and octets >= bound for bound in bounds)
 
-    async def upload(self, topic: RoutedTopic) -> Upload:
-        """Begin a message to a topic of a route. Raises Refused."""
-        return await Upload.begin(_driver(topic))
+    async def upload(self, topic: RoutedTopic, octets: int) -> Upload | None:
+        """Begin a message of N `octets` to a topic of a route. Return None if it must be held in memory.
+        Raises Refused.
+        """
+        return await begin_upload(_driver(topic), octets, self._session.max_message_bytes)
 
 
 def _driver(topic: RoutedTopic) -> Driver:

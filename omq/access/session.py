@@ -67,7 +67,7 @@ class SessionContext(Struct, frozen=True):
     max_message_bytes: int
     """The limit for messages that are held whole."""
     max_uploaded_bytes: int
-    """The limit for messages that are stored in fragments while they arrive."""
+    """The limit for messages that are written to the disk while they arrive."""
     fragment_octets: int
     """The size from which on messages are stored in fragments."""
     max_credit: int

@@ -42,7 +42,8 @@ class Backpressure:
 
         That is more than a share of the memory of all tails, or anything at all while a quarter of it
         is used. So all topics together never push out what subscribers that move still need: besides the
-        quarter there is at most one post of a share for each. Nor may the fastest have to read the spool.
+        quarter there is at most one post of a share for each. Nor may the fastest have to read the spool,
+        except for one long message.
         """
         driver = self._driver
         tails = driver.resources.memory.tails
@@ -52,7 +53,9 @@ class Backpressure:
         fastest = max((each.position for each in self._channels if not each.is_stalled()), default=None)
         if fastest is None:
             return False
-        return driver.is_spooled(fastest) or driver.tail.octets_after(fastest, most + 1) > most
+        if driver.is_spooled(fastest) or driver.has_long_from(fastest):
+            return True
+        return driver.tail.octets_after(fastest, most + 1) > most
 
     def moved(self, channel: BroadcastChannel) -> None:
         """Record the progress of a channel that has moved."""

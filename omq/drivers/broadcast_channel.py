@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import trio
 
@@ -31,6 +30,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics
+from omq.drivers.tail import unbroken
 from omq.gap_reasons import TOO_SLOW
 from omq_storage.blocks import Block
 from omq_storage.lookup import LargeBlock, VerifiedBlock
@@ -69,6 +69,10 @@ class CursorDriver(Driver):
     @abstractmethod
     def is_spooled(self, position: int) -> bool:
         """Return whether the message `position` is on the spool."""
+
+    @abstractmethod
+    def has_long_from(self, position: int) -> bool:
+        """Return whether a long message is on the spool whose id is `position` or above."""
 
     @abstractmethod
     def spooled_at_hand(self, position: int) -> Sequence[Block]:
@@ -217,7 +221,7 @@ class BroadcastChannel:
             return self._forward_little(blocks[0])
         if sum(block.held for block in blocks) <= LITTLE_OCTETS:
             self._give_back()
-        return self._forward(_unbroken(blocks))
+        return self._forward(unbroken(blocks))  # the next take reports the gap
 
     def take_at_once(self, octets: int) -> Sequence[Selection]:
         return ()  # its flow and its pushes are the quick ways of a broadcast topic
@@ -300,8 +304,9 @@ class BroadcastChannel:
         if begun is not None:
             self._begun = self._begun or Pieces(self.driver, self.position)
             self._begun.begin = begun
-        else:
+        elif self._begun is not None:
             self._begun = None
+            self.driver.moved(self)  # publishers wait for the fastest subscriber of a long message
         limit = self._limit
         if limit is not None:
             limit.credit.use(count)
@@ -406,19 +411,25 @@ class BroadcastChannel:
 
     def progress(self) -> int:
         """Return a number that grows when its subscriber moves, in this topic or on its connection."""
-        return self.position if self.outlet is None else self.outlet.sent
+        return self._place(self.position) if self.outlet is None else self.outlet.sent
+
+    def _place(self, position: int) -> int:
+        """Return a number that grows with this position, and with the octets of the message there that have
+        left: it may be a long one.
+        """
+        return position << 32 if self._begun is None else position << 32 | self._begun.begin
 
     def mark_stalled(self) -> None:
         """Mark the subscriber as stalled: it has not moved for a while."""
         if self.outlet is None:
-            self._stalled_at = self.position
+            self._stalled_at = self.progress()
         else:
             self.outlet.stalled_at = self.outlet.sent
 
     def is_stalled(self) -> bool:
         """Return whether the subscriber was marked as stalled, and has not moved since."""
         outlet = self.outlet
-        return self._stalled_at == self.position if outlet is None else outlet.stalled_at == outlet.sent
+        return self._stalled_at == self.progress() if outlet is None else outlet.stalled_at == outlet.sent
 
     def pace(self) -> tuple[object, int]:
         """Return the object that shows the progress of the subscriber, and its position: the connection and
@@ -426,7 +437,7 @@ class BroadcastChannel:
         itself.
         """
         if self.outlet is None or not self.ready():
-            return self, self.unwritten
+            return self, self._place(self.unwritten)
         return self.outlet, self.outlet.sent
 
     # -- stalls, and the end -------------------------------------------------------------------------------
@@ -545,11 +556,3 @@ class BroadcastChannel:
             self._limit.close()
         self._give_back()
         self.driver.closed(self)
-
-
-def _unbroken(blocks: list[Block]) -> list[Block]:
-    """Return the blocks up to the first gap of ids; the next take reports the gap."""
-    for index, (block, following) in enumerate(pairwise(blocks), 1):
-        if block.next != following.first:
-            return blocks[:index]
-    return blocks

@@ -79,6 +79,7 @@ class Catalogue:
             alarms=Alarms(),
             lanes=Lanes(),
             stall_seconds=config.stall_seconds,
+            spool_seconds=config.spool_seconds,
             unused=self._unused,
             dead_letters=self.dead_letters,
             spills=self.writers[Level.ASYNC],

@@ -65,6 +65,8 @@ class Resources(Struct, frozen=True):
     """The number of seconds that publishers wait for the fastest subscriber while its connection takes
     nothing.
     """
+    spool_seconds: float
+    """The number of seconds that long messages wait for room on the spool while nothing moves there."""
     unused: Callable[["Driver", Callable[[], bool]], None]
     """Called when a topic must be deleted because no client uses it, with a function that returns whether
     this is still true.
@@ -268,10 +270,12 @@ class Driver(StoredReads, RoutedTopic):
         """
         return False
 
-    @property
-    def takes_fragments(self) -> bool:
-        """Whether large messages may be posted in fragments."""
-        return self.is_persistent
+    def uploads_from(self, fragment_octets: int) -> int | None:
+        """Return the length from which on the body of a message may be uploaded
+        (`omq.drivers.spooled_uploads.begin_upload`): `fragment_octets` where it is stored in fragments. None:
+        all messages are held in memory until they are posted.
+        """
+        return fragment_octets if self.is_persistent else None
 
     async def post_uploaded(self, message: Uploaded, head: bytes, origin: Origin | None) -> Confirmation:
         """Post a message whose body is stored; wait for room in the queue of posts. Only for a persistent

@@ -54,12 +54,11 @@ class QueueDriver(LimitedDriver):
         since = self._dealt.since(lowest)
         return 0 if since is None else round(1000 * (monotonic() - since))
 
-    @property
-    def takes_fragments(self) -> bool:
+    def uploads_from(self, fragment_octets: int) -> int | None:
         # The limits, the dead letters and the priorities of a queue work with whole messages in memory.
         options = self.options
         is_plain = options.dead_letter_exchange is None and options.max_priority is None
-        return super().takes_fragments and is_plain and not self._has_limits()
+        return super().uploads_from(fragment_octets) if is_plain and not self._has_limits() else None
 
     def used(self) -> None:
         """Note that a client declared the queue, or asked it for a message."""

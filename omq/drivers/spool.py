@@ -1,4 +1,4 @@
-"""The spool: one unnamed file for recent messages of transient broadcast topics, when the memory is short.
+"""The spool: one unnamed file for messages of transient broadcast topics that do not fit into the memory.
 
 A subscriber that is not scheduled for a moment falls behind, and soon the memory has no room for what it has
 not got yet. These blocks move to the spool, and the subscriber reads them from there. The file has no name,
@@ -8,28 +8,39 @@ disk free.
 The file is divided into pages (`omq.drivers.spool_pages`), which are used again in any order. What it has of
 a topic are *extents*: each is the stored value of a block in which neighbouring blocks are merged. The index
 of the extents is in memory (`omq.drivers.spooled`) and counts with the tails.
+
+Long messages never come into memory as a whole: they are written while they arrive
+(`omq.drivers.spooled_bodies`).
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, Protocol, TypeVar
 
 import trio
+from crc32c import crc32c
 from msgspec import Struct
 
+from omq.drivers.signal import Signal
 from omq.drivers.spool_pages import PAGE_OCTETS, SpoolPages
-from omq.drivers.spoolable import SpoolExtent
+from omq.drivers.spool_room import SpoolRoom, pages_of
+from omq.drivers.spoolable import Spoolable, SpoolExtent
 from omq.drivers.tail import TailMemory
+from omq.logs import LogThrottle
 from omq.threads import in_thread
 from omq_storage.blocks import BLOCK_HEADER, SPAN_LIMIT, Block, excerpt, merge, packed_parts, unpack
 from omq_storage.errors import DamagedBlock
 from omq_storage.lookup import VerifiedBlock
 from omq_storage.numbers import SIZE
 from omq_storage.pieces import InBlock, LargeMessage, located, part_with, piece_within
+
+log = logging.getLogger("omq.spool")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -51,6 +62,13 @@ INDEX_OCTETS = 40
 
 class SpoolFull(Exception):
     """The spool takes no more now. The text gives the reason."""
+
+
+class DiskFull(SpoolFull):
+    """The spool takes no more, because the disk has only its reserve free."""
+
+    def __init__(self) -> None:
+        super().__init__("the disk has only its reserve free")
 
 
 class SpoolStatistics(Struct, frozen=True):
@@ -93,6 +111,15 @@ class Spool:
         self._readers = readers
         self._pages = SpoolPages(limit // PAGE_OCTETS)
         self._file: BinaryIO | None = None
+        self._opening = Lock()
+        self.room = SpoolRoom(self._pages)
+        """The room for long messages."""
+        self.topics: dict[Spoolable, None] = {}
+        """The topics with messages on it."""
+        self.changed = Signal()
+        """Wakes the spooler."""
+        self.refused = LogThrottle.of_problem(log, "long messages were refused")
+        """Logs why."""
         self._extents = 0
         self._counted = 0
         """The octets of the index that count with the tails."""
@@ -164,14 +191,7 @@ class Spool:
 
     def _write(self, runs: Sequence[Spooling], needed: int, written: list[list[SpoolExtent]]) -> None:
         """Write all of it, and add the extents to `written`. Raise SpoolFull and OSError."""
-        if self._file is None:
-            from tempfile import TemporaryFile  # few servers need it
-
-            self._file = TemporaryFile(dir=self._folder, prefix="spool-", buffering=0)  # noqa: SIM115 - it stays open as long as the spool
-        file = self._file.fileno()
-        status = os.fstatvfs(file)
-        if status.f_bavail * status.f_frsize - needed < self._reserve:
-            raise SpoolFull("the disk has only its reserve free")
+        file = self._opened(needed)
         for run in runs:
             blocks = run.blocks
             if run.before is not None:
@@ -182,24 +202,91 @@ class Spool:
                 parts = packed_parts(block)
                 size = sum(map(len, parts))
                 is_large = size > EXTENT_OCTETS
-                page = self._pages.take(_pages_of(size))
+                page = self._pages.take(pages_of(size))
                 if page is None:
                     raise SpoolFull("it has reached its limit")
                 if is_large:
                     self._large[page] = located(block, size, block.first)
                 extents.append(SpoolExtent(block.topic, block.first, block.next, size, page))
-                pages = self._pages.parts(page, _pages_of(size))
+                pages = self._pages.parts(page, pages_of(size))
                 begin = 0
                 for part in parts if is_large else (b"".join(parts),):
                     for place, octets in _parts(pages, range(begin, begin + len(part))):
                         _write_at(file, memoryview(part)[octets.start - begin : octets.stop - begin], place)
                     begin += len(part)
 
+    def _opened(self, needed: int) -> int:
+        """Return the descriptor of the file, if the disk has N `needed` octets beyond its reserve. Raise
+        DiskFull and OSError.
+        """
+        with self._opening:
+            if self._file is None:
+                from tempfile import TemporaryFile  # few servers need it
+
+                self._file = TemporaryFile(dir=self._folder, prefix="spool-", buffering=0)  # noqa: SIM115 - it stays open as long as the spool
+            file = self._file.fileno()
+        status = os.fstatvfs(file)
+        if status.f_bavail * status.f_frsize - needed < self._reserve:
+            raise DiskFull
+        return file
+
+    def keeps(self, topic: Spoolable) -> None:
+        """Note that messages of a topic are on the spool: the spooler drops them when nobody needs them."""
+        self.topics[topic] = None
+        self.changed.set()
+
     async def shorten(self) -> None:
         """Give the room of the file back to the disk, and its descriptor, if nothing is in it."""
         if self._file is not None and not self._pages.used:
             file, self._file = self._file, None
             await in_thread(file.close)
+
+    # -- long messages: see omq.drivers.spooled_bodies -----------------------------------------------------
+
+    @property
+    def limit(self) -> int:
+        """The greatest size of the file; 0 if there is no spool."""
+        return self._pages.limit * PAGE_OCTETS
+
+    def has_disk(self, octets: int) -> bool:
+        """Return whether the disk has N `octets` beyond its reserve."""
+        status = os.statvfs(self._folder)
+        return status.f_bavail * status.f_frsize - octets >= self._reserve
+
+    def take(self, pages: int) -> int:
+        """Take N `pages` for a part of a body, which is an extent. Return the first one. Raises SpoolFull.
+
+        As long as they are taken, the file stays open.
+        """
+        page = self._pages.take(pages)
+        if page is None:
+            raise SpoolFull("it has reached its limit")
+        self._extents += 1
+        self._count()
+        return page
+
+    async def write_parts(self, parts: Sequence[tuple[SpoolExtent, int, memoryview]]) -> None:
+        """Write octets, each from an index in an extent on. Raises SpoolFull, and OSError."""
+        await in_thread(partial(self._write_parts, parts))
+        self._written += sum(len(octets) for _, _, octets in parts)
+
+    def _write_parts(self, parts: Sequence[tuple[SpoolExtent, int, memoryview]]) -> None:
+        file = self._opened(sum(len(octets) for _, _, octets in parts))
+        for extent, begin, octets in parts:
+            pages = self._pages.parts(extent.page, pages_of(extent.octets))
+            for place, part in _parts(pages, range(begin, begin + len(octets))):
+                _write_at(file, octets[part.start - begin : part.stop - begin], place)
+
+    async def read_part(self, extent: SpoolExtent, checksum: int) -> bytes:
+        """Return the octets of an extent that is a part of a body. Raises DamagedBlock."""
+
+        def read(extent: SpoolExtent, *, is_quick: bool) -> bytes:
+            octets = self._read(extent, range(extent.octets), is_quick=is_quick)
+            if crc32c(octets) != checksum:
+                raise DamagedBlock(extent.topic, extent.first, extent.first, "a part of its body is damaged")
+            return octets
+
+        return await self._in_reader(extent, read)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -273,7 +360,7 @@ class Spool:
             raise BlockingIOError
         file = self._file.fileno()
         value = bytearray(len(octets))
-        pages = self._pages.parts(extent.page, _pages_of(extent.octets))
+        pages = self._pages.parts(extent.page, pages_of(extent.octets))
         try:
             for place, part in _parts(pages, octets):
                 view = memoryview(value)[part.start - octets.start : part.stop - octets.start]
@@ -303,7 +390,10 @@ class Spool:
 
     def _free(self, extent: SpoolExtent) -> None:
         self._large.pop(extent.page, None)
-        self._pages.give(extent.page, _pages_of(extent.octets))
+        self._pages.give(extent.page, pages_of(extent.octets))
+        self.room.moved()
+        if not self._pages.used:
+            self.changed.set()
 
     def statistics(self) -> SpoolStatistics:
         """Return the use of the spool."""
@@ -315,11 +405,6 @@ class Spool:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-def _pages_of(octets: int) -> int:
-    """Return the number of pages that N octets take."""
-    return -(-octets // PAGE_OCTETS)
 
 
 def _parts(pages: Sequence[range], octets: range) -> Iterator[tuple[int, range]]:

@@ -23,7 +23,6 @@ import trio
 
 from omq.drivers.backlog import Backlog
 from omq.drivers.publisher_queue import PublisherQueues
-from omq.drivers.signal import Signal
 from omq.drivers.slices import Slices
 from omq.drivers.spool import Spool, SpoolFull, Spooling
 from omq.drivers.spoolable import Spoolable, SpoolExtent, StallWatch
@@ -59,7 +58,7 @@ class Spooler:
         self._spool = spool
         self._seconds = seconds
         self._watch = StallWatch(seconds)
-        self._signal = Signal()
+        self._signal = spool.changed
         self._most_used = tails.limit // 2
         """The octets in use up to which nothing is spooled."""
         self.asked_from: float = self._most_used
@@ -75,8 +74,6 @@ class Spooler:
         """Whether the last attempt found nothing to spool, but connections that send backlogs make room."""
         self._waits_until: float | None = None
         """The time until which publishers wait at most; None while none needs room."""
-        self._topics: dict[Spoolable, None] = {}
-        """The topics with messages on the spool."""
         self._full = LogThrottle.of_problem(log, "no more messages are spooled for slow subscribers")
         self._defects = LogThrottle.of_problem(log, "a defect of the server")
 
@@ -121,10 +118,10 @@ class Spooler:
         self._tails.relief = self
         try:
             while True:
-                is_idle = not self._topics and self.asked_from == self._most_used
+                is_idle = not self._spool.topics and self.asked_from == self._most_used
                 with trio.move_on_after(inf if is_idle else LOOK_SECONDS):
                     await self._signal.wait()
-                await self._forget()
+                await self._forget(is_full=self._spool.room.is_wanted)
                 if self._waits_until is None:
                     self.asked_from = self._most_used
                 else:
@@ -213,7 +210,7 @@ class Spooler:
                 if octets > 0 and tail.octets in size and topic is not None:
                     blocks = topic.to_spool(octets, self._excess(), self._watch, whole=whole)
                     if blocks:
-                        runs[topic] = Spooling(blocks, self._joined(topic))
+                        runs[topic] = Spooling(blocks, self._joined(topic, blocks[0].first))
                         octets -= sum(block.held for block in blocks)
             if runs:
                 break
@@ -221,26 +218,27 @@ class Spooler:
             await tails.leave_behind(self._watch)
         return runs
 
-    def _joined(self, topic: Spoolable) -> SpoolExtent | None:
-        """Return the extent to write again together with the following blocks."""
+    def _joined(self, topic: Spoolable, following: int) -> SpoolExtent | None:
+        """Return the extent to write again together with the blocks from the message `following` on."""
         last = topic.last_spooled() if self._spool.has_many_extents else None
-        return None if last is None or last.octets > MOST_JOINED else last
+        return None if last is None or last.octets > MOST_JOINED or last.next != following else last
 
     async def _write(self, runs: Mapping[Spoolable, Spooling]) -> None:
         """Move these blocks to the spool. Raises SpoolFull."""
         written = await self._spool.write(list(runs.values()))
         for (topic, run), extents in zip(runs.items(), written, strict=True):
             if topic.spooled(extents, run.before):
-                self._topics[topic] = None
+                self._spool.topics[topic] = None
             else:
                 self._spool.drop(extents)
 
     async def _forget(self, *, is_full: bool = False) -> None:
         """Drop the messages on the spool that no subscriber needs."""
         slices = Slices()
-        for topic in list(self._topics):
+        topics = self._spool.topics
+        for topic in list(topics):
             await slices.step()
             if not topic.forget_spooled(self._watch, is_full=is_full):
-                del self._topics[topic]
-        if not self._topics:
+                del topics[topic]
+        if not topics:
             await self._spool.shorten()

@@ -1,18 +1,27 @@
 """A broadcast topic that spools if it is transient: blocks for which the memory has no room move to the spool
-(see `omq.drivers.spooler`).
+(see `omq.drivers.spooler`), and long messages go there as they arrive (see `omq.drivers.spooled_uploads`).
 """
 
 import weakref
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
+import trio
+
 from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
 from omq.drivers.driver import InitialState
+from omq.drivers.publisher_queue import WaitingPublisher
+from omq.drivers.reasons import RETYPED, Refused
 from omq.drivers.seam import Unavailable
+from omq.drivers.sequences import Origin, producers_of
 from omq.drivers.spoolable import SpoolExtent, StallWatch
 from omq.drivers.spooled import Spooled
+from omq.drivers.spooled_bodies import SpooledBody
 from omq.gap_reasons import TOO_SLOW
 from omq_storage.blocks import Block
+from omq_storage.errors import StoreError
+from omq_storage.fragments import Uploaded
 from omq_storage.lookup import VerifiedBlock
 from omq_storage.pieces import LargeMessage
 
@@ -40,14 +49,17 @@ class SpoolingDriver(CursorDriver):
     def is_spooled(self, position: int) -> bool:
         return self._spooled is not None and self._spooled.covers(position)
 
+    def has_long_from(self, position: int) -> bool:
+        return self._spooled is not None and self._spooled.has_long_from(position)
+
     def spooled_at_hand(self, position: int) -> Sequence[Block]:
         return () if self._spooled is None else self._spooled.at_hand(position)
 
     def first_after(self, position: int) -> int:
-        first = None if self._spooled is None else self._spooled.first_after(position)
-        if first is None:
-            first = self.tail.first
-        return self.next_id if first is None else first
+        found = [self.tail.first_after(position)]
+        if self._spooled is not None:
+            found.append(self._spooled.first_after(position))
+        return min((first for first in found if first is not None), default=self.next_id)
 
     def left_behind(self, channel: BroadcastChannel) -> None:
         self._absent += 1
@@ -94,11 +106,15 @@ class SpoolingDriver(CursorDriver):
         end = extents[-1].next
         if self.deleted or all(channel.unwritten >= end for channel in self._active()):
             return False
-        if self._spooled is None:
-            self._spooled = Spooled(self.resources.spool, self.topic.id)
-        self._spooled.add(extents, before)
+        self._own_spooled().add(extents, before)
         self.tail.forget_below(end)
         return True
+
+    def _own_spooled(self) -> Spooled:
+        """Return its messages on the spool."""
+        if self._spooled is None:
+            self._spooled = Spooled(self.resources.spool, self.topic.id)
+        return self._spooled
 
     def forget_spooled(self, watch: StallWatch, *, is_full: bool) -> bool:
         if self._spooled is None:
@@ -120,6 +136,98 @@ class SpoolingDriver(CursorDriver):
             ),
             default=self.next_id,
         )
+
+    # -- long messages: see omq.drivers.spooled_uploads ----------------------------------------------------
+
+    def uploads_from(self, fragment_octets: int) -> int | None:
+        if self.is_persistent or not self.resources.spool.limit:
+            return super().uploads_from(fragment_octets)
+        # A longer one would not fit into the share for the messages of stalled clients.
+        return max(fragment_octets, self.resources.memory.stalled.limit)
+
+    async def post_spooled(
+        self, uploaded: Uploaded, body: SpooledBody | None, head: bytes, origin: Origin | None
+    ) -> None:
+        """Post a message whose `body` is on the spool, and belongs to the topic from then on; None if nobody
+        subscribed when it began. Wait until the fastest subscriber has the long messages before it. Raises
+        Refused.
+        """
+        if self.is_replaced:
+            raise Refused.of(RETYPED)
+        self._used = True
+        await self._reserve_id()
+        waiting_publisher = await self._admitted()
+        try:
+            await self._reserve_id()  # others may have used the ids up
+        except BaseException:
+            self.publisher_queue.leave(waiting_publisher)
+            raise
+        self.publisher_queue.go_on(waiting_publisher)
+        try:
+            self._take_long(uploaded, body, head, origin)
+        finally:
+            self.free(0)  # the next publisher is admitted
+
+    async def _reserve_id(self) -> None:
+        """Wait until an id may be assigned. Raise Refused."""
+        while not self.has_ids(1):
+            try:
+                await self.resources.ids.reserve({self: 1})
+            except StoreError as problem:
+                raise Refused.of(self.log_failure(problem)) from problem
+            if self.deleted:
+                break
+        if self.deleted:
+            raise Refused.of(self.gone)
+
+    async def _admitted(self) -> WaitingPublisher:
+        """Wait in turn with other publishers. Raise Refused."""
+        admitted = trio.Event()
+        waiting_publisher = self.enqueue(0, admitted.set)
+        try:
+            if not waiting_publisher.is_admitted:
+                await admitted.wait()
+            if self.deleted:
+                raise Refused.of(self.gone)
+        except BaseException:
+            self.publisher_queue.leave(waiting_publisher)
+            raise
+        return waiting_publisher
+
+    def _take_long(
+        self, uploaded: Uploaded, body: SpooledBody | None, head: bytes, origin: Origin | None
+    ) -> None:
+        if origin is not None and not self._is_new(origin):
+            if body is not None:
+                body.drop()
+            return
+        message = uploaded.message(self.topic.id, self.next_id, self.now(), head)
+        self._count_in(message)
+        if body is None and self._channels:
+            return  # they came after its beginning, so they get nothing of it: it takes no id
+        self.next_id = message.next
+        if body is None or len(self._channels) == self._absent:
+            self.tail.clear()
+            if body is not None:
+                body.drop()
+            return
+        self.tail.leave_out(message.first)
+        self._own_spooled().add_long(message, body)
+        self.resources.spool.keeps(self)
+        self._wake_all(message.first)
+
+    def _is_new(self, origin: Origin) -> bool:
+        """Return whether a message of an idempotent producer is not repeated; note its number then."""
+        sequences, (producer, number) = self.resources.memory.sequences, origin
+        last = sequences.last(self.topic.id, producers_of([origin]))
+        if number <= last.get(producer, -1):
+            return False
+        sequences.keep(self.topic.id, {producer: number})
+        return True
+
+    @abstractmethod
+    def _wake_all(self, first: int) -> None:
+        """Wake the subscribers: there is a new message with this id, which was not pushed to any of them."""
 
     # -- reading: see omq.drivers.driver -------------------------------------------------------------------
 
@@ -146,7 +254,7 @@ class SpoolingDriver(CursorDriver):
         messages, octets, first, last = super()._kept()
         if self._spooled is None or self._spooled.first is None:
             return messages, octets, first, last
-        first = self._spooled.first
+        first = min(first, self._spooled.first)
         return last + 1 - first, octets + self._spooled.octets, first, last
 
     def end(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 import weakref
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Protocol
 
 from omq.drivers.slices import Slices
@@ -11,6 +12,9 @@ from omq_storage.blocks import Block
 
 MOST_BLOCKS = 512
 """The greatest number of blocks that one call of `from_position` returns, so that its loop stays short."""
+
+
+_NO_HOLES: frozenset[int] = frozenset()
 
 
 class MemoryUser(Protocol):
@@ -143,9 +147,12 @@ class TailMemory:
 
 
 class Tail:
-    """Blocks with consecutive ids, oldest first, at most `limit` octets (one block may be larger)."""
+    """Blocks with consecutive ids, oldest first, at most `limit` octets (one block may be larger).
 
-    __slots__ = ("_blocks", "_limit", "_memory", "_starts", "is_stored", "octets", "topic")
+    Between them there may be holes: the ids of long messages, which have never been in memory.
+    """
+
+    __slots__ = ("_blocks", "_holes", "_limit", "_memory", "_starts", "is_stored", "octets", "topic")
 
     def __init__(self, memory: TailMemory, limit: int, *, is_stored: bool = False) -> None:
         self.is_stored = is_stored
@@ -156,6 +163,7 @@ class Tail:
         # Two parallel lists, so that a position can be found by bisection.
         self._blocks: list[Block] = []
         self._starts: list[int] = []
+        self._holes = _NO_HOLES
         self.octets = 0
 
     def __len__(self) -> int:
@@ -175,7 +183,7 @@ class Tail:
         """Add the newest block, and drop the oldest blocks that no longer fit."""
         # A round-robin topic omits blocks that do not fit, and skips ids that its store has lost. Then the
         # blocks would not be consecutive, and `covers` would be wrong for a position between them.
-        if self._blocks and self._blocks[-1].next != block.first:
+        if self._blocks and self._blocks[-1].next != block.first and not self._reaches(block.first):
             self.clear()
         self._blocks.append(block)
         self._starts.append(block.first)
@@ -184,6 +192,16 @@ class Tail:
         self._memory.grew(self, octets)
         if self.octets > self._limit:
             self.forget(self.octets - self._limit, 1)
+
+    def leave_out(self, message: int) -> None:
+        """Note that the message after the newest block is elsewhere."""
+        if self._blocks:
+            self._holes |= {message}
+
+    def _reaches(self, position: int) -> bool:
+        """Return whether nothing but holes is between the newest block and `position`."""
+        between = range(self._blocks[-1].next, position)
+        return len(between) <= len(self._holes) and self._holes.issuperset(between)
 
     def forget(self, octets: int, kept: int) -> bool:
         """Drop about `octets` of the oldest blocks, but not the last `kept`.
@@ -200,8 +218,8 @@ class Tail:
     def forget_below(self, position: int) -> None:
         """Drop the blocks whose messages are all below `position`."""
         count = bisect_right(self._starts, position) - 1
-        if self._blocks and position >= self._blocks[-1].next:
-            count = len(self._blocks)
+        if count >= 0 and position >= self._blocks[count].next:
+            count += 1
         if count > 0:
             self._cut(count)
 
@@ -212,29 +230,47 @@ class Tail:
         octets = sum(block.held for block in self._blocks[:count])
         del self._blocks[:count]
         del self._starts[:count]
+        if self._holes:
+            self._holes = frozenset(each for each in self._holes if self._starts and each > self._starts[0])
         self.octets -= octets
         self._memory.shrank(self, octets)
 
     def covers(self, position: int) -> bool:
         """Return whether the tail has the message `position`."""
-        return bool(self._starts) and self._starts[0] <= position < self._blocks[-1].next
+        return (
+            bool(self._starts)
+            and self._starts[0] <= position < self._blocks[-1].next
+            and position not in self._holes
+        )
+
+    def first_after(self, position: int) -> int | None:
+        """Return the first id of the first block that begins above `position`, or None."""
+        index = bisect_right(self._starts, position)
+        return self._starts[index] if index < len(self._starts) else None
 
     def from_position(self, position: int, octets: int) -> list[Block]:
-        """Return the block with `position` and the following ones, about `octets`, at least one block."""
+        """Return the block with `position` and the following ones up to a hole, about `octets`, at least one
+        block.
+        """
         index = bisect_right(self._starts, position) - 1
         end = index
         while end < len(self._blocks) and octets > 0 and end - index < MOST_BLOCKS:
             octets -= self._blocks[end].held
             end += 1
-        return self._blocks[index:end]
+        return self._up_to_hole(self._blocks[index:end])
+
+    def _up_to_hole(self, blocks: list[Block]) -> list[Block]:
+        return unbroken(blocks) if self._holes else blocks
 
     def before(self, position: int, octets: int) -> list[Block]:
-        """Return the oldest blocks, of those whose messages are all below `position`: about N `octets`."""
+        """Return the oldest blocks up to a hole, of those whose messages are all below `position`: about N
+        `octets`.
+        """
         end = 0
         while end < len(self._blocks) and octets > 0 and self._blocks[end].next <= position:
             octets -= self._blocks[end].held
             end += 1
-        return self._blocks[:end]
+        return self._up_to_hole(self._blocks[:end])
 
     def octets_after(self, position: int, enough: int) -> int:
         """Return the number of octets from `position` on; stop counting at `enough`."""
@@ -244,3 +280,11 @@ class Tail:
                 break
             total += block.held
         return total
+
+
+def unbroken(blocks: list[Block]) -> list[Block]:
+    """Return the blocks up to the first gap of ids."""
+    for index, (block, following) in enumerate(pairwise(blocks), 1):
+        if block.next != following.first:
+            return blocks[:index]
+    return blocks

@@ -1,4 +1,6 @@
-"""A large message on its way into the store of a topic, piece by piece."""
+"""A large message on its way to a topic, piece by piece: the common part, and the way into a store."""
+
+from abc import ABC, abstractmethod
 
 from crc32c import crc32c
 
@@ -20,37 +22,24 @@ memory of its own, which is many times as much for a client that sends one octet
 """
 
 
-class Upload:
-    """Stores the body of one message as it arrives. It holds a fragment, and more while memory is free.
+class Upload(ABC):
+    """Takes the body of one message as it arrives. It holds a fragment, and more while memory is free.
 
-    Call `close` at the end in any case: it deletes the stored octets that did not become a message.
+    Call `close` at the end in any case: it deletes the octets that did not become a message.
     """
 
-    def __init__(self, driver: Driver, body: int) -> None:
-        """Use `begin`."""
-        assert driver.writer is not None
+    def __init__(self, driver: Driver) -> None:
+        """Begin a message to a topic."""
         self._driver = driver
-        self._writer = driver.writer
-        self._body = body
         self._collected: list[bytes | bytearray] = []
         self._octets = 0
         self._taken = 0  # octets of the memory for uploads
-        self._index = 0
         self._size = 0
         self._checksum = 0
         self._is_posted = False
 
-    @classmethod
-    async def begin(cls, driver: Driver) -> "Upload":
-        """Begin a message to a persistent topic. Raises Refused."""
-        assert driver.writer is not None, "a transient topic has no store"
-        try:
-            return cls(driver, await in_thread(driver.writer.environment.begin_body))
-        except StoreError as problem:
-            raise Refused.of(for_clients(problem)) from problem
-
     async def add(self, octets: bytes) -> None:
-        """Take the next octets of the body, and store them when they suffice for a commit. Raises Refused."""
+        """Take the next octets of the body, and write them when they suffice. Raises Refused."""
         if len(octets) >= SMALL_OCTETS:
             self._collected.append(octets)
         elif self._collected and isinstance(last := self._collected[-1], bytearray):
@@ -65,30 +54,35 @@ class Upload:
         if not self._taken and self._driver.resources.memory.uploaded.try_take(PORTION_OCTETS):
             self._taken = PORTION_OCTETS
         if self._octets >= max(self._taken, FRAGMENT_OCTETS):
-            await self._store(self._octets // FRAGMENT_OCTETS * FRAGMENT_OCTETS)
+            await self._write(self._octets // FRAGMENT_OCTETS * FRAGMENT_OCTETS)
 
-    async def _store(self, octets: int) -> None:
-        """Store the first octets that are collected. Raises Refused."""
+    async def _write(self, octets: int) -> None:
+        """Write the first octets that are collected. Raises Refused."""
         whole = b"".join(self._collected)
-        part = Fragments(self._driver.topic.id, self._body, self._index, whole[:octets])
+        part = whole[:octets]
         self._collected = [whole[octets:]]
         del whole
         try:
-            await self._writer.fragments.put(self._driver, part)
+            await self._put(part)
         finally:
             self._give_back()
         self._octets -= octets
-        self._index += -(-octets // FRAGMENT_OCTETS)
+
+    @abstractmethod
+    async def _put(self, octets: bytes) -> None:
+        """Write the next octets: a multiple of FRAGMENT_OCTETS, except at the end. Raise Refused."""
 
     async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
         """Post the message, whose body is complete. Raise Refused."""
         if self._octets:
-            await self._store(self._octets)
-        uploaded = Uploaded(self._body, self._size, self._checksum)
-        confirmation = await self._driver.post_uploaded(uploaded, head, origin)
+            await self._write(self._octets)
+        confirmation = await self._post(head, origin)
         self._is_posted = True
-        confirmation.listen(self._abandon)  # if the message was repeated or not stored
         return confirmation
+
+    @abstractmethod
+    async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """Post the message, whose body is written. Raise Refused."""
 
     def close(self) -> None:
         """End the upload; a post that was made stays."""
@@ -97,10 +91,46 @@ class Upload:
         if not self._is_posted:
             self._abandon()
 
+    @abstractmethod
     def _abandon(self) -> None:
-        self._writer.environment.abandon(self._body)
+        """Delete the octets that were written."""
 
     def _give_back(self) -> None:
         if self._taken:
             self._driver.resources.memory.uploaded.give(self._taken)
             self._taken = 0
+
+
+class StoredUpload(Upload):
+    """Stores the body in fragments."""
+
+    def __init__(self, driver: Driver, body: int) -> None:
+        """Use `begin`."""
+        assert driver.writer is not None
+        super().__init__(driver)
+        self._writer = driver.writer
+        self._body = body
+        self._index = 0
+
+    @classmethod
+    async def begin(cls, driver: Driver) -> "StoredUpload":
+        """Begin a message to a persistent topic. Raises Refused."""
+        assert driver.writer is not None, "a transient topic has no store"
+        try:
+            return cls(driver, await in_thread(driver.writer.environment.begin_body))
+        except StoreError as problem:
+            raise Refused.of(for_clients(problem)) from problem
+
+    async def _put(self, octets: bytes) -> None:
+        part = Fragments(self._driver.topic.id, self._body, self._index, octets)
+        await self._writer.fragments.put(self._driver, part)
+        self._index += -(-len(octets) // FRAGMENT_OCTETS)
+
+    async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        uploaded = Uploaded(self._body, self._size, self._checksum)
+        confirmation = await self._driver.post_uploaded(uploaded, head, origin)
+        confirmation.listen(self._abandon)  # if the message was repeated or not stored
+        return confirmation
+
+    def _abandon(self) -> None:
+        self._writer.environment.abandon(self._body)

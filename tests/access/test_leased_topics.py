@@ -13,6 +13,8 @@ from omq_storage.batches import Bodies
 
 WEAK = Persistent(Sync.WEAK)
 
+MIB = 1 << 20
+
 
 async def test_a_message_that_is_too_large_is_refused_with_all_of_its_batch(tmp_path: Path) -> None:
     async with control(tmp_path, max_message_bytes=1000) as access:
@@ -29,8 +31,8 @@ async def test_each_use_takes_the_right_to_publish(tmp_path: Path) -> None:
     async with control(tmp_path, clients=[known("known", declare=["*"])]) as access:
         client = await connected(access, b"known:s")
         topic = access.leased_topic(client, await client.declare(b"t", Delivery.BROADCAST, WEAK))
-        uses = (topic.check, topic.takes_fragments, topic.upload, topic.takers)
-        for use in (*uses, lambda: topic.post(Bodies([b"x"]), (), ())):
+        posts = (lambda: topic.post(Bodies([b"x"]), (), ()), lambda: topic.upload(MIB))
+        for use in (topic.check, topic.uploads_from, topic.takers, *posts):
             with pytest.raises(Refused) as refused:
                 await use()
             assert refused.value.reason is Reason.FORBIDDEN

@@ -22,7 +22,7 @@ from omq.config import Config
 from omq.drivers.housekeeping import look_at_disk
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.round_robin import RoundRobinDriver
-from omq.drivers.uploads import PORTION_OCTETS, Upload
+from omq.drivers.uploads import PORTION_OCTETS, StoredUpload
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync
 from omq_storage.batches import Bodies
 from omq_storage.fragments import FRAGMENT_OCTETS
@@ -90,7 +90,7 @@ async def test_large_messages_have_their_places_between_others_of_a_commit(
     driver = await shared_drivers.topic(kind)
     assert driver.writer is not None
     body = bytes(-(-PORTION_OCTETS // FRAGMENT_OCTETS) * FRAGMENT_OCTETS)
-    large, larger = [await Upload.begin(driver) for _ in range(2)]
+    large, larger = [await StoredUpload.begin(driver) for _ in range(2)]
     for upload in (large, larger):
         await upload.add(body)  # which stores all of it
     async with driver.writer.paused():

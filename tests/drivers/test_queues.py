@@ -176,7 +176,7 @@ async def test_an_auto_delete_queue_ends_with_its_last_consumer(
 
 
 @pytest.mark.parametrize(
-    ("options", "takes_fragments"),
+    ("options", "is_uploaded"),
     [
         ({}, True),
         ({"max_length": 9}, False),
@@ -188,13 +188,13 @@ async def test_an_auto_delete_queue_ends_with_its_last_consumer(
     ],
     ids=str,
 )
-async def test_plain_queues_take_fragments(
-    drivers: Drivers, options: dict[str, Any], takes_fragments: bool
+async def test_messages_of_plain_queues_are_uploaded(
+    drivers: Drivers, options: dict[str, Any], is_uploaded: bool
 ) -> None:
     durable = await drivers.catalogue.declare_queue(b"durable", replace(DURABLE, **options))
-    assert durable.takes_fragments is takes_fragments
+    assert durable.uploads_from(300_000) == (300_000 if is_uploaded else None)
     ephemeral = await drivers.catalogue.declare_queue(b"ephemeral", QueueOptions(**options))
-    assert not ephemeral.takes_fragments
+    assert ephemeral.uploads_from(300_000) is None
 
 
 async def test_a_queue_replaces_only_an_empty_undeclared_topic(drivers: Drivers) -> None:

@@ -10,13 +10,13 @@ from served_drivers import KIB, MIB, WEAK, Client, Drivers, opened, quiet, settl
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.uploads import PORTION_OCTETS, Upload
+from omq.drivers.uploads import PORTION_OCTETS, StoredUpload
 from omq.model import FromBeginning
 from omq_storage.fragments import FRAGMENT_OCTETS
 
 
 async def uploaded(driver: Driver, body: bytes, head: bytes = b"") -> None:
-    upload = await Upload.begin(driver)
+    upload = await StoredUpload.begin(driver)
     await upload.add(body)
     assert await settled(await upload.post(head, None)) is None
     upload.close()
@@ -29,7 +29,7 @@ async def test_a_portion_is_collected_if_the_memory_has_room_for_it(tmp_path: Pa
         share = drivers.memory.uploaded
         others = 0 if fits else share.limit - PORTION_OCTETS + 1
         assert share.try_take(others)
-        upload = await Upload.begin(driver)
+        upload = await StoredUpload.begin(driver)
         body = b""
 
         def collected() -> int:
@@ -64,7 +64,7 @@ async def test_octets_that_arrive_by_twos_take_no_more_memory_than_others(tmp_pa
     body = bytes(number % 251 for number in range(FRAGMENT_OCTETS - 1))
     async with opened(tmp_path / "store") as drivers:
         driver = await drivers.declare(WEAK)
-        upload = await Upload.begin(driver)
+        upload = await StoredUpload.begin(driver)
         tracemalloc.start()
         try:
             for begin in range(0, len(body), 2):
@@ -83,12 +83,12 @@ async def test_octets_that_arrive_by_twos_take_no_more_memory_than_others(tmp_pa
 async def test_what_does_not_become_a_message_holds_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path / "store", memory=64 * MIB) as drivers:
         driver = await drivers.declare(WEAK)
-        given_up = await Upload.begin(driver)
+        given_up = await StoredUpload.begin(driver)
         await given_up.add(bytes(FRAGMENT_OCTETS))
         assert drivers.memory.uploaded.used == PORTION_OCTETS
         given_up.close()
         assert drivers.memory.uploaded.used == 0
-        late = await Upload.begin(driver)
+        late = await StoredUpload.begin(driver)
         await late.add(bytes(300 * KIB))
         await drivers.catalogue.delete(b"t")
         with pytest.raises(Refused) as refused:

@@ -82,9 +82,9 @@ async def test_the_largest_size_and_one_octet_more(store: Path) -> None:
         assert answer.startswith(b"502 SYNTAX-ERROR 0 messages stored; envelope 1: its body of "), answer
 
 
-async def test_a_transient_topic_has_the_limit_of_the_memory(store: Path) -> None:
+async def test_a_transient_queue_has_the_limit_of_the_memory(store: Path) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=1 << 30) as host:
-        client = await declared(host, b"Broadcast Transient")
+        client = await declared(host, b"Round_robin Transient")
         connection = await sink(host, client)
         await connection.send(envelopes([b"x" * (5 * MIB)])[:300_000])
         (answer,) = await said(connection)

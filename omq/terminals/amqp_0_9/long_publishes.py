@@ -1,15 +1,17 @@
 """Messages whose bodies come in parts, because they are too long to be held by the protocol.
 
-If all topics that get a message have a store, its body goes there as it arrives, and takes no memory.
+If all topics that get a message take it so, its body goes to the disk as it arrives, and takes no memory.
 Otherwise it is held until it is complete, in the memory for what is unfinished.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from omq.access.routed_publishing import RoutedPublishing
 from omq.access.session import too_large
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.uploads import Upload
 from omq.protocol.amqp_0_9.events import LongBegun, PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
@@ -30,7 +32,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Stored:
-    """A message whose body is on its way into the stores of its topics."""
+    """A message whose body is on its way to the disk, for each of its topics."""
 
     head: bytes
     uploads: list[Upload]
@@ -63,16 +65,10 @@ class LongPublishes:
         targets = parts[0].route
         try:
             if not must_hold and self._to_exchanges.takes_upload(targets, begun.size):
-                uploads: list[Upload] = []
-                stored = self._open[begun.channel] = _Stored(parts[0].heads[0], uploads)
-                for target in targets:
-                    # One that is refused ends the channel, which closes those before it.
-                    upload = await self._to_exchanges.upload(target)
-                    if self._open.get(begun.channel) is not stored:
-                        upload.close()  # the channel failed meanwhile
-                        return
-                    uploads.append(upload)
-                return
+                stored = self._open[begun.channel] = _Stored(parts[0].heads[0], [])
+                if await self._upload(begun, targets, stored):
+                    return
+                self.drop(begun.channel)
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
         if begun.size > self._to_exchanges.max_message_bytes:
@@ -80,6 +76,20 @@ class LongPublishes:
             ids = BasicPublish.CLASS, BasicPublish.METHOD
             raise ChannelProblem(ReplyCode.PRECONDITION_FAILED, text, *ids)
         self._open[begun.channel] = _Held(begun, Assembly(begun.size))
+
+    async def _upload(self, begun: LongBegun, targets: Sequence[RoutedTopic], stored: _Stored) -> bool:
+        """Begin the message in each of these topics. Return False if it must be held. Raise Refused."""
+        for target in targets:
+            # One that is refused ends the channel, which closes those before it.
+            upload = await self._to_exchanges.upload(target, begun.size)
+            if self._open.get(begun.channel) is not stored:
+                if upload is not None:
+                    upload.close()  # the channel failed meanwhile
+                return True
+            if upload is None:
+                return False
+            stored.uploads.append(upload)
+        return True
 
     async def add(self, channel: int, octets: bytes) -> None:
         """Take the next part of a body. Raises ChannelProblem."""

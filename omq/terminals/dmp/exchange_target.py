@@ -45,11 +45,11 @@ class ExchangeTarget:
         self._exchange = leased.exchange
         self.name = self.shown = SHOWN_DEFAULT if leased.exchange == DEFAULT else leased.exchange
 
-    async def stores(self) -> bool:
+    async def uploads_from(self) -> int | None:
         """See `omq.terminals.dmp.sink.SinkTarget`: each message may go to several topics."""
-        return False
+        return None
 
-    async def upload(self, options: int, sink: SinkService) -> Upload:
+    async def upload(self, options: int, octets: int, sink: SinkService) -> Upload | None:
         raise AssertionError("an exchange stores nothing")
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:

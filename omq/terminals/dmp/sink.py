@@ -7,6 +7,7 @@ read: this is the backpressure. When the client has closed its sending side, the
 are settled, and sends the response.
 """
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
@@ -109,16 +110,18 @@ class SinkTarget(Protocol):
     shown: bytes
     """Its name in the response to the lease."""
 
-    async def stores(self) -> bool:
-        """Return whether the messages go to one store, so that it takes long ones in fragments. Raise
-        Refused.
+    async def uploads_from(self) -> int | None:
+        """Return the length from which on the body of a message is uploaded; None if it is always held in
+        memory. Raise Refused.
         """
 
     async def post(self, batch: EnvelopeBatch, sink: "SinkService") -> None:
         """Post these messages: tell `sink.posted` their number and their confirmation. Raises Refused."""
 
-    async def upload(self, options: int, sink: "SinkService") -> Upload:
-        """Return the upload of a long message with these options, if `stores` said so. Raises Refused."""
+    async def upload(self, options: int, octets: int, sink: "SinkService") -> Upload | None:
+        """Return the upload of a message with these options and N `octets`, if `uploads_from` said so; None
+        if it must be held in memory nevertheless. Raises Refused.
+        """
 
 
 class SinkService:
@@ -141,7 +144,10 @@ class SinkService:
         self._finished = False
         self._reading = trio.CancelScope()
         self._admission = ReadAdmission(transport, context.memory, self._reading)
-        self._is_stored = False
+        self._uploads_from: float = math.inf
+        """The octets of a body that is uploaded."""
+        self._long_octets = LARGE_OCTETS
+        """The octets of an envelope whose body is taken part by part."""
         self.published = 0
         """The number of messages that the client has sent so far."""
 
@@ -208,11 +214,13 @@ class SinkService:
         """Read envelopes until the client has finished, or there is a problem."""
         await self._admission.limit(self._session.rates.received, len(received))
         try:
-            self._is_stored = await self.target.stores()
+            uploads_from = await self.target.uploads_from()
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return
-        if self._is_stored:
+        if uploads_from is not None:
+            self._uploads_from = uploads_from
+            self._long_octets = min(LARGE_OCTETS, uploads_from)
             self._envelopes.max_message = self._session.max_uploaded_bytes
         while True:
             if received:
@@ -248,16 +256,11 @@ class SinkService:
         self._admission.done()
         if long is not None:
             return await self._post_long(long)
-        if not self._is_stored or self._envelopes.expected < self._long_octets:
+        if self._envelopes.expected < self._uploads_from:
             await self._admission.hold(self._envelopes.expected)
         return b""
 
     # -- long envelopes ------------------------------------------------------------------------------------
-
-    @property
-    def _long_octets(self) -> int:
-        """The number of octets from which on an envelope is long."""
-        return self._session.fragment_octets if self._is_stored else LARGE_OCTETS
 
     async def _take_long(self) -> LongEnvelope | None:
         """Return the unfinished envelope if it is long, and the fields before its body are there."""
@@ -276,13 +279,15 @@ class SinkService:
         """Take the body of a long envelope as it arrives, and post its message. Return the octets received
         after it.
         """
-        if not self._is_stored:
+        if long.size < self._uploads_from:
             return await self._assemble(long)
         try:
-            upload = await self.target.upload(long.options, self)
+            upload = await self.target.upload(long.options, long.size, self)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return b""
+        if upload is None:
+            return await self._assemble(long)
         try:
             return await self._upload(upload, long)
         except Refused as refused:
@@ -292,7 +297,7 @@ class SinkService:
             upload.close()
 
     async def _upload(self, upload: Upload, long: LongEnvelope) -> bytes:
-        """Store the body, and post the message. Return the octets received after it. Raises Refused."""
+        """Upload the body, and post the message. Return the octets received after it. Raises Refused."""
         behind = await self._read_body(long, upload.add)
         if behind is None:
             return b""

@@ -68,15 +68,20 @@ class TopicTarget:
         self._topic = topic
         self.name = self.shown = topic.topic.topic
 
-    async def stores(self) -> bool:
+    async def uploads_from(self) -> int | None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
-        return await self._topic.takes_fragments()
+        return await self._topic.uploads_from()
 
-    async def upload(self, options: int, sink: SinkService) -> Upload:
+    async def upload(self, options: int, octets: int, sink: SinkService) -> Upload | None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
-        if options:
-            await self._look_for_takers([options], sink)
-        return await self._topic.upload()
+        upload = await self._topic.upload(octets)
+        if options and upload is not None:
+            try:
+                await self._look_for_takers([options], sink)
+            except BaseException:
+                upload.close()
+                raise
+        return upload
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""

@@ -1,0 +1,79 @@
+"""Bodies of long messages on the spool, which are written as they arrive, and read piece by piece."""
+
+from array import array
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from omq.drivers.spool import Spool
+from omq.drivers.spool_room import pages_of
+from omq.drivers.spoolable import SpoolExtent
+from omq_storage.fragments import Fragmented
+from omq_storage.pieces import CHECKED_OCTETS
+
+
+class SpooledBody:
+    """One body, on pages of its own. Each part of CHECKED_OCTETS has an extent, and a checksum.
+
+    Call `drop` at the end.
+    """
+
+    __slots__ = ("_checksums", "_pages", "_promised", "_size", "_spool", "octets")
+
+    def __init__(self, spool: Spool, size: int) -> None:
+        """Create a body of N octets (`size`), of which none has come. Room for it was promised."""
+        self._spool = spool
+        self._size = size
+        self._promised = pages_of(size)
+        self._pages = array("Q")
+        """The first page of each part."""
+        self._checksums = array("I")
+        self.octets = 0
+        """The octets that are written, or are about to be."""
+
+    async def put(self, octets: bytes) -> None:
+        """Write the next octets. Raises omq.drivers.spool.SpoolFull."""
+        places: list[tuple[SpoolExtent, int, memoryview]] = []
+        left = memoryview(octets)
+        while left:
+            begin = self.octets % CHECKED_OCTETS
+            if not begin:
+                self._begin_part()
+            some = left[: CHECKED_OCTETS - begin]
+            self._checksums[-1] = crc32c(some, self._checksums[-1])
+            places.append((self._part(len(self._pages) - 1), begin, some))
+            self.octets += len(some)
+            left = left[len(some) :]
+        await self._spool.write_parts(places)
+
+    def _begin_part(self) -> None:
+        """Take the pages of the next part. Raise SpoolFull."""
+        pages = pages_of(min(CHECKED_OCTETS, self._size - self.octets))
+        self._pages.append(self._spool.take(pages))
+        self._checksums.append(0)
+        self._promised -= pages
+        self._spool.room.withdraw(pages)
+
+    def _part(self, number: int, message: int = 0, topic: int = 0) -> SpoolExtent:
+        octets = min(CHECKED_OCTETS, self._size - number * CHECKED_OCTETS)
+        return SpoolExtent(topic, message, message + 1, octets, self._pages[number])
+
+    def _parts(self) -> Iterator[SpoolExtent]:
+        return map(self._part, range(len(self._pages)))
+
+    async def read(self, message: Fragmented, begin: int, octets: int) -> bytes:
+        """Return at most N `octets` of the body of this message from the octet `begin` on. A piece does not
+        cross the border of two parts. Raises DamagedBlock.
+        """
+        number, skipped = divmod(begin, CHECKED_OCTETS)
+        extent = self._part(number, message.first, message.topic)
+        part = await self._spool.read_part(extent, self._checksums[number])
+        return part[skipped : skipped + octets]
+
+    def drop(self) -> None:
+        """Give its pages back, and what was promised to it."""
+        self._spool.room.withdraw(self._promised)
+        self._promised = 0
+        parts = list(self._parts())
+        self._pages = array("Q")
+        self._spool.drop(parts)
