@@ -266,7 +266,7 @@ async def test_a_full_spool_refuses_what_the_memory_cannot_hold_and_disturbs_nob
         await other.send(envelopes([LONG])[:MIB])
         (answer,) = await said(other)
         assert answer == b"541 INTERNAL-ERROR 0 messages stored; the spool is full", answer
-        # What fits into the memory is held there.
+        # A shorter one is held in memory.
         await send(host, await host.connect(), [body(3 * MIB, 2)])
         assert (await begun_one.message()).body == body(3 * MIB, 2)
         await connection.send(envelopes([LONG])[2 * MIB :])
