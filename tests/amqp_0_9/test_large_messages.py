@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import trio
 from quietness import quiet
+from server_command import configured_server
 from trio.testing import MockClock
 
+from omq.client import Delivery, Transient, connect
 from omq.config import Config
 from omq.server import open_server
 
@@ -30,6 +32,8 @@ from .wire import (
 )
 
 SIZE = 3_000_000
+
+SECONDS = 60
 
 HELD = 16 << 20
 """More than the sockets take."""
@@ -89,6 +93,33 @@ def test_a_large_message_goes_to_all_queues_of_an_exchange(broker: Broker) -> No
     for queue, durable in queues.items():
         bodies = [client.call(get(1, queue, 1)).body for _ in range(1 + durable)]
         assert bodies == ([large(1), large(2)] if durable else [large(2)])
+
+
+async def test_a_message_that_the_memory_cannot_hold_goes_to_a_transient_broadcast_topic(
+    tmp_path: Path,
+) -> None:
+    """Consumers and subscribers get it. A route with a transient queue cannot take it."""
+    data = bytes(range(250)) * 30_000
+    assert len(data) > 4 << 20
+    with configured_server(tmp_path, "memory_bytes = 4_194_304\n") as server, trio.fail_after(SECONDS):
+        broker = Broker(("127.0.0.1", server.port))
+        async with connect(f"omq://127.0.0.1:{server.port}") as other:
+            await other.declare("all", Delivery.BROADCAST, Transient())
+            consumer, client = broker.channel(), broker.channel()
+            assert consumer.call(consume(1, "all", "t")).name == "consume-ok"
+            async with other.subscribe("all") as subscription:
+                client.call(select_confirms(1))
+                publish_large(client, "all", data)
+                message = await subscription.__anext__()
+                assert message.body == data
+                assert client.wait().told() == "ack tag=1 bits=0"
+            delivered = consumer.wait()
+            assert (delivered.name, delivered.body == data) == ("deliver", True)
+            assert delivered.properties["message_id"] == "large"
+            client.call(declare_queue(1, "one"))
+            publish_large(client, "one", data)
+            assert client.wait().told().startswith("channel.close 406")
+        broker.close()
 
 
 def test_a_large_message_in_memory_goes_to_several_queues(broker: Broker) -> None:

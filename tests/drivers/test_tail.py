@@ -124,6 +124,48 @@ def test_a_tail_has_no_more_than_its_limit_but_always_its_newest_block() -> None
     assert tail.octets == memory.used == block(6, 1, 1000).held
 
 
+def with_holes() -> Tail:
+    """Return a tail with messages 1 to 3, 6, and 7, and with holes between them."""
+    tail = Tail(TailMemory(PLENTY), PLENTY)
+    tail.leave_out(0)  # it is empty, so there is no hole
+    tail.append(block(1))
+    tail.append(block(2, 2))
+    tail.leave_out(4)
+    tail.leave_out(5)
+    tail.append(block(6))
+    tail.append(block(7))
+    tail.leave_out(8)
+    return tail
+
+
+def test_nothing_goes_on_behind_a_hole() -> None:
+    tail = with_holes()
+    assert [message for message in range(10) if tail.covers(message)] == [1, 2, 3, 6, 7]
+    found = [[held.first for held in tail.from_position(at, PLENTY)] for at in (1, 3, 6)]
+    assert found == [[1, 2], [2], [6, 7]]
+    assert [held.first for held in tail.before(8, PLENTY)] == [1, 2]
+    assert [tail.first_after(at) for at in range(8)] == [1, 2, 6, 6, 6, 6, 7, None]
+
+
+@pytest.mark.parametrize("position", range(10))
+def test_blocks_before_a_hole_are_forgotten(position: int) -> None:
+    tail = with_holes()
+    tail.forget_below(position)
+    kept = [first for first, end in ((1, 2), (2, 4), (6, 7), (7, 8)) if end > position]
+    assert [message for message in range(10) if tail.covers(message) and message != 3] == kept
+    tail.append(block(9))
+    assert tail.covers(9)
+    assert [held.first for held in tail.before(8, PLENTY)] == ([each for each in kept if each < 6] or kept)
+
+
+def test_messages_that_are_missing_are_no_hole() -> None:
+    tail = with_holes()
+    tail.append(block(10))
+    assert [message for message in range(12) if tail.covers(message)] == [10]
+    tail.append(block(12))
+    assert [message for message in range(14) if tail.covers(message)] == [12]
+
+
 def test_the_share_of_each_gets_smaller_with_their_number() -> None:
     memory = TailMemory(1000)
     assert memory.share() == 250
