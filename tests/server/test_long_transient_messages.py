@@ -201,15 +201,13 @@ async def test_who_comes_in_the_middle_gets_nothing_of_what_had_no_subscriber(st
         octets = envelopes([LONG])
         await connection.send(octets[: 2 * MIB])
         await eventually(lambda: received(host, Kind.SINK) >= MIB)
-        late, credited = await subscribed(host), await host.connect()
-        await credited.say(b"(Request t 10)")
-        assert isinstance(await credited.ask(b"(Subscribe t From_current)"), Subscribed)
+        late, consumer = await subscribed(host), await feed(host, await host.connect())
         await connection.send(octets[2 * MIB :])
         assert await stored(connection) == 1
         assert spool(host).written == 0
         await send(host, await host.connect(), [b"next"])
-        for each in (late, credited):
-            assert (await each.message()).body == b"next"
+        assert (await late.message()).body == b"next"
+        assert await consumer.bodies(1) == [b"next"]
 
 
 async def test_who_comes_in_the_middle_gets_all_of_what_had_a_subscriber(store: Path) -> None:
