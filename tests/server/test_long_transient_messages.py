@@ -195,19 +195,23 @@ def received(host: InProcess, kind: Kind) -> int:
 
 
 async def test_who_comes_in_the_middle_gets_nothing_of_what_had_no_subscriber(store: Path) -> None:
-    async with serving(store, **SETTINGS) as host:
+    settings = {**SETTINGS, "memory_bytes": 64 * MIB}
+    async with serving(store, **settings) as host:
         client = await topic(host)
         connection = await sink(host, client)
         octets = envelopes([LONG])
         await connection.send(octets[: 2 * MIB])
         await eventually(lambda: received(host, Kind.SINK) >= MIB)
-        late, consumer = await subscribed(host), await feed(host, await host.connect())
+        late, behind = await subscribed(host), await subscribed(host, 4096)
+        publisher = await host.connect()
+        await send(host, publisher, [body(4 * MIB - 1000, 2)])  # the socket of the one does not take it
+        assert (await late.message()).body == body(4 * MIB - 1000, 2)
         await connection.send(octets[2 * MIB :])
         assert await stored(connection) == 1
         assert spool(host).written == 0
         await send(host, await host.connect(), [b"next"])
         assert (await late.message()).body == b"next"
-        assert await consumer.bodies(1) == [b"next"]
+        assert await behind.bodies(2) == [body(4 * MIB - 1000, 2), b"next"]
 
 
 async def test_who_comes_in_the_middle_gets_all_of_what_had_a_subscriber(store: Path) -> None:
