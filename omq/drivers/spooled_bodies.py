@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from omq.drivers.spool import Spool
-from omq.drivers.spool_room import pages_of
+from omq.drivers.spool_room import Promise, pages_of
 from omq.drivers.spoolable import SpoolExtent
 from omq_storage.fragments import Fragmented
 from omq_storage.pieces import CHECKED_OCTETS
@@ -18,13 +18,13 @@ class SpooledBody:
     Call `drop` at the end.
     """
 
-    __slots__ = ("_checksums", "_pages", "_promised", "_size", "_spool", "octets")
+    __slots__ = ("_checksums", "_pages", "_promise", "_size", "_spool", "octets")
 
-    def __init__(self, spool: Spool, size: int) -> None:
-        """Create a body of N octets (`size`), of which none has come. Room for it was promised."""
+    def __init__(self, spool: Spool, size: int, promise: Promise) -> None:
+        """Create a body of N octets (`size`), of which none has come, with the promise of room for it."""
         self._spool = spool
         self._size = size
-        self._promised = pages_of(size)
+        self._promise = promise
         self._pages = array("Q")
         """The first page of each part."""
         self._checksums = array("I")
@@ -44,6 +44,7 @@ class SpooledBody:
             places.append((self._part(len(self._pages) - 1), begin, some))
             self.octets += len(some)
             left = left[len(some) :]
+        self._spool.room.moved()
         await self._spool.write_parts(places)
 
     def _begin_part(self) -> None:
@@ -51,8 +52,7 @@ class SpooledBody:
         pages = pages_of(min(CHECKED_OCTETS, self._size - self.octets))
         self._pages.append(self._spool.take(pages))
         self._checksums.append(0)
-        self._promised -= pages
-        self._spool.room.withdraw(pages)
+        self._spool.room.use(self._promise, pages)
 
     def _part(self, number: int, message: int = 0, topic: int = 0) -> SpoolExtent:
         octets = min(CHECKED_OCTETS, self._size - number * CHECKED_OCTETS)
@@ -72,8 +72,7 @@ class SpooledBody:
 
     def drop(self) -> None:
         """Give its pages back, and what was promised to it."""
-        self._spool.room.withdraw(self._promised)
-        self._promised = 0
+        self._spool.room.withdraw(self._promise)
         parts = list(self._parts())
         self._pages = array("Q")
         self._spool.drop(parts)

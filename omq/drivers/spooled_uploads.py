@@ -9,7 +9,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origin
 from omq.drivers.spool import DiskFull, SpoolFull
-from omq.drivers.spool_room import pages_of
+from omq.drivers.spool_room import Promise, pages_of
 from omq.drivers.spooled_bodies import SpooledBody
 from omq.drivers.spooling import SpoolingDriver
 from omq.drivers.uploads import StoredUpload, Upload
@@ -49,13 +49,13 @@ class SpooledUpload(Upload):
         if not driver.subscriber_count():
             return cls(driver, None)
         spool = driver.resources.spool
-        failure = await _room(driver, size, waits=size > most_held)
-        if failure is not None:
-            if size <= most_held:
-                return None
-            spool.refused.add(f"a message of {size} octets: {failure}")
-            raise Refused.of(failure)
-        return cls(driver, SpooledBody(spool, size))
+        found = await _room(driver, size, waits=size > most_held)
+        if isinstance(found, Promise):
+            return cls(driver, SpooledBody(spool, size, found))
+        if size <= most_held:
+            return None
+        spool.refused.add(f"a message of {size} octets: {found}")
+        raise Refused.of(found)
 
     async def _put(self, octets: bytes) -> None:
         if self._topic.deleted:
@@ -79,23 +79,23 @@ class SpooledUpload(Upload):
             body.drop()
 
 
-async def _room(driver: SpoolingDriver, size: int, *, waits: bool) -> Failure | None:
-    """Promise room on the spool to a message. Return the reason if there is none. Raise Refused."""
+async def _room(driver: SpoolingDriver, size: int, *, waits: bool) -> Promise | Failure:
+    """Promise room on the spool to a message, or return the reason why there is none."""
     spool, pages = driver.resources.spool, pages_of(size)
-    is_promised = spool.room.try_promise(pages)
-    if not is_promised and waits:
-        is_promised = await spool.room.promise(pages, driver.resources.spool_seconds)
-    if not is_promised:
+    promise = spool.room.try_promise(pages)
+    if promise is None and waits:
+        promise = await spool.room.promise(pages, driver.resources.spool_seconds)
+    if promise is None:
         return SPOOL_FULL
     try:
         has_disk = await in_thread(partial(spool.has_disk, size))
     except BaseException:
-        spool.room.withdraw(pages)
+        spool.room.withdraw(promise)
         raise
     if not has_disk:
-        spool.room.withdraw(pages)
+        spool.room.withdraw(promise)
         return DISK_FULL
-    return None
+    return promise
 
 
 def _failure(problem: SpoolFull | OSError) -> Failure:

@@ -269,22 +269,35 @@ async def test_two_messages_that_the_spool_cannot_hold_together(store: Path) -> 
 
 
 async def test_a_full_spool_refuses_what_the_memory_cannot_hold_and_disturbs_nobody(store: Path) -> None:
-    settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.5, "stall_seconds": 0.05}
+    settings = {**SETTINGS, "spool_bytes": 7 * MIB, "spool_seconds": 0.5, "stall_seconds": 0.05}
     async with serving(store, **settings) as host:
         client = await topic(host)
-        begun_one = await subscribed(host)
-        connection = await begun(host, client)
+        reader = await subscribed(host)
+        connection = await begun(host, client, 4 * MIB)
         other = await sink(host, await host.connect())
         await other.send(envelopes([LONG])[:MIB])
         (answer,) = await said(other)
         assert answer == b"541 INTERNAL-ERROR 0 messages stored; the spool is full", answer
         # A shorter one is held in memory.
-        await send(host, await host.connect(), [body(3 * MIB, 2)])
-        assert (await begun_one.message()).body == body(3 * MIB, 2)
-        await connection.send(envelopes([LONG])[2 * MIB :])
+        await send(host, await host.connect(), [body(4 * MIB - 1000, 2)])
+        assert (await reader.message()).body == body(4 * MIB - 1000, 2)
+        await connection.send(envelopes([LONG])[4 * MIB :])
         assert await stored(connection) == 1
-        assert (await begun_one.message()).body == LONG
+        assert (await reader.message()).body == LONG
         await emptied(host)
+
+
+async def test_a_length_that_is_announced_keeps_no_room_from_others(store: Path) -> None:
+    """Its message is refused when the others have the room."""
+    settings = {**SETTINGS, "spool_bytes": 9 * MIB, "spool_seconds": 0.2}
+    async with serving(store, **settings) as host:
+        client = await topic(host)
+        await subscribed(host, 4096)
+        idle = await begun(host, client)
+        await send(host, await host.connect(), [LONG])
+        await idle.send(envelopes([LONG])[2 * MIB : 5 * MIB])
+        (answer,) = await said(idle)
+        assert answer == b"541 INTERNAL-ERROR 0 messages stored; the spool is full", answer
 
 
 async def test_the_disk_has_only_its_reserve_free(store: Path) -> None:
