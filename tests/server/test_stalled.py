@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -31,6 +32,9 @@ from .dmp_conversation import Consumer, feed, send_all
 MIB = 1 << 20
 SIZE = 6 * MIB
 """More than a socket takes, so a client that is sent that much and reads nothing is in the middle of it."""
+
+IN_MEMORY = 64 * MIB
+"""A number of octets below which a message does not go to the disk as it arrives."""
 
 
 def body_of(number: int, size: int = SIZE) -> bytes:
@@ -314,7 +318,7 @@ async def test_stalled_readers_of_transient_topics_hold_little_memory(
 ) -> None:
     """Those are cut off who have read nothing for the longest time, and nobody else."""
     count = 6
-    async with small_server(store) as host:
+    async with small_server(store, fragment_octets=IN_MEMORY) as host:
         client = await declared(host, b"Broadcast Transient")
         principal = await host.connect()
         before = allocated()
@@ -338,7 +342,7 @@ async def test_stalled_readers_of_transient_topics_hold_little_memory(
 
 async def test_a_slow_reader_is_not_cut_off_for_stalled_ones(store: Path, clock: MockClock) -> None:
     clock.rate = 0  # time passes in the steps below only
-    async with small_server(store) as host:
+    async with small_server(store, fragment_octets=IN_MEMORY) as host:
         client = await declared(host, b"Broadcast Transient")
         slow = await stalled_subscriber(host, client, clock)
         assert held(host) == [1]
@@ -451,7 +455,7 @@ async def test_the_pieces_of_a_message_are_sent_without_interruption(store: Path
 async def test_a_topic_that_is_deleted_while_it_is_being_left_is_left_once(
     store: Path, clock: MockClock
 ) -> None:
-    async with small_server(store) as host:
+    async with small_server(store, fragment_octets=IN_MEMORY) as host:
         client = await declared(host, b"Broadcast Transient")
         slow = await stalled_subscriber(host, client, clock)
         await slow.say(b"(Unsubscribe t)")
@@ -542,7 +546,8 @@ async def left_in_a_spooled_message(
     it is left behind.
     """
     bodies = [body_of(number, 300_000) for number in range(1, 21)]
-    async with sending_little(store, memory_bytes=4 * MIB, stall_seconds=PATIENCE, spool_seconds=30) as host:
+    settings: dict[str, Any] = {"memory_bytes": 4 * MIB, "stall_seconds": PATIENCE, "spool_seconds": 30}
+    async with sending_little(store, **settings, fragment_octets=IN_MEMORY) as host:
         client = await declared(host, b"Broadcast Transient")
         principal = await host.connect()
         reader = await Reader.open(host, principal, way, b"From_current", receive_octets=8 << 10)
