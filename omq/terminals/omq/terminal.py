@@ -486,6 +486,8 @@ class OmqTerminal:
 
     async def _act_on(self, events: Sequence[Event]) -> bool:
         """Return False if the connection must end."""
+        if not events:
+            return True  # the messages were sent as they were read
         runs: dict[bytes, list[Batch]] = {}
         prepared = 0  # the events before this one need no look ahead
         slices = Slices()
