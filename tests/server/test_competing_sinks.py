@@ -41,7 +41,9 @@ class CompetingSinks:
 
 @asynccontextmanager
 async def rivals(store: Path) -> AsyncIterator[CompetingSinks]:
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
+    # Shorter messages than this are received in memory.
+    sizes = {"memory_bytes": 4 * MIB, "max_message_bytes": 3 * MIB, "fragment_octets": 64 * MIB}
+    async with serving(store, **sizes) as host:
         client = await declared(host, b"Broadcast Transient")
         first, second, third = [await sink(host, client) for _ in range(3)]
         octets = envelopes([b"x" * 2 * MIB])
