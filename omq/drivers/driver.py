@@ -356,6 +356,8 @@ class Driver(StoredReads, RoutedTopic):
         for block in blocks:
             self.next_id = block.next
             self._count_in(block)
+            if self.deleted:
+                continue  # by a task that ended the topic while the commit was in its thread: nobody reads it
             if isinstance(block, Fragmented):
                 self._keep_large(block)
             else:

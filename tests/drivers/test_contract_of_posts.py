@@ -1,7 +1,9 @@
 """The promises of drivers to publishers (docs/PROTOCOL.md, "Publish", "Confirm", "Idempotent producers")."""
 
 import logging
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ from served_drivers import (
     quiet,
     settled,
 )
+from trio.testing import wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.housekeeping import look_at_disk
@@ -25,6 +28,7 @@ from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.uploads import PORTION_OCTETS, StoredUpload
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync
 from omq_storage.batches import Bodies
+from omq_storage.environment import Environment
 from omq_storage.fragments import FRAGMENT_OCTETS
 from omq_storage.store import Store
 
@@ -160,6 +164,31 @@ async def test_a_post_to_a_deleted_persistent_topic_fails(shared_drivers: Driver
     assert await settled(confirmation) in (None, DELETED)  # it was stored before, or not at all
     assert await settled(await driver.post(Bodies([b"b"]))) == DELETED
     assert driver.environment.extent(driver.topic.id).messages == 0
+
+
+@STORED
+async def test_a_topic_that_is_deleted_during_a_commit_keeps_nothing_in_memory(
+    shared_drivers: Drivers, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, has_stored, may_go_on = Environment.append, threading.Event(), threading.Event()
+
+    def append_slowly(*of_posts: Any) -> Any:
+        extents = append(*of_posts)
+        has_stored.set()
+        may_go_on.wait(60)
+        return extents
+
+    driver = await shared_drivers.topic(kind)
+    monkeypatch.setattr(Environment, "append", append_slowly)
+    confirmation = await driver.post(Bodies([b"a"]))
+    await trio.to_thread.run_sync(has_stored.wait, 60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shared_drivers.catalogue.delete, b"t")
+        while not driver.deleted:
+            await wait_all_tasks_blocked()
+        may_go_on.set()
+    assert await settled(confirmation) is None
+    assert shared_drivers.memory.statistics() == NOTHING
 
 
 @STORED
