@@ -64,6 +64,21 @@ def test_recorded_lines_in_small_reads(step: int) -> None:
     assert ["refused" if isinstance(outcome, BadLine) else outcome for outcome in found] == by_topic(expected)
 
 
+CONFIRMS = [
+    b"(Confirm 5)", b"(confirm 007)\r", b"(Confirm 0)", b"(Confirm 999999999999999999)", b"(Confirm 5) ",
+    b"(Confirm 9223372036854775807)", b"(Confirm 9223372036854775808)", b"(Confirm -1)", b"(Confirm +5)",
+    b"(Confirm 5)\r\r", b"(Confirm 0x1f)", b"(Confirm \"5\")", b"(Confirm 5)(Confirm 6)", b"(Confirm 1_000)",
+    b"(CONFIRM 5)", b"(Confirm 5 6)", b"(Confirm  5)", b"(Confirm 5)x", b"(Confirm)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", CONFIRMS)
+def test_the_quick_form_of_confirm_is_read_as_any_other_line(line: bytes) -> None:
+    for before in (b"", b"Topics", b"(Publish a 1)", b"(Received a 1)"):
+        lines = [before, line, line]
+        assert told(fed(b"".join(each + b"\n" for each in lines))) == each_parsed(lines)
+
+
 # -- any lines ----------------------------------------------------------------------------------------------
 
 BARE = [

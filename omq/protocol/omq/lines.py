@@ -17,7 +17,7 @@ from msgspec import Struct
 from omq.protocol.omq.atoms import BARE, QUOTED, unescape, unquote
 from omq.protocol.omq.commands import LONG_LINE, CommandError, parsing
 from omq.protocol.omq.sentences import sentence
-from omq.protocol.omq.types import Command, Publish
+from omq.protocol.omq.types import Command, Confirm, Publish
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 from omq_storage.batches import Batch, Bodies, batch, joined
@@ -88,6 +88,9 @@ _RECEIVED_LINES = re.compile(
     rb"\([Rr]eceived (" + BARE + rb") [0-9]{1,18}\)\r?+\n(?:\([Rr]eceived \1 [0-9]{1,18}\)\r?+\n)*+"
 )
 _RECEIVED_ID = re.compile(rb"([0-9]++)\)\r?+\n")
+
+# Behind a message whose publisher waits for its outcome. The commit begins after this line.
+_CONFIRM = re.compile(rb"\([Cc]onfirm ([0-9]{1,18})\)\r?+(?:\n|\Z)")
 
 # The beginning of a Publish line, and its topic if that can be recognised.
 _PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
@@ -281,10 +284,17 @@ class _Events:
             self._received_topic = topic
         self._received_ids += ids
 
+    def confirm(self, n: int) -> None:
+        self._close()
+        self._events.append(Parsed(Confirm(n)))
+
     def adding(self, line: bytes) -> Steps[None]:
         """Add a line that is no Publish in one of the quick forms."""
         if received := _RECEIVED.match(line):
             self.received(received[1], [int(received[2])])
+            return
+        if confirm := _CONFIRM.match(line):
+            self.confirm(int(confirm[1]))
             return
         match event := (yield from _event_of_line(line)):
             case None:
@@ -355,6 +365,11 @@ def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> L
             yield  # one step for as many topics, and one for their events
             return events.all(), position
         if dealt:
+            continue
+        if confirm := _CONFIRM.match(lines, position):
+            events.confirm(int(confirm[1]))
+            slow += 1
+            position = confirm.end()
             continue
         after = _after_blank_lines(lines, position)
         if after > position:

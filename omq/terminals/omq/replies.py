@@ -142,15 +142,21 @@ class Replies:
         self._answer(b"", then)
 
     def _answer(self, octets: bytes, then: Callable[[], None] | None) -> None:
-        self._queue.append(_Answer(octets, then))
+        self._append(_Answer(octets, then))
         self.octets += len(octets) + ANSWER_OCTETS
-        self._signal.set()
+
+    def _append(self, answer: _Answer | _Long | _Refusal | _Confirm) -> None:
+        """Queue an answer. Behind another one it wakes nobody: the sender is awake, or is woken when that one
+        is ready. A Confirm usually follows messages that are being stored, and the sender would find nothing.
+        """
+        if not self._queue:
+            self._signal.set()
+        self._queue.append(answer)
 
     def make(self, make: Make) -> None:
         """Answer with the result of `make`, which is called when everything before it is answered."""
-        self._queue.append(_Long(make))
+        self._append(_Long(make))
         self.octets += ANSWER_OCTETS
-        self._signal.set()
 
     def made(self, answer: LongAnswer) -> None:
         """Take the long answer that was started and is ready."""
@@ -194,9 +200,8 @@ class Replies:
     def refuse_publish(self, text: bytes, count: int = 1) -> None:
         """Answer `count` Publishes with one Error. The next Confirm reports them too."""
         refusal = _Refusal(encode(Error(text)), count)
-        self._queue.append(refusal)
+        self._append(refusal)
         self.octets += len(refusal.octets) + ANSWER_OCTETS
-        self._signal.set()
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
         """Queue the confirmation of `count` posted messages in the place of their answer."""
@@ -220,8 +225,7 @@ class Replies:
 
     def confirm(self, n: int) -> None:
         """Answer when everything before it is answered."""
-        self._queue.append(_Confirm(n))
-        self._signal.set()
+        self._append(_Confirm(n))
 
     def close(self) -> None:
         """Drop all answers: the connection is over."""
