@@ -135,6 +135,20 @@ async def test_a_topic_that_is_deleted_in_the_middle(store: Path) -> None:
     await nothing_after_sweep(store)
 
 
+async def test_a_refusal_in_the_middle_gives_the_memory_for_reading_back(store: Path) -> None:
+    async with serving(store) as host:
+        client = await declared(host, b"Broadcast (Persistent Weak)")
+        connection = await sink(host, client)
+        octets = envelopes([body(6 * MIB)])
+        await connection.send(octets[:MIB])
+        other = await host.connect()
+        assert isinstance(await other.ask(b"(Delete t)"), Deleted)
+        # More than one read takes, so the server looks for more when it has refused the message.
+        await send_until_refused(connection, octets[MIB:])
+        await eventually(lambda: host.connections == 2)
+        assert host.server.memory.statistics().reading == 0
+
+
 async def nothing_after_sweep(store: Path) -> None:
     async with serving(store) as host:
         writer = next(each for level, each in host.server.catalogue.writers.items() if level.value == "weak")

@@ -144,7 +144,7 @@ class ReadAdmission:
         arrived = min(self._transport.arrived(), self._most)
         if not self._memory.reading.try_take(arrived):
             return 0
-        self._reading = arrived
+        self._reading += arrived  # after a refusal nobody has called `done` for the last read
         return arrived
 
     def done(self) -> None:
