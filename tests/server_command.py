@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from forked import Forked, run_forked
+
 COMMAND = str(Path(sys.executable).with_name("omq-server"))
 
 READY = "omq-server listening on "
@@ -36,13 +38,16 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(*options: str | Path, command: str = COMMAND) -> Iterator[RunningServer]:
+def running_server(
+    *options: str | Path, command: str = COMMAND, forked: bool = True
+) -> Iterator[RunningServer]:
     """Run it with these options and wait until it is ready. At the end of the block it is stopped, or killed
     where that takes long.
+
+    `forked`: whether Python need not be started for it, where the command is that of this environment.
     """
-    with subprocess.Popen(
-        [command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    start: type[subprocess.Popen[str]] = Forked if forked and command == COMMAND else subprocess.Popen
+    with start([command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             ready = process.stdout.readline()
@@ -75,4 +80,4 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def run_server(*options: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a server that ends by itself, and return the result."""
-    return subprocess.run([COMMAND, *options], capture_output=True, text=True, timeout=60, check=False)
+    return run_forked([COMMAND, *options], text=True)

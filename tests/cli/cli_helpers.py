@@ -7,18 +7,16 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
-from forked_omq import ForkedOmq
+from forked import Forked, run_forked
 
 from omq.blocking import connect
 from omq.watching import TopicWatch
 
 OMQ = [sys.executable, "-c", "from omq.cli.start import main; main()"]
-OMQ_SERVER = [sys.executable, "-c", "from omq.cli.server import main; main()"]
 SECONDS = 60
 WATCH_SECONDS = 0.1
 """The shortest period of a Watch."""
@@ -26,9 +24,6 @@ WATCH_SECONDS = 0.1
 
 class Shell:
     """A shell whose OMQ_SERVER is set."""
-
-    forked: ClassVar[ForkedOmq | None] = None
-    """The process that forks commands, apart from those of `start`."""
 
     def __init__(self, address: str, directory: Path) -> None:
         self.url = f"omq://{address}"
@@ -38,12 +33,7 @@ class Shell:
         self, *arguments: str | bytes, input: bytes = b"", **environment: str
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end."""
-        variables = {**self.environment, **environment}
-        if self.forked is not None and self.forked.can_run(variables):
-            return self.forked.run(arguments, input, variables, SECONDS)
-        return subprocess.run(
-            [*OMQ, *arguments], input=input, capture_output=True, env=variables, timeout=SECONDS
-        )
+        return run_forked(["omq", *arguments], input, SECONDS, env=self.environment | environment)
 
     def ok(self, *arguments: str | bytes, input: bytes = b"") -> bytes:
         """Return the output of a command that must succeed without any message on standard error."""
@@ -52,8 +42,8 @@ class Shell:
         return done.stdout
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*OMQ, *arguments],
+        return Forked(
+            ["omq", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -84,11 +74,10 @@ def watch_until(
 
 @contextmanager
 def running_server(directory: Path, *arguments: str, port: int = 0) -> Iterator[Shell]:
-    command: Sequence[str] = [
-        *OMQ_SERVER, "--listen", f"127.0.0.1:{port}", "--store", str(directory / "store"), *arguments
-    ]  # fmt: skip
+    place = ("--listen", f"127.0.0.1:{port}", "--store", str(directory / "store"))
+    command = ["omq-server", *place, *arguments]
     log = (directory / "server.log").open("wb")
-    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process:
+    with log, Forked[bytes](command, stdout=subprocess.PIPE, stderr=log) as process:
         assert process.stdout is not None
         try:
             words = process.stdout.readline().split()

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Shell
+from forked import run_forked
 from server_command import COMMAND, run_server, running_server
 
 from omq.access.hashes import read_hash
 
 
 def hash_secret(given: bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [COMMAND, "--hash-secret"], input=given, capture_output=True, timeout=60, check=False
-    )
+    return run_forked([COMMAND, "--hash-secret"], given)
 
 
 def test_the_hash_of_a_secret() -> None:

@@ -145,7 +145,8 @@ def test_objects_are_in_the_memory_of_the_c_library_unless_another_is_chosen(
     monkeypatch.delenv("PYTHONMALLOC", raising=False)
     if chosen != "malloc":
         monkeypatch.setenv("PYTHONMALLOC", chosen)
-    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options, forked=False) as server:
         environment = Path(f"/proc/{server.process.pid}/environ").read_bytes().split(b"\0")
         assert b"PYTHONMALLOC=" + chosen.encode() in environment
         assert server.stop()[0] == 0
