@@ -1,16 +1,23 @@
 """Configuration of all tests."""
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 from hypothesis import HealthCheck, settings
 from java_classes import java_options
-from measuring import beginning, unmeasured
+from measuring import beginning, unmeasured, untraced
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+import omq
+import omq_storage
 
 pytest_plugins = ["small_disk"]
 
@@ -49,6 +56,39 @@ class FilesOfTests(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist asks
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesOfTests | None:
     return FilesOfTests(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect the tests without looking for garbage, and look only at what is made later: what there is by
+    then stays, and is a million objects. Of all that is imported, measure what is measured.
+    """
+    gc.disable()
+    try:
+        if sys.gettrace() is not None:
+            import_measured()
+        with untraced():
+            return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def import_measured() -> None:
+    """Import the modules whose coverage counts. Those for Spark do not, and need it."""
+    for package in (omq, omq_storage):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith("omq.spark"):
+                import_module(module.name)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Do not measure the process that only distributes tests to others."""
+    if session.config.getoption("dist", "no") == "no" or hasattr(session.config, "workerinput"):
+        return (yield)
+    with untraced():
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
