@@ -23,8 +23,8 @@ SETTINGS: dict[str, Any] = {
     "stall_seconds": PATIENCE,
     "spool_seconds": PATIENCE,
 }
-COUNT = 8000
-SIZE = 1000
+COUNT = 2000
+SIZE = 4000
 """All of it is far more than the sockets and the memory take."""
 
 TOO_SLOW = b"are gone: the subscriber was too slow"
@@ -34,8 +34,8 @@ def name(number: int) -> bytes:
     return b"t%d" % number
 
 
-def body(number: int) -> bytes:
-    return b"%d-" % number + b"." * SIZE
+def body(number: int, size: int = SIZE) -> bytes:
+    return b"%d-" % number + b"." * size
 
 
 async def declared(host: InProcess, topics: int = 1) -> Conversation:
@@ -157,7 +157,7 @@ async def test_a_little_of_each_of_very_many_topics_fits_into_the_spool(
 ) -> None:
     """Although the memory has no room for one message of each topic. The index of the spool is smaller."""
     topics = 1200
-    bodies = [body(number) for number in range(COUNT // 2)]
+    bodies = [body(number) for number in range(2 * topics)]
     async with serving(store, **SETTINGS) as host:
         await declared(host, topics)
         late, numbers = await subscribed(host, topics, receive_octets=4096)
@@ -406,7 +406,7 @@ def spool_file(store: Path) -> int:
 
 async def test_one_stalled_subscriber_of_many_topics_delays_nobody_else(store: Path) -> None:
     """It has what its socket takes, and is told of the rest."""
-    topics, rounds = 200, 30
+    topics, rounds = 200, 8
     bodies = [body(number) for number in range(topics * rounds)]
     async with serving(store, **{**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.5}) as host:
         publisher = await declared(host, topics)
@@ -426,7 +426,7 @@ async def test_topics_of_a_subscriber_that_is_left_behind_are_as_quick_as_withou
 ) -> None:
     """Neither memory nor the spool keeps anything for it, until it reads again."""
     topics = 200
-    bodies = [body(number) for number in range(5 * topics)]
+    bodies = [body(number, 1000) for number in range(5 * topics)]
     little = [b"%d" % number for number in range(5 * topics)]
     settings = {**SETTINGS, "stall_seconds": 0.05, "spool_seconds": 0.5, "spool_bytes": spool_bytes}
     async with serving(store, **settings) as host:
