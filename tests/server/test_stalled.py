@@ -150,7 +150,7 @@ async def test_stalled_readers_hold_no_memory_for_stored_messages(
     store: Path, clock: MockClock, way: str, replayed: bool
 ) -> None:
     """Each is in the middle of another message; and goes on there, when it reads again."""
-    count = 8
+    count = 5
     async with small_server(store) as host:
         client = await declared(host, b"Broadcast (Persistent Weak)")
         readers: list[Reader] = []
