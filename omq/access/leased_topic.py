@@ -57,7 +57,8 @@ class LeasedTopic:
         """Begin a message of N `octets`, whose body comes in pieces. Return None if it must be held in
         memory. Raises Refused.
         """
-        return await begin_upload(await self._find_allowed(), octets, self._session.max_message_bytes)
+        driver, most_held = await self._find_allowed(), self._session.max_message_bytes
+        return await begin_upload(driver, octets, most_held, may_wait=True)
 
     async def takers(self) -> TopicReadiness:
         """Return the readiness of the topic, with the takers of its messages now. Raises Refused."""

@@ -13,7 +13,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
-from omq.drivers.spooled_uploads import begin_upload
+from omq.drivers.spooled_uploads import begin_uploads
 from omq.drivers.uploads import Upload
 from omq.exchanges.copies import copies_of, may_have_copies
 from omq.exchanges.exchanges import ExchangeRegistry
@@ -102,19 +102,31 @@ class RoutedPublishing:
         """The longest body of a message that is held until it is complete."""
         return self._session.max_message_bytes
 
-    def takes_upload(self, route: Sequence[RoutedTopic], octets: int) -> bool:
-        """Return whether the body of a message goes to the disk, for each of these topics, as it arrives."""
+    @property
+    def max_uploaded_bytes(self) -> int:
+        """The longest body of a message of which no more than a part is held."""
+        return self._session.max_uploaded_bytes
+
+    @property
+    def fragment_octets(self) -> int:
+        """The length of a body below which no topic takes it as it arrives."""
+        return self._session.fragment_octets
+
+    async def uploads(
+        self, route: Sequence[RoutedTopic], octets: int, *, may_wait: bool = False
+    ) -> list[Upload] | None:
+        """Begin a message of N `octets` to the topics of a route, all of which take its body as it arrives.
+        Return None if it must be held in memory. `may_wait` as in `begin_uploads`. Raises Refused.
+        """
         least = self._session.fragment_octets
         if octets < least or not route:
-            return False
-        bounds = (_driver(topic).uploads_from(least) for topic in route)
-        return all(bound is not None and octets >= bound for bound in bounds)
-
-    async def upload(self, topic: RoutedTopic, octets: int) -> Upload | None:
-        """Begin a message of N `octets` to a topic of a route. Return None if it must be held in memory.
-        Raises Refused.
-        """
-        return await begin_upload(_driver(topic), octets, self._session.max_message_bytes)
+            return None
+        drivers = [_driver(topic) for topic in route]
+        for driver in drivers:
+            bound = driver.uploads_from(least)
+            if bound is None or octets < bound:
+                return None
+        return await begin_uploads(drivers, octets, self._session.max_message_bytes, may_wait=may_wait)
 
 
 def _driver(topic: RoutedTopic) -> Driver:

@@ -11,7 +11,6 @@ often each was delivered.
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import assert_never
 
 from omq.drivers.driver import Driver, InitialState
@@ -83,15 +82,21 @@ class CompetingDriver(Driver):
             case FromBeginning() | FromMessage():
                 raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
             case FromCurrent():
-                pieces = partial(Pieces, self) if self.is_persistent else None
-                share = self.resources.memory.unconfirmed
-                channel = RoundRobinChannel(self, subscriber, share, pieces)
+                channel = self._channel(subscriber)
             case _:
                 assert_never(replay)
         self._channels[channel] = None
         self._signal.set()
         self.publisher_queue.look()
         return channel
+
+    def _channel(self, subscriber: Subscriber) -> RoundRobinChannel:
+        share = self.resources.memory.unconfirmed
+        return RoundRobinChannel(self, subscriber, share, is_stored=self.is_persistent)
+
+    def pieces(self, message: int) -> Pieces:
+        """Return the reader of a message that is not in memory."""
+        return Pieces(self, message)
 
     def check_replay(self, first: int) -> None:
         raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
@@ -326,6 +331,12 @@ class CompetingDriver(Driver):
             if octets > 0:
                 self.publisher_queue.freed()
 
+    def _force(self, octets: int) -> None:
+        """Count octets even if there is no room for them."""
+        self.resources.memory.waiting.force(octets)
+        self.resources.memory.waits.holders[self] = None
+        self._held += octets
+
     def _hold(self, block: Block) -> None:
         """Keep the newest block of a transient topic."""
         self._holdings.append(block)
@@ -365,7 +376,7 @@ class CompetingDriver(Driver):
             held = self._holdings
             oldest = self.next_id if held.first is None else held.first
             undone = 0 if self.deleted else held.messages - self._settling.messages
-            return undone, held.octets, oldest if last else 0, last
+            return undone, held.octets + held.spooled, oldest if last else 0, last
         undone = self.ready + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # the rest of done work is about to be deleted

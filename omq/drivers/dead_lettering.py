@@ -7,17 +7,18 @@ from itertools import chain
 from omq.drivers.dead_letters import DeadLetters, Death
 from omq.drivers.driver import InitialState
 from omq.drivers.seam import Unavailable
-from omq.drivers.spilling import SpillingDriver
+from omq.drivers.spooled_work import SpooledWorkDriver
 from omq.drivers.unsettled import number_of, ranges
 from omq.gap_reasons import damage, too_large
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock
+from omq_storage.fragments import Fragmented
 from omq_storage.lookup import LargeBlock
 from omq_storage.runs import Ids, Run
 
 
-class DeadLetteringDriver(SpillingDriver):
+class DeadLetteringDriver(SpooledWorkDriver):
     """One topic, with the options of a queue."""
 
     def __init__(self, opening: InitialState) -> None:
@@ -109,6 +110,8 @@ class DeadLetteringDriver(SpillingDriver):
         """
         if not self.is_persistent:
             held = self._holdings.find(message)
+            if isinstance(held, Fragmented):
+                raise LargeBlock(held.stored_octets, held)
             if held is not None or self._spill is None:
                 return held
         if self.tail.covers(message):

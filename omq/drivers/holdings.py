@@ -1,11 +1,14 @@
-"""The messages of a transient round-robin topic, held in memory until they are done."""
+"""The messages of a transient round-robin topic, held until they are done: in memory, or on a disk."""
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from omq.drivers.spooled_bodies import SpooledBody
 from omq_storage.blocks import Block
+from omq_storage.fragments import Fragmented
 
 JOINED_OCTETS = 1 << 20
 """Neighbouring blocks on the disk are one here up to this size: else many small ones would take much memory.
@@ -30,13 +33,33 @@ class OnDisk(Struct, frozen=True):
     """The memory that it takes."""
 
 
+class OnSpool(Struct, frozen=True):
+    """A long message on the spool. Call `drop` when it is done."""
+
+    message: Fragmented
+    """Its description, whose number of the body means nothing."""
+    body: SpooledBody
+    held: int
+    """The memory that it takes."""
+
+    @property
+    def first(self) -> int:
+        """Its id."""
+        return self.message.first
+
+    @property
+    def next(self) -> int:
+        """The id after it."""
+        return self.message.next
+
+
 class _Chunk:
     """Some neighbouring blocks in order, each with the number of its messages that are not done."""
 
     __slots__ = ("blocks", "starts", "undone")
 
     def __init__(self) -> None:
-        self.blocks: list[Block | OnDisk] = []
+        self.blocks: list[Block | OnDisk | OnSpool] = []
         self.starts: list[int] = []
         self.undone: list[int] = []
 
@@ -44,23 +67,21 @@ class _Chunk:
         """Return the place of the block with a message; -1 if it was before all of them."""
         return bisect_right(self.starts, message) - 1
 
-    def add(self, block: Block | OnDisk, count: int) -> None:
+    def add(self, block: Block | OnDisk | OnSpool, count: int) -> None:
         """Add the newest block."""
         self.blocks.append(block)
         self.starts.append(block.first)
         self.undone.append(count)
 
-    def cut(self, begin: int, end: int) -> int:
-        """Remove the blocks at these places of which all messages are done. Return the octets that became
-        free.
-        """
+    def cut(self, begin: int, end: int) -> list[Block | OnDisk | OnSpool]:
+        """Remove the blocks at these places of which all messages are done, and return them."""
         blocks, undone = self.blocks[begin:end], self.undone[begin:end]
         kept = [place for place, count in enumerate(undone, begin) if count]
-        freed = sum([block.held for block, count in zip(blocks, undone, strict=True) if not count])
+        done = [block for block, count in zip(blocks, undone, strict=True) if not count]
         self.blocks[begin:end] = [self.blocks[place] for place in kept]
         self.starts[begin:end] = [self.starts[place] for place in kept]
         self.undone[begin:end] = [self.undone[place] for place in kept]
-        return freed
+        return done
 
 
 class Holdings:
@@ -70,7 +91,10 @@ class Holdings:
         self.messages = 0
         """The number of messages that are not done."""
         self.octets = 0
-        """The octets that the blocks take. Those of messages that are done count until `release`."""
+        """The octets of memory that the blocks take. Those of messages that are done count until `release`.
+        """
+        self.spooled = 0
+        """The octets of the messages on the spool that are not done."""
         self._chunks: list[_Chunk] = []  # none but the last is empty
         self._firsts: list[int] = []  # no block of a chunk starts below its number here
         self._on_disk: deque[int] = deque()
@@ -95,7 +119,12 @@ class Holdings:
         self._append(OnDisk(first, next, octets), next - first)
         self._on_disk.append(first)
 
-    def _append(self, block: Block | OnDisk, count: int) -> None:
+    def append_on_spool(self, message: OnSpool) -> None:
+        """Add a long message that is on the spool."""
+        self._append(message, 1)
+        self.spooled += message.message.size
+
+    def _append(self, block: Block | OnDisk | OnSpool, count: int) -> None:
         if not self._chunks or len(self._chunks[-1].blocks) >= CHUNK_BLOCKS:
             self._chunks.append(_Chunk())
             self._firsts.append(block.first)
@@ -113,7 +142,7 @@ class Holdings:
             self._on_disk.popleft()
         return None
 
-    def _find(self, message: int) -> Block | OnDisk | None:
+    def _find(self, message: int) -> Block | OnDisk | OnSpool | None:
         """Return the newest block that starts at this message or before it, or None."""
         number = bisect_right(self._firsts, message) - 1
         if number < 0:
@@ -122,20 +151,34 @@ class Holdings:
         place = chunk.place(message)
         return chunk.blocks[place] if place >= 0 else None
 
-    def find(self, message: int) -> Block | None:
-        """Return the block with a message; None if it is on the disk, or done with its whole block."""
+    def find(self, message: int) -> Block | Fragmented | None:
+        """Return the block with a message, or its description if it is on the spool; None if it is with
+        others on the disk, or done with its whole block.
+        """
         block = self._find(message)
-        return block if isinstance(block, Block) and message < block.next else None
+        if block is None or message >= block.next:
+            return None
+        if isinstance(block, OnSpool):
+            return block.message
+        return block if isinstance(block, Block) else None
 
-    def blocks_from(self, message: int, most: int) -> list[Block]:
-        """Return the first blocks in memory from the one with this message on, at most `most`."""
-        found: list[Block] = []
+    def on_spool(self, message: int) -> OnSpool | None:
+        """Return a long message that is on the spool; None if there is none with this id, or it is done."""
+        found = self._find(message)
+        return found if isinstance(found, OnSpool) and found.first == message else None
+
+    def blocks_from(self, message: int, most: int) -> list[Block | Fragmented]:
+        """Return the first blocks in memory, and messages on the spool, from the one with this message on, at
+        most `most`.
+        """
+        found: list[Block | Fragmented] = []
         number = max(0, bisect_right(self._firsts, message) - 1)
         while number < len(self._chunks) and len(found) < most:
             chunk = self._chunks[number]
             for block in chunk.blocks[max(0, chunk.place(message)) :]:
-                if isinstance(block, Block) and block.next > message and len(found) < most:
-                    found.append(block)
+                if isinstance(block, OnDisk) or block.next <= message or len(found) >= most:
+                    continue
+                found.append(block.message if isinstance(block, OnSpool) else block)
             number += 1
         return found
 
@@ -149,10 +192,9 @@ class Holdings:
         if chunk.undone[place]:
             return 0
         # Free the block even if older ones remain: one long job must not keep all later messages in memory.
-        freed = chunk.blocks[place].held
+        done = chunk.blocks[place : place + 1]
         del chunk.blocks[place], chunk.starts[place], chunk.undone[place]
-        self._shrank(number, freed)
-        return freed
+        return self._shrank(number, done)
 
     def settle(self, ids: range) -> None:
         """Mark these messages, of any blocks, as done. `release` frees their blocks."""
@@ -208,19 +250,21 @@ class Holdings:
                 break
         freed = 0
         if is_any_done:  # even if they free nothing, because they are on the disk
-            freed = chunk.cut(begin, place)
-            self._shrank(number, freed)
+            freed = self._shrank(number, chunk.cut(begin, place))
         return ids, place - begin, freed
 
-    def _shrank(self, number: int, octets: int) -> None:
-        """Subtract blocks with N `octets` that have left a chunk."""
+    def _shrank(self, number: int, done: Sequence[Block | OnDisk | OnSpool]) -> int:
+        """Subtract blocks that have left a chunk. Return the octets that became free."""
+        octets = sum([block.held for block in done])
         self.octets -= octets
+        self.spooled -= _drop(done)
         if not self._chunks[number].blocks and number < len(self._chunks) - 1:
             del self._chunks[number], self._firsts[number]
+        return octets
 
     def clear(self) -> int:
         """Remove all blocks, which `free_some` frees. Return their octets."""
-        freed, self.octets, self.messages = self.octets, 0, 0
+        freed, self.octets, self.messages, self.spooled = self.octets, 0, 0, 0
         self._cleared, self._chunks = self._chunks, []
         self._firsts.clear()
         self._on_disk.clear()
@@ -229,10 +273,21 @@ class Holdings:
 
     def free_some(self) -> bool:
         """Free some of the blocks that `clear` removed. Return whether there are more."""
-        del self._cleared[-1:]
+        if self._cleared:
+            _drop(self._cleared.pop().blocks)
         return bool(self._cleared)
 
     @property
     def first(self) -> int | None:
         """The first id of the oldest block, or None."""
         return self._chunks[0].starts[0] if self._chunks and self._chunks[0].starts else None
+
+
+def _drop(blocks: Iterable[Block | OnDisk | OnSpool]) -> int:
+    """Give the pages of those of these blocks that are on the spool back. Return the octets of these."""
+    octets = 0
+    for block in blocks:
+        if isinstance(block, OnSpool):
+            block.body.drop()
+            octets += block.message.size
+    return octets

@@ -18,6 +18,7 @@ from omq.drivers.sequences import Origins
 from omq.drivers.sizes import Sizes, body_octets
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
+from omq_storage.fragments import Fragmented
 from omq_storage.records import BlockRecord
 from omq_storage.runs import Run, united
 
@@ -119,6 +120,14 @@ class LimitedDriver(ExpiringDriver):
             if self._sizes.have_grown:
                 self._sizes.forget_below(self.position().lowest)
         super()._keep(block)
+        if self._excess():
+            self._shorten()
+
+    def _keep_large(self, message: Fragmented) -> None:
+        """See `Driver._keep_large`. It began to arrive before the queue had a limit."""
+        if self._sizes is not None:
+            self._sizes.arrived(message.first, 1, message.size)
+        super()._keep_large(message)
         if self._excess():
             self._shorten()
 

@@ -4,7 +4,6 @@ A topic that a Declare command makes has the default options; then nothing here 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from time import monotonic
 
@@ -13,7 +12,6 @@ from omq.drivers.consumers import Consumers
 from omq.drivers.dealt_times import DealtTimes
 from omq.drivers.driver import InitialState
 from omq.drivers.limited import LimitedDriver, Measured
-from omq.drivers.pieces import Pieces
 from omq.drivers.queue_expiry import QueueExpiry
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Refused
@@ -99,8 +97,7 @@ class QueueDriver(LimitedDriver):
 
     def open_getter(self, subscriber: Subscriber) -> RoundRobinChannel:
         """Return a channel that gets messages by `deal_one` only, and is no consumer."""
-        pieces = partial(Pieces, self) if self.is_persistent else None
-        getter = RoundRobinChannel(self, subscriber, self.resources.memory.unconfirmed, pieces)
+        getter = self._channel(subscriber)
         self._getters.add(getter)
         self._finishing.add(getter)
         self._cancelled.add(getter)

@@ -287,17 +287,22 @@ class RoundRobinDriver(CompetingDriver):
     def _deal_to(
         self, channel: RoundRobinChannel, block: Block | Fragmented, ids: range, deliveries: int = 0
     ) -> None:
-        """Deal messages to a channel. Leave large ones that come from the store there until they are sent:
+        """Deal messages to a channel. Leave large ones that come from a disk there until they are sent:
         however many subscribers there are, they are not all in memory.
         """
         if isinstance(block, Fragmented):
             channel.deal_large(block, block.first, deliveries)
             return
-        if self.writer is None or block.held <= READ_OCTETS or self.tail.covers(block.first):
+        if block.held <= READ_OCTETS or self._is_in_memory(block):
             channel.deal(block, ids, deliveries)
             return
         for message in ids:
             channel.deal_large(block, message, deliveries)
+
+    def _is_in_memory(self, block: Block) -> bool:
+        if self.is_persistent:
+            return self.tail.covers(block.first)
+        return self._holdings.find(block.first) is block
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
         channels = self._channels

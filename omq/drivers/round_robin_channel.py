@@ -73,6 +73,8 @@ class Dealer(Protocol):
 
     traffic: Traffic
 
+    def pieces(self, message: int) -> Pieces: ...
+
     def can_take(self) -> None: ...
 
     def may_have(self, channel: "RoundRobinChannel") -> bool: ...
@@ -113,20 +115,20 @@ class RoundRobinChannel:
         dealer: Dealer,
         subscriber: Subscriber,
         share: Unconfirmed,
-        pieces: Callable[[int], Pieces] | None = None,
+        *,
+        is_stored: bool,
     ) -> None:
-        """Create a channel, where `pieces` reads a message from the store; None for a topic that has its
-        messages in memory until they are done.
+        """Create a channel. The topic has its messages in a store (`is_stored`), or in memory until they are
+        done, except for large ones.
         """
         self.subscriber = subscriber
         self._direct = subscriber.direct
-        self.rest = RemainderHolder.COUNTED if pieces is None else RemainderHolder.GIVEN_AGAIN
+        self.rest = RemainderHolder.GIVEN_AGAIN if is_stored else RemainderHolder.COUNTED
         self.traffic = dealer.traffic
         self.settles = False
         self.undealt = 0
         """The number of messages that the driver has set aside because they are undeliverable here."""
         self._dealer = dealer
-        self._pieces = pieces
         self._credit = ChannelCredit()
         self._shared: SharedWindow | None = None
         self._order: DeliveryOrder | None = None
@@ -322,9 +324,8 @@ class RoundRobinChannel:
             self._order.give_back(self, len(given_back))
 
     async def _take_large(self, large: Large) -> Piece | Unavailable:
-        assert self._pieces is not None
         self._take_next()
-        pieces = self._pieces(large.message)
+        pieces = self._dealer.pieces(large.message)
         begun = PiecewiseMessage(large.message, large.octets, large.deliveries, pieces, slow=False)
         self._begun = begun
         try:
@@ -372,8 +373,9 @@ class RoundRobinChannel:
             first = back[0]
             assert isinstance(first, Selection)
             message = first.ids[0]
-            pieces = None if self._pieces is None else self._pieces(message)
-            if pieces is not None:
+            pieces: Pieces | None = None
+            if self.rest is RemainderHolder.GIVEN_AGAIN:
+                pieces = self._dealer.pieces(message)
                 pieces.begin = begun
             self._begun = PiecewiseMessage(
                 message, mean_octets(first.block), first.deliveries, pieces, slow=True

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from omq.drivers.unsettled import ranges
 from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
 
 _LEAST_LOOKED_AT = 1024
@@ -107,6 +108,6 @@ def _count_below(ids: range, bound: int) -> int:
     return max(0, min(len(ids), -((ids.start - bound) // ids.step)))
 
 
-def body_octets(block: Block) -> int:
+def body_octets(block: Block | Fragmented) -> int:
     """Return the octets of the bodies of a block."""
-    return block.size - FRAME_HEADER * block.count
+    return block.size if isinstance(block, Fragmented) else block.size - FRAME_HEADER * block.count

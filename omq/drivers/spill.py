@@ -13,7 +13,7 @@ from typing import Protocol
 import trio
 
 from omq.drivers.budget import Budget
-from omq.drivers.confirmation import Confirmation
+from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.offer import Offered
 from omq.drivers.pending_offers import PendingPersistentOffer
 from omq.drivers.posts import Post, StoredDriver
@@ -50,6 +50,8 @@ class Spill:
         """The number of posts that are not stored yet. Later messages must go the same way, to keep the
         order.
         """
+        self._last = CONFIRMED
+        """The confirmation of the last post."""
         self._is_deleting = False
         self._problems = LogThrottle.of_problem(
             log,
@@ -78,11 +80,16 @@ class Spill:
     def submit(self, post: Post) -> None:
         """Write messages whose octets are counted."""
         self.on_the_way += 1
+        self._last = post.confirmation
         post.confirmation.listen(self._arrived)
         self._writer.submit(post)
 
     def _arrived(self) -> None:
         self.on_the_way -= 1
+
+    def when_arrived(self, call: Callable[[], None]) -> None:
+        """Call a function when the posts that are on their way now have their ids, and no later one has."""
+        self._last.listen(call)
 
     def keep_deleting(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         """Delete messages that are done, until none is on the disk. `start` starts a task."""

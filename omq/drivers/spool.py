@@ -1,4 +1,4 @@
-"""The spool: one unnamed file for messages of transient broadcast topics that do not fit into the memory.
+"""The spool: one unnamed file for messages of transient topics that do not fit into the memory.
 
 A subscriber that is not scheduled for a moment falls behind, and soon the memory has no room for what it has
 not got yet. These blocks move to the spool, and the subscriber reads them from there. The file has no name,
@@ -267,7 +267,8 @@ class Spool:
 
     async def write_parts(self, parts: Sequence[tuple[SpoolExtent, int, memoryview]]) -> None:
         """Write octets, each from an index in an extent on. Raises SpoolFull, and OSError."""
-        await in_thread(partial(self._write_parts, parts))
+        with self._reading([extent for extent, _, _ in parts]):  # so no other body gets these pages
+            await in_thread(partial(self._write_parts, parts))
         self._written += sum(len(octets) for _, _, octets in parts)
 
     def _write_parts(self, parts: Sequence[tuple[SpoolExtent, int, memoryview]]) -> None:

@@ -4,9 +4,12 @@ Without that, several messages that do not fit together would all fail in their 
 room, and nothing moves on the spool, the others lose their promises: their clients send almost nothing.
 """
 
+import math
+from collections import deque
+from itertools import takewhile
+
 import trio
 
-from omq.drivers.signal import Signal
 from omq.drivers.spool_pages import PAGE_OCTETS, SpoolPages
 
 
@@ -19,16 +22,35 @@ class Promise:
         self.pages = pages
 
 
+class _Place:
+    """The place of a message that waits."""
+
+    __slots__ = ("is_patient",)
+
+    def __init__(self, *, is_patient: bool) -> None:
+        self.is_patient = is_patient
+
+
 class SpoolRoom:
-    """The promised pages, and the messages that wait for a promise, in the order of their arrival."""
+    """The promised pages, and the messages that wait for a promise, in the order of their arrival. Patient
+    ones wait for workers, and let the others pass.
+    """
 
     def __init__(self, pages: SpoolPages) -> None:
         self._pages = pages
         self._promises: dict[Promise, None] = {}
-        self._turn = trio.Lock()
-        self._moved = Signal()
-        self.is_wanted = False
-        """Whether a message waits for room."""
+        self._waiting: deque[_Place] = deque()
+        self._moved = trio.Event()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a message waits for room that is not patient."""
+        return any(not each.is_patient for each in self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait."""
+        return len(self._waiting)
 
     def try_promise(self, pages: int) -> Promise | None:
         """Promise N `pages`, if as many are free and no other message waits."""
@@ -42,24 +64,35 @@ class SpoolRoom:
         self._promises[made] = None
         return made
 
-    async def promise(self, pages: int, seconds: float) -> Promise | None:
-        """Promise N `pages` when they are free. Return None if nothing moves for N `seconds`, and they are
-        not free even without the promises to others.
+    async def promise(self, pages: int, seconds: float, *, is_patient: bool) -> Promise | None:
+        """Promise N `pages` when they are free, and no message waits that is before it. When nothing has
+        moved for N `seconds`, break the promises to others. If the pages are not free even then, return None,
+        unless the message is patient (`is_patient`).
         """
         if pages > self._pages.limit:
             return None
-        async with self._turn:
-            self.is_wanted = True
-            try:
-                while (made := self._promise(pages)) is None:
-                    with trio.move_on_after(seconds) as waiting:
-                        await self._moved.wait()
-                    if waiting.cancelled_caught:
+        place = _Place(is_patient=is_patient)
+        self._waiting.append(place)
+        try:
+            while True:
+                is_next = self._is_next(place)
+                if is_next and (made := self._promise(pages)) is not None:
+                    return made
+                with trio.move_on_after(seconds if is_next or not is_patient else math.inf) as waiting:
+                    await self._moved.wait()
+                if waiting.cancelled_caught:
+                    is_next = self._is_next(place)
+                    if is_next:
                         self._break_promises()
-                        return self._promise(pages)
-                return made
-            finally:
-                self.is_wanted = False
+                    if not is_patient:
+                        return self._promise(pages) if is_next else None
+        finally:
+            self._waiting.remove(place)
+            self._wake()
+
+    def _is_next(self, place: _Place) -> bool:
+        before = takewhile(lambda each: each is not place, self._waiting)
+        return not any(place.is_patient or not each.is_patient for each in before)
 
     def _break_promises(self) -> None:
         for promise in self._promises:
@@ -75,9 +108,13 @@ class SpoolRoom:
         self.moved()
 
     def moved(self) -> None:
-        """Note that something came of a message, or that pages were freed."""
-        if self.is_wanted:
-            self._moved.set()
+        """Note that something came of a message, or left, or that pages were freed."""
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
 
 
 def pages_of(octets: int) -> int:

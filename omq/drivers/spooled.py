@@ -154,6 +154,7 @@ class Spooled:
     async def look_at(self, message: int) -> LargeMessage | None:
         """Verify a message for reading piece by piece; None when it is gone. Raises DamagedBlock."""
         if (long := self._long.get(message)) is not None:
+            long.body.verify()
             found = long.message
             return LargeMessage(found.topic, message, found.time, found.own_head, found.size, found)
         extent = self._at(message)

@@ -8,6 +8,7 @@ from crc32c import crc32c
 from omq.drivers.spool import Spool
 from omq.drivers.spool_room import Promise, pages_of
 from omq.drivers.spoolable import SpoolExtent
+from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import Fragmented
 from omq_storage.pieces import CHECKED_OCTETS
 
@@ -15,10 +16,10 @@ from omq_storage.pieces import CHECKED_OCTETS
 class SpooledBody:
     """One body, on pages of its own. Each part of CHECKED_OCTETS has an extent, and a checksum.
 
-    Call `drop` at the end.
+    Call `drop` at the end, and once more for each call of `shared`.
     """
 
-    __slots__ = ("_checksums", "_pages", "_promise", "_size", "_spool", "octets")
+    __slots__ = ("_checksums", "_damaged", "_pages", "_promise", "_size", "_spool", "_users", "octets")
 
     def __init__(self, spool: Spool, size: int, promise: Promise) -> None:
         """Create a body of N octets (`size`), of which none has come, with the promise of room for it."""
@@ -30,6 +31,18 @@ class SpooledBody:
         self._checksums = array("I")
         self.octets = 0
         """The octets that are written, or are about to be."""
+        self._users = 1
+        self._damaged: DamagedBlock | None = None
+
+    def verify(self) -> None:
+        """Raise DamagedBlock if an earlier read has: then nobody needs to begin the message."""
+        if self._damaged is not None:
+            raise self._damaged
+
+    def shared(self) -> "SpooledBody":
+        """Return it for one more user."""
+        self._users += 1
+        return self
 
     async def put(self, octets: bytes) -> None:
         """Write the next octets. Raises omq.drivers.spool.SpoolFull."""
@@ -65,13 +78,21 @@ class SpooledBody:
         """Return at most N `octets` of the body of this message from the octet `begin` on. A piece does not
         cross the border of two parts. Raises DamagedBlock.
         """
+        self._spool.room.moved()
         number, skipped = divmod(begin, CHECKED_OCTETS)
         extent = self._part(number, message.first, message.topic)
-        part = await self._spool.read_part(extent, self._checksums[number])
+        try:
+            part = await self._spool.read_part(extent, self._checksums[number])
+        except DamagedBlock as damaged:
+            self._damaged = damaged
+            raise
         return part[skipped : skipped + octets]
 
     def drop(self) -> None:
-        """Give its pages back, and what was promised to it."""
+        """Give its pages back, and what was promised to it, when the last user drops it."""
+        self._users -= 1
+        if self._users:
+            return
         self._spool.room.withdraw(self._promise)
         parts = list(self._parts())
         self._pages = array("Q")

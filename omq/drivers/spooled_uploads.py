@@ -1,7 +1,8 @@
-"""A long message on its way to a transient broadcast topic: its body goes to the spool as it arrives."""
+"""A long message on its way to topics: to transient ones its body goes to the spool as it arrives."""
 
 import errno
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from omq.drivers.confirmation import CONFIRMED, Confirmation
@@ -11,7 +12,7 @@ from omq.drivers.sequences import Origin
 from omq.drivers.spool import DiskFull, SpoolFull
 from omq.drivers.spool_room import Promise, pages_of
 from omq.drivers.spooled_bodies import SpooledBody
-from omq.drivers.spooling import SpoolingDriver
+from omq.drivers.spooled_topics import SpooledTopic
 from omq.drivers.uploads import StoredUpload, Upload
 from omq.threads import in_thread
 from omq_storage.fragments import Uploaded
@@ -23,54 +24,99 @@ SPOOL_FAILED = Failure(Reason.STORE_FAILED, "the spool failed, the server's log 
 log = logging.getLogger("omq.spool")
 
 
-async def begin_upload(driver: Driver, size: int, most_held: int) -> Upload | None:
-    """Begin a message of N octets (`size`) to a topic that takes it so (`Driver.uploads_from`).
+async def begin_upload(driver: Driver, size: int, most_held: int, *, may_wait: bool = False) -> Upload | None:
+    """Begin a message to one topic: see `begin_uploads`."""
+    uploads = await begin_uploads([driver], size, most_held, may_wait=may_wait)
+    return None if uploads is None else uploads[0]
+
+
+async def begin_uploads(
+    drivers: Sequence[Driver], size: int, most_held: int, *, may_wait: bool = False
+) -> list[Upload] | None:
+    """Begin a message of N octets (`size`) to topics that take it so (`Driver.uploads_from`): one upload for
+    each persistent topic, and one for all transient ones.
 
     Return None if the spool has no room for it now, and it has at most N octets (`most_held`): then it must
-    be held in memory. A longer one waits for room while something moves on the spool. Raises Refused.
+    be held in memory. A longer one waits for room while something moves on the spool; if the caller has no
+    other work (`may_wait`), as long as the workers of round-robin topics may take. Raises Refused.
     """
-    if isinstance(driver, SpoolingDriver) and not driver.is_persistent:
-        return await SpooledUpload.begin(driver, size, most_held)
-    return await StoredUpload.begin(driver)
+    spooled = [driver for driver in drivers if isinstance(driver, SpooledTopic) and not driver.is_persistent]
+    uploads: list[Upload] = []
+    try:
+        if spooled:
+            found = await SpooledUpload.begin(spooled, size, most_held, may_wait=may_wait)
+            if found is None:
+                return None
+            uploads.append(found)
+        for driver in drivers:
+            if driver.is_persistent:
+                begun = await StoredUpload.begin(driver)
+                uploads.append(begun)
+    except BaseException:
+        for upload in uploads:
+            upload.close()
+        raise
+    return uploads
 
 
 class SpooledUpload(Upload):
-    """Writes the body to the spool; nothing of it if nobody subscribed at its beginning."""
+    """Writes the body to the spool once, for all of its topics that keep it."""
 
-    def __init__(self, driver: SpoolingDriver, body: SpooledBody | None) -> None:
-        """Use `begin_upload`."""
-        super().__init__(driver)
-        self._topic = driver
+    def __init__(self, topics: Mapping[SpooledTopic, bool], body: SpooledBody | None) -> None:
+        """Use `begin_uploads`. The values tell which topics keep the body."""
+        self._topics = topics
+        self._first = next(iter(topics))
+        super().__init__(self._first)
         self._body = body
 
     @classmethod
-    async def begin(cls, driver: SpoolingDriver, size: int, most_held: int) -> "SpooledUpload | None":
-        """Begin a message as `begin_upload` does. Raises Refused."""
-        if not driver.subscriber_count():
-            return cls(driver, None)
-        spool = driver.resources.spool
-        found = await _room(driver, size, waits=size > most_held)
+    async def begin(
+        cls, topics: Sequence[SpooledTopic], size: int, most_held: int, *, may_wait: bool
+    ) -> "SpooledUpload | None":
+        """Begin a message as `begin_uploads` does. Raises Refused."""
+        kept = {topic: topic.keeps_long for topic in topics}
+        if not any(kept.values()):
+            return cls(kept, None)
+        spool = topics[0].resources.spool
+        is_patient = may_wait and all(topic.waits_for_workers for topic, keeps in kept.items() if keeps)
+        found = await _room(topics[0], size, waits=size > most_held, is_patient=is_patient)
         if isinstance(found, Promise):
-            return cls(driver, SpooledBody(spool, size, found))
+            return cls(kept, SpooledBody(spool, size, found))
         if size <= most_held:
             return None
         spool.refused.add(f"a message of {size} octets: {found}")
         raise Refused.of(found)
 
     async def _put(self, octets: bytes) -> None:
-        if self._topic.deleted:
-            raise Refused.of(self._topic.gone)
+        if all(topic.deleted for topic in self._topics):
+            raise Refused.of(self._first.gone)
         if self._body is None:
             return
         try:
             await self._body.put(octets)
         except (SpoolFull, OSError) as problem:
-            self._topic.resources.spool.refused.add(problem)
+            self._first.resources.spool.refused.add(problem)
             raise Refused.of(_failure(problem)) from problem
 
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """See `Upload._post`. A topic that was deleted meanwhile does not count, unless all were."""
         uploaded = Uploaded(0, self._size, self._checksum)
-        await self._topic.post_spooled(uploaded, self._body, head, origin)
+        deleted: Refused | None = None
+        is_taken = False
+        for topic, is_kept in self._topics.items():
+            body = self._body.shared() if is_kept and self._body is not None else None
+            try:
+                await topic.post_spooled(uploaded, body, head, origin)
+                is_taken = True
+            except BaseException as problem:
+                if body is not None:
+                    body.drop()
+                if not isinstance(problem, Refused) or problem.reason is not Reason.DELETED:
+                    raise
+                deleted = problem
+        if deleted is not None and not is_taken:
+            raise deleted
+        self._abandon()
         return CONFIRMED
 
     def _abandon(self) -> None:
@@ -79,12 +125,13 @@ class SpooledUpload(Upload):
             body.drop()
 
 
-async def _room(driver: SpoolingDriver, size: int, *, waits: bool) -> Promise | Failure:
+async def _room(driver: Driver, size: int, *, waits: bool, is_patient: bool) -> Promise | Failure:
     """Promise room on the spool to a message, or return the reason why there is none."""
     spool, pages = driver.resources.spool, pages_of(size)
     promise = spool.room.try_promise(pages)
     if promise is None and waits:
-        promise = await spool.room.promise(pages, driver.resources.spool_seconds)
+        seconds = driver.resources.spool_seconds
+        promise = await spool.room.promise(pages, seconds, is_patient=is_patient)
     if promise is None:
         return SPOOL_FULL
     try:

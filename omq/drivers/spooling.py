@@ -12,21 +12,21 @@ import trio
 from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
 from omq.drivers.driver import InitialState
 from omq.drivers.publisher_queue import WaitingPublisher
-from omq.drivers.reasons import RETYPED, Refused
+from omq.drivers.reasons import Refused
 from omq.drivers.seam import Unavailable
-from omq.drivers.sequences import Origin, producers_of
+from omq.drivers.sequences import Origin
 from omq.drivers.spoolable import SpoolExtent, StallWatch
 from omq.drivers.spooled import Spooled
 from omq.drivers.spooled_bodies import SpooledBody
+from omq.drivers.spooled_topics import SpooledTopic
 from omq.gap_reasons import TOO_SLOW
 from omq_storage.blocks import Block
-from omq_storage.errors import StoreError
 from omq_storage.fragments import Uploaded
 from omq_storage.lookup import VerifiedBlock
 from omq_storage.pieces import LargeMessage
 
 
-class SpoolingDriver(CursorDriver):
+class SpoolingDriver(SpooledTopic, CursorDriver):
     """One topic."""
 
     def __init__(self, opening: InitialState) -> None:
@@ -139,22 +139,18 @@ class SpoolingDriver(CursorDriver):
 
     # -- long messages: see omq.drivers.spooled_uploads ----------------------------------------------------
 
-    def uploads_from(self, fragment_octets: int) -> int | None:
-        if self.is_persistent or not self.resources.spool.limit:
-            return super().uploads_from(fragment_octets)
-        # A longer one would not fit into the share for the messages of stalled clients.
-        return max(fragment_octets, self.resources.memory.stalled.limit)
+    @property
+    def keeps_long(self) -> bool:
+        return self.subscriber_count() > 0
+
+    @property
+    def waits_for_workers(self) -> bool:
+        return False
 
     async def post_spooled(
         self, uploaded: Uploaded, body: SpooledBody | None, head: bytes, origin: Origin | None
     ) -> None:
-        """Post a message whose `body` is on the spool, and belongs to the topic from then on; None if nobody
-        subscribed when it began. Wait until the fastest subscriber has the long messages before it. Raises
-        Refused.
-        """
-        if self.is_replaced:
-            raise Refused.of(RETYPED)
-        self._used = True
+        """See `SpooledTopic.post_spooled`. Wait until the fastest subscriber has those before it."""
         await self._reserve_id()
         waiting_publisher = await self._admitted()
         try:
@@ -167,18 +163,6 @@ class SpoolingDriver(CursorDriver):
             self._take_long(uploaded, body, head, origin)
         finally:
             self.free(0)  # the next publisher is admitted
-
-    async def _reserve_id(self) -> None:
-        """Wait until an id may be assigned. Raise Refused."""
-        while not self.has_ids(1):
-            try:
-                await self.resources.ids.reserve({self: 1})
-            except StoreError as problem:
-                raise Refused.of(self.log_failure(problem)) from problem
-            if self.deleted:
-                break
-        if self.deleted:
-            raise Refused.of(self.gone)
 
     async def _admitted(self) -> WaitingPublisher:
         """Wait in turn with other publishers. Raise Refused."""
@@ -215,15 +199,6 @@ class SpoolingDriver(CursorDriver):
         self._own_spooled().add_long(message, body)
         self.resources.spool.keeps(self)
         self._wake_all(message.first)
-
-    def _is_new(self, origin: Origin) -> bool:
-        """Return whether a message of an idempotent producer is not repeated; note its number then."""
-        sequences, (producer, number) = self.resources.memory.sequences, origin
-        last = sequences.last(self.topic.id, producers_of([origin]))
-        if number <= last.get(producer, -1):
-            return False
-        sequences.keep(self.topic.id, {producer: number})
-        return True
 
     @abstractmethod
     def _wake_all(self, first: int) -> None:

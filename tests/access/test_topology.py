@@ -212,7 +212,7 @@ async def test_an_offered_message_has_a_size(tmp_path: Path) -> None:
             await quiet()
 
 
-async def test_a_long_body_is_stored_while_it_arrives_where_all_of_a_route_have_a_store(
+async def test_a_long_body_goes_to_a_disk_while_it_arrives_where_all_of_a_route_take_it_so(
     tmp_path: Path,
 ) -> None:
     async with topology(tmp_path) as (session, one):
@@ -222,10 +222,17 @@ async def test_a_long_body_is_stored_while_it_arrives_where_all_of_a_route_have_
             one.publishing.parts(b"", name, [encode(Head(b"", name))])[0] for name in (b"p", b"t")
         ]
         least = session.fragment_octets
-        assert one.publishing.takes_upload([stored], least)
-        assert not one.publishing.takes_upload([stored], least - 1)
-        assert not one.publishing.takes_upload([stored, transient], least)
-        assert not one.publishing.takes_upload([], least)
+        for route, octets, count in (
+            ([stored], least, 1),
+            ([stored], least - 1, None),
+            ([stored, transient], least, None),
+            ([stored, transient], 5 << 20, 2),
+            ([], least, None),
+        ):
+            uploads = await one.publishing.uploads(route, octets)
+            assert (None if uploads is None else len(uploads)) == count
+            for upload in uploads or ():
+                upload.close()
 
 
 async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path) -> None:

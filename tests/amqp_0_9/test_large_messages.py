@@ -98,7 +98,7 @@ def test_a_large_message_goes_to_all_queues_of_an_exchange(broker: Broker) -> No
 async def test_a_message_that_the_memory_cannot_hold_goes_to_a_transient_broadcast_topic(
     tmp_path: Path,
 ) -> None:
-    """Consumers and subscribers get it. A route with a transient queue cannot take it."""
+    """Consumers and subscribers get it. A route with a queue that has a limit cannot take it."""
     data = bytes(range(250)) * 30_000
     assert len(data) > 4 << 20
     with configured_server(tmp_path, "memory_bytes = 4_194_304\n") as server, trio.fail_after(SECONDS):
@@ -116,7 +116,7 @@ async def test_a_message_that_the_memory_cannot_hold_goes_to_a_transient_broadca
             delivered = consumer.wait()
             assert (delivered.name, delivered.body == data) == ("deliver", True)
             assert delivered.properties["message_id"] == "large"
-            client.call(declare_queue(1, "one"))
+            client.call(declare_queue(1, "one", **{"x-max-length": 3}))
             publish_large(client, "one", data)
             assert client.wait().told().startswith("channel.close 406")
         broker.close()
@@ -239,9 +239,10 @@ def rest_of(client: Client) -> tuple[int, list[int]]:
     return octets, others
 
 
-async def run_with_server(tmp_path: Path, talk: Callable[[Broker], None]) -> None:
+async def run_with_server(tmp_path: Path, talk: Callable[[Broker], None], spool_bytes: int) -> None:
     """Call `talk` in a thread, with a server in this one, which has no defect then."""
-    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
+    config = Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"), spool_bytes=spool_bytes)
+    async with open_server(config) as server:
         broker = Broker(("127.0.0.1", server.port))
         try:
             await trio.to_thread.run_sync(talk, broker)
@@ -250,10 +251,15 @@ async def run_with_server(tmp_path: Path, talk: Callable[[Broker], None]) -> Non
         assert server.statistics().defects == 0
 
 
+IN_MEMORY = pytest.mark.parametrize("spool_bytes", [0, 64 << 20], ids=["memory", "spool"])
+"""Whether the message is in memory or on the spool."""
+
+
+@IN_MEMORY
 @pytest.mark.parametrize("frame_max", [131_072, 4096])
 @pytest.mark.parametrize("no_ack", [0, 1])
-async def test_other_channels_send_within_a_long_message_in_memory(
-    tmp_path: Path, stopped_clock: MockClock, no_ack: int, frame_max: int
+async def test_other_channels_send_within_a_long_transient_message(
+    tmp_path: Path, stopped_clock: MockClock, no_ack: int, frame_max: int, spool_bytes: int
 ) -> None:
     def talk(broker: Broker) -> None:
         client = begin_transient(broker, no_ack, frame_max)
@@ -264,14 +270,17 @@ async def test_other_channels_send_within_a_long_message_in_memory(
         left = "messages=0 consumers=1"
         assert client.call(declare_queue(2, "held", passive=1)).told().endswith(left)
 
-    await run_with_server(tmp_path, talk)
+    await run_with_server(tmp_path, talk, spool_bytes)
 
 
+@IN_MEMORY
 @pytest.mark.parametrize("end", ["channel", "queue", "connection"])
-async def test_ends_within_a_long_message_in_memory(
-    tmp_path: Path, stopped_clock: MockClock, end: str
+async def test_ends_within_a_long_transient_message(
+    tmp_path: Path, stopped_clock: MockClock, end: str, spool_bytes: int
 ) -> None:
-    """The message is completed, unless the connection ends. Without an acknowledgement it returns."""
+    """The message is completed, unless the connection ends. Without an acknowledgement it returns. One on the
+    spool is gone with its queue, and so is the connection that has a part of it.
+    """
 
     def talk(broker: Broker) -> None:
         client, other = begin_transient(broker, 0, 131_072), broker.channel()
@@ -282,6 +291,10 @@ async def test_ends_within_a_long_message_in_memory(
                 assert client.wait().name == "channel.close-ok"
             case "queue":
                 assert other.call(delete_queue(1, "held")).name == "delete-ok"
+                if spool_bytes:
+                    while client.frame() is not None:
+                        pass
+                    return
                 rest_of(client)
                 assert client.wait().name == "basic.cancel"
                 return
@@ -290,7 +303,7 @@ async def test_ends_within_a_long_message_in_memory(
         answer = until("get-ok", lambda: other.call(get(1, "held")))
         assert (answer.told()[:22], len(answer.body)) == ("get-ok 1 redelivered=1", HELD)
 
-    await run_with_server(tmp_path, talk)
+    await run_with_server(tmp_path, talk, spool_bytes)
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:

@@ -64,11 +64,8 @@ class LongPublishes:
             return
         targets = parts[0].route
         try:
-            if not must_hold and self._to_exchanges.takes_upload(targets, begun.size):
-                stored = self._open[begun.channel] = _Stored(parts[0].heads[0], [])
-                if await self._upload(begun, targets, stored):
-                    return
-                self.drop(begun.channel)
+            if not must_hold and await self._upload(begun, targets, _Stored(parts[0].heads[0], [])):
+                return
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
         if begun.size > self._to_exchanges.max_message_bytes:
@@ -78,17 +75,22 @@ class LongPublishes:
         self._open[begun.channel] = _Held(begun, Assembly(begun.size))
 
     async def _upload(self, begun: LongBegun, targets: Sequence[RoutedTopic], stored: _Stored) -> bool:
-        """Begin the message in each of these topics. Return False if it must be held. Raise Refused."""
-        for target in targets:
-            # One that is refused ends the channel, which closes those before it.
-            upload = await self._to_exchanges.upload(target, begun.size)
-            if self._open.get(begun.channel) is not stored:
-                if upload is not None:
-                    upload.close()  # the channel failed meanwhile
-                return True
-            if upload is None:
-                return False
-            stored.uploads.append(upload)
+        """Begin the message in these topics. Return False if it must be held. Raise Refused."""
+        self._open[begun.channel] = stored
+        try:
+            uploads = await self._to_exchanges.uploads(targets, begun.size)
+        except BaseException:
+            if self._open.get(begun.channel) is stored:
+                del self._open[begun.channel]
+            raise
+        if self._open.get(begun.channel) is not stored:  # the channel failed meanwhile
+            for upload in uploads or ():
+                upload.close()
+            return True
+        if uploads is None:
+            del self._open[begun.channel]
+            return False
+        stored.uploads = uploads
         return True
 
     async def add(self, channel: int, octets: bytes) -> None:

@@ -83,7 +83,8 @@ class PausedMessages:
             case RemainderHolder.GIVEN_AGAIN:
                 self.drop(unfinished)
             case RemainderHolder.COUNTED:
-                pass
+                if isinstance(unfinished.left, WithinPiece):  # of a long one: see `omq.drivers.spooled_work`
+                    self.drop(unfinished)
             case RemainderHolder.HELD:
                 self._count(paused, unfinished)
             case other:

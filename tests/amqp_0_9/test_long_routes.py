@@ -1,0 +1,222 @@
+"""Long messages that are routed: from AMQP 0-9-1 producers to any kinds of queues."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from quietness import quiet
+
+from omq.config import Config
+from omq.server import Server, open_server
+
+from .broker import Broker
+from .raw_client import Client
+from .test_large_messages import frames
+from .wire import (
+    ack,
+    bind,
+    close_channel,
+    consume,
+    declare_queue,
+    delete_queue,
+    get,
+    header,
+    properties,
+    publish,
+    publishing,
+    reject,
+    select_confirms,
+)
+
+MIB = 1 << 20
+
+LONG = bytes(range(250)) * 30_000
+"""A message that is larger than the memory."""
+
+QUEUES = {"stored": 1, "one": 0, "other": 0}
+"""Queues, and whether they are durable."""
+
+SECONDS = 60
+
+Work = Callable[[Broker, Server], None]
+
+
+def run(folder: Path, work: Work, spool_bytes: int = 64 * MIB) -> None:
+    """Run a server with little memory, and in a thread this work with it."""
+
+    async def serve() -> None:
+        config = Config(
+            listen=["127.0.0.1:0"],
+            store=str(folder / "store"),
+            memory_bytes=4 * MIB,
+            spool_bytes=spool_bytes,
+            spool_seconds=0.05,
+        )
+        async with open_server(config) as server:
+            broker = Broker(("127.0.0.1", server.port))
+            try:
+                with trio.fail_after(SECONDS):
+                    await trio.to_thread.run_sync(work, broker, server, abandon_on_cancel=True)
+                while server.statistics().spool.used or server.memory.statistics().uploaded:
+                    await quiet()
+            finally:
+                broker.close()
+
+    trio.run(serve)
+
+
+def used(server: Server) -> int:
+    """Return the octets that are on the spool."""
+    statistics = trio.from_thread.run_sync(server.statistics)
+    return statistics.spool.used
+
+
+def spooled(server: Server) -> int:
+    """Return the octets that have come to the spool."""
+    statistics = trio.from_thread.run_sync(server.statistics)
+    return statistics.spool.written
+
+
+def until_spooled(server: Server) -> None:
+    """Wait until something is on the spool."""
+    while not used(server):
+        trio.from_thread.check_cancelled()
+
+
+def bound(broker: Broker) -> Client:
+    """Return a client that has bound the queues to the fanout exchange."""
+    client = broker.channel()
+    for queue, durable in QUEUES.items():
+        client.call(declare_queue(1, queue, durable=durable))
+        client.call(bind(1, queue, "amq.fanout"))
+    return client
+
+
+def begin_long(client: Client, queue: str, exchange: str = "", data: bytes = LONG) -> list[bytes]:
+    """Publish the first half of the frames of a message. Return the others."""
+    found = frames(1, data)
+    half = len(found) // 2
+    client.send(
+        publishing(1, exchange, queue), header(1, len(data), properties(message_id="l")), *found[:half]
+    )
+    return found[half:]
+
+
+def test_a_message_for_several_queues_is_on_the_spool_once(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = bound(broker)
+        client.call(select_confirms(1))
+        client.send(*begin_long(client, "", "amq.fanout"))
+        assert client.wait().told() == "ack tag=1 bits=0"
+        assert spooled(server) == len(LONG)
+        for queue in QUEUES:
+            got = client.call(get(1, queue))
+            assert (got.body == LONG, got.properties["message_id"]) == (True, "l")
+            assert used(server) >= len(LONG)
+        client.send(ack(1, 0, multiple=1))
+
+    run(tmp_path, work)
+
+
+def test_a_rejected_message_comes_again(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = broker.channel()
+        client.call(declare_queue(1, "one"))
+        client.call(select_confirms(1))
+        client.send(*begin_long(client, "one"))
+        assert client.wait().told() == "ack tag=1 bits=0"
+        client.send(consume(1, "one", "t"))
+        assert client.wait().name == "consume-ok"
+        assert client.wait().body == LONG
+        client.send(reject(1, 1, requeue=1))
+        again = client.wait()
+        assert again.body == LONG
+        client.send(ack(1, 2))
+
+    run(tmp_path, work)
+
+
+def test_it_keeps_its_place_between_messages_that_are_spilled(tmp_path: Path) -> None:
+    """Those before it may be on their way to the disk when it is complete."""
+    small = 2000
+
+    def work(broker: Broker, server: Server) -> None:
+        client = broker.channel()
+        client.call(declare_queue(1, "one"))
+        client.call(select_confirms(1))
+        for part in range(3):
+            some = [publish(1, "", "one", b"%d" % at + bytes(1000)) for at in range(part, 3 * small, 3)]
+            client.send(b"".join(some))
+            client.send(*begin_long(client, "one"))
+        tags = 0
+        while tags < 3 * (small + 1):
+            tags = int(client.wait().told().split()[1].removeprefix("tag="))
+        client.send(consume(1, "one", "t", no_ack=1))
+        assert client.wait().name == "consume-ok"
+        for part in range(3):
+            for at in range(part, 3 * small, 3):
+                assert client.wait().body == b"%d" % at + bytes(1000)
+            assert client.wait().body == LONG
+        assert spooled(server) == 3 * len(LONG)
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("queue", ["one", "stored"])
+@pytest.mark.parametrize("how", ["method", "cut"])
+def test_a_publisher_that_ends_in_the_middle_leaves_nothing(tmp_path: Path, how: str, queue: str) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client, other = bound(broker), broker.channel()
+        begin_long(client, queue)
+        if queue == "one":
+            until_spooled(server)
+        if how == "method":
+            client.send(close_channel(1))  # which may not come within a content
+            assert client.wait().name == "connection.close"
+        else:
+            client.close()
+        assert other.call(get(1, queue)).name == "get-empty"
+
+    run(tmp_path, work)
+
+
+def test_queues_that_are_deleted_in_the_middle_do_not_count(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client, other = bound(broker), broker.channel()
+        client.call(select_confirms(1))
+        rest = begin_long(client, "", "amq.fanout")
+        until_spooled(server)
+        for queue in ("stored", "one"):
+            other.call(delete_queue(1, queue))
+        client.send(*rest)
+        assert client.wait().told() == "ack tag=1 bits=0"
+        assert client.call(get(1, "other", 1)).body == LONG
+        rest = begin_long(client, "other")
+        until_spooled(server)
+        other.call(delete_queue(1, "other"))
+        client.send(*rest)
+        assert client.wait().told() == "ack tag=2 bits=0"
+
+    run(tmp_path, work)
+
+
+def test_a_message_for_which_the_spool_has_no_room_is_refused(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = broker.channel()
+        client.call(declare_queue(1, "one"))
+        begin_long(client, "one")
+        assert client.wait().told().startswith("channel.close 506")
+        assert spooled(server) == 0
+
+    run(tmp_path, work, spool_bytes=5 * MIB)
+
+
+def test_a_queue_with_a_limit_takes_none_that_the_memory_cannot_hold(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = broker.channel()
+        client.call(declare_queue(1, "limited", **{"x-max-length": 10}))
+        client.send(publishing(1, "", "limited"), header(1, len(LONG)))
+        assert client.wait().told().startswith("channel.close 406")
+
+    run(tmp_path, work)
