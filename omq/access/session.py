@@ -35,8 +35,10 @@ from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
+from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.tail import TailMemory
 from omq.drivers.topic_quota import Release as Release
+from omq.drivers.uploads import Upload
 from omq.drivers.writer import Writer
 from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
@@ -240,6 +242,26 @@ class Session:
             self._check_publish(name)
         if batch.longest > self.max_message_bytes:
             raise TooLarge(self.max_message_bytes, batch.longest)
+
+    def longest_to(self, name: bytes) -> int:
+        """Return the octets of the longest message that the topic of this name takes."""
+        driver = self._catalogue.by_name.get(name)
+        if driver is None or driver.uploads_from(self.fragment_octets) is None:
+            return self.max_message_bytes
+        return self.max_uploaded_bytes
+
+    async def upload(self, name: bytes, octets: int) -> Upload | None:
+        """Begin a message of N `octets` to the topic of this name, whose body comes in pieces. Return None if
+        it must be held in memory. Raises Refused.
+        """
+        self.check(Right.PUBLISH, name)
+        driver = self._catalogue.by_name.get(name)
+        if driver is None or driver.is_replaced:
+            return None
+        least = driver.uploads_from(self.fragment_octets)
+        if least is None or octets < least:
+            return None
+        return await begin_upload(driver, octets, self.max_message_bytes)
 
     def push(self, runs: Iterator[tuple[bytes, Sequence[Batch]]], rest: dict[bytes, Sequence[Batch]]) -> bool:
         """Push messages to the subscribers of their topics, as far as that is possible now: see

@@ -88,6 +88,13 @@ class SpooledBody:
             raise
         return part[skipped : skipped + octets]
 
+    async def whole(self, topic: int) -> bytes:
+        """Return all octets that are written, those of a message to this topic. Raises DamagedBlock."""
+        message = Fragmented(topic, 0, 0, 0, self.octets, 0)
+        begins = range(0, self.octets, CHECKED_OCTETS)
+        parts = [await self.read(message, begin, self.octets - begin) for begin in begins]
+        return b"".join(parts)
+
     def drop(self) -> None:
         """Give its pages back, and what was promised to it, when the last user drops it."""
         self._users -= 1

@@ -98,6 +98,9 @@ class SpooledUpload(Upload):
             self._first.resources.spool.refused.add(problem)
             raise Refused.of(_failure(problem)) from problem
 
+    async def _read_back(self) -> bytes | None:
+        return None if self._body is None else await self._body.whole(self._first.topic.id)
+
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
         """See `Upload._post`. A topic that was deleted meanwhile does not count, unless all were."""
         uploaded = Uploaded(0, self._size, self._checksum)

@@ -1,6 +1,7 @@
 """A large message on its way to a topic, piece by piece: the common part, and the way into a store."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 from crc32c import crc32c
 
@@ -72,6 +73,21 @@ class Upload(ABC):
     async def _put(self, octets: bytes) -> None:
         """Write the next octets: a multiple of FRAGMENT_OCTETS, except at the end. Raise Refused."""
 
+    async def read_back(self) -> bytes | None:
+        """Return the octets that were added; None if no topic keeps them. Then only `close` may be called.
+        Raises Refused.
+        """
+        if self._octets:
+            await self._write(self._octets)
+        try:
+            return await self._read_back()
+        except StoreError as problem:
+            raise Refused.of(for_clients(problem)) from problem
+
+    @abstractmethod
+    async def _read_back(self) -> bytes | None:
+        """Return the octets that were written. Raise Refused and StoreError."""
+
     async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
         """Post the message, whose body is complete. Raise Refused."""
         if self._octets:
@@ -125,6 +141,10 @@ class StoredUpload(Upload):
         part = Fragments(self._driver.topic.id, self._body, self._index, octets)
         await self._writer.fragments.put(self._driver, part)
         self._index += -(-len(octets) // FRAGMENT_OCTETS)
+
+    async def _read_back(self) -> bytes:
+        written = Uploaded(self._body, self._size, self._checksum).message(self._driver.topic.id, 0, 0, b"")
+        return await in_thread(partial(self._writer.environment.loose_body, written))
 
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
         uploaded = Uploaded(self._body, self._size, self._checksum)

@@ -35,6 +35,7 @@ from omq_storage.fragments import (
     LOOSE,
     Fragmented,
     Fragments,
+    body_of,
     last_body,
     put_fragments,
     sweep,
@@ -338,6 +339,14 @@ class Environment:
             if isinstance(message.place, Fragmented):
                 self._verified.discard(message.place.body)  # the next task that opens it learns of it at once
             raise
+
+    def loose_body(self, message: Fragmented) -> bytes:
+        """Return all of a body whose fragments are stored and that is no message yet.  Raises DamagedBlock.
+
+        ``message``: its description, whose id means nothing.
+        """
+        with self._database.viewing() as get:
+            return b"".join(body_of(get, message))
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockRecord]:
         """Return the index records of up to ``limit`` blocks that ``read`` would find, without their

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -247,19 +247,31 @@ class Peer:
 
     async def publish(self, message: bytes, handle: int = 1, *, settled: bool = False) -> int:
         """Send a message in one frame; return its delivery-id."""
-        delivery, self._deliveries = self._deliveries, self._deliveries + 1
+        delivery = self.delivery()
         await self.say(Transfer(handle, delivery, b"%d" % delivery, 0, settled), payload=message)
         return delivery
 
     async def publish_long(self, message: bytes, handle: int = 1, *, settled: bool = False) -> int:
         """Send a message in frames of 60,000 octets; return its delivery-id."""
-        delivery, self._deliveries = self._deliveries, self._deliveries + 1
-        for begin in range(0, len(message), 60_000):
-            part = message[begin : begin + 60_000]
-            more = begin + len(part) < len(message)
-            first = Transfer(handle, delivery, b"%d" % delivery, 0, settled, more)
-            await self.say(first if not begin else Transfer(handle, more=more), payload=part)
+        delivery = self.delivery()
+        first = Transfer(handle, delivery, b"%d" % delivery, 0, settled)
+        await self.send_part(message, 0, len(message), first)
         return delivery
+
+    def delivery(self) -> int:
+        """Return the delivery-id of the next message."""
+        delivery, self._deliveries = self._deliveries, self._deliveries + 1
+        return delivery
+
+    async def send_part(self, message: bytes, begin: int, end: int, first: Transfer) -> None:
+        """Send the octets of a message between these indexes in frames of 60,000 octets; the `first` one of
+        the message begins with this performative.
+        """
+        for at in range(begin, end, 60_000):
+            part = message[at : min(end, at + 60_000)]
+            more = at + len(part) < len(message)
+            said = replace(first, more=more) if not at else Transfer(first.handle, more=more)
+            await self.say(said, payload=part)
 
     async def accepted(self, last: int) -> None:
         """Wait until the server has accepted the message with this delivery-id."""
@@ -278,11 +290,13 @@ class Peer:
         first, octets = await self._transfer()
         assert first.delivery_id is not None
         assert first.delivery_tag is not None
-        count, more = 1, first.more
+        parts, more = [octets], first.more
         while more:
             transfer, rest = await self._transfer()
-            octets, count, more = octets + rest, count + 1, transfer.more
-        return Arrived(first.delivery_id, first.delivery_tag, bool(first.settled), octets, count)
+            parts.append(rest)
+            more = transfer.more
+        whole = b"".join(parts)
+        return Arrived(first.delivery_id, first.delivery_tag, bool(first.settled), whole, len(parts))
 
     async def _transfer(self) -> tuple[Transfer, bytes]:
         while True:

@@ -140,7 +140,7 @@ async def test_a_long_message_is_copied_once(store: Path, is_relayed: bool) -> N
 
 
 async def test_a_link_that_ends_within_a_message_holds_no_memory(store: Path) -> None:
-    async with serving(store) as host, opened(host.port) as client:
+    async with serving(store, default_persistence="transient") as host, opened(host.port) as client:
         await client.sender("q")
         unfinished = host.server.memory.unfinished
         parts = [data(BODY)[begin : begin + 60_000] for begin in range(0, 240_000, 60_000)]

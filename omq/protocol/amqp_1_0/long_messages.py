@@ -8,7 +8,7 @@ its only data section or value is, nothing that takes long is left for the end.
 from typing import NamedTuple
 
 from omq.protocol.amqp_1_0 import lifetimes, sections, stored
-from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.sections import Section, SectionPlace
 from omq.protocol.amqp_1_0.stored import MOST_AROUND, BodyKind
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq_storage.batches import Assembly, Batch, Bodies
@@ -42,13 +42,43 @@ class Beginning(NamedTuple):
         return self.content + self.size
 
 
+class LongOpening:
+    """The octets of a long message before the contents of its body."""
+
+    def __init__(self, beginning: Beginning, octets: bytes) -> None:
+        """Take them from the octets of the first part of the message."""
+        self.octets = octets[: beginning.content]
+        self._form = beginning.form
+
+    def _sections(self) -> list[SectionPlace]:
+        return sections.find(self.octets[:-_OPENING])
+
+    def has_too_much(self, after: bytes) -> bool:
+        """Return whether a stored head may have no room for them and for the octets after the body."""
+        return len(self.octets) + len(after) > MOST_AROUND
+
+    def head(self, after: bytes) -> bytes | None:
+        """Return the stored head of the message with these octets after its body; None if only all of it can
+        be stored together. Raises `DecodeError`.
+        """
+        places = self._sections()
+        before = stored.kept(self.octets, places)
+        if len(before) + len(after) > MOST_AROUND or not _may_be_kept(after):
+            return None
+        expiration = lifetimes.expiration(self.octets, places)
+        return stored.stored_as(self._form, before, b"", after, expiration).head
+
+    def to(self) -> bytes:
+        """Return the field `to` of the properties, as it is encoded. Raises `DecodeError`."""
+        return sections.to(self.octets[:-_OPENING], self._sections())
+
+
 class LongMessage:
-    """A long message that comes in parts."""
+    """A long message that comes in parts, and is held."""
 
     def __init__(self, beginning: Beginning, octets: bytes) -> None:
         """Begin a message with the octets of its first part."""
-        self._form = beginning.form
-        self._opening = octets[: beginning.content]
+        self._opening = LongOpening(beginning, octets)
         self._size = self._left = beginning.size
         self._body = Assembly(beginning.size)
         self._after = bytearray()
@@ -57,7 +87,7 @@ class LongMessage:
     @property
     def octets(self) -> int:
         """The octets that the message has at least, also those that did not come yet."""
-        return len(self._opening) + self._size + len(self._after)
+        return len(self._opening.octets) + self._size + len(self._after)
 
     def add(self, octets: bytes) -> None:
         """Take the next octets of the message."""
@@ -69,19 +99,16 @@ class LongMessage:
     def stored(self) -> StoredBatch:
         """Return the stored form of the message, which is complete. Raises `DecodeError`."""
         batch, after = self._complete(), bytes(self._after)
-        places = sections.find(self._opening[:-_OPENING])
-        before = stored.kept(self._opening, places)
-        if len(before) + len(after) > MOST_AROUND or not _may_be_kept(after):
+        head = self._opening.head(after)
+        if head is None:
             (body,) = batch.bodies()
-            made = stored.store(self._opening + body + after)
+            made = stored.store(self._opening.octets + body + after)
             return StoredBatch(made.head, Bodies([made.body]))
-        expiration = lifetimes.expiration(self._opening, places)
-        return StoredBatch(stored.stored_as(self._form, before, b"", after, expiration).head, batch)
+        return StoredBatch(head, batch)
 
     def to(self) -> bytes:
         """Return the field `to` of the properties, as it is encoded. Raises `DecodeError`."""
-        before = self._opening[:-_OPENING]
-        return sections.to(before, sections.find(before))
+        return self._opening.to()
 
     def _complete(self) -> Batch:
         """Return the body. Raises `DecodeError` if the message ended before it was complete."""

@@ -14,13 +14,14 @@ from omq.drivers.sequences import Origin
 from omq.protocol.amqp_1_0 import annotations, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
-from omq.protocol.amqp_1_0.long_messages import LONG_OCTETS, LongMessage
+from omq.protocol.amqp_1_0.long_messages import LONG_OCTETS, Beginning, LongMessage, LongOpening
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.idempotent import read_origins
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of, rejection
+from omq.terminals.amqp_1_0.uploading import UploadedMessage, begun
 from omq.terminals.connection.held import HeldPublishes
 from omq_storage.batches import Batch, Bodies, joined
 
@@ -69,6 +70,7 @@ class Incoming(Producing):
         Messages without room may be `held`.
         """
         super().__init__(link, session.max_message_bytes, credit)
+        self._session = session
         self._name = name
         self._wake = wake
         self._held = held
@@ -88,7 +90,7 @@ class Incoming(Producing):
 
     def accept(self, target: bytes) -> None:
         """Answer the attach, and let the client begin."""
-        self.link.accept(target, self._most)
+        self.link.accept(target, self._session.longest_to(self._name))
         self.link.grant(self._credit)
 
     # -- messages of a read --------------------------------------------------------------------------------
@@ -156,14 +158,33 @@ class Incoming(Producing):
                 raise LinkProblem(Condition.RESOURCE_DELETED, "the topic was deleted")
         except Refused as refused:
             offered = failed(refused.failure)
-        self._posted.append(Posted(run.deliveries, batch.count, offered))
-        self.unconfirmed += batch.count
-        if origins:
+        self._listen(Posted(run.deliveries, batch.count, offered), has_origins=bool(origins))
+
+    def _listen(self, posted: Posted, *, has_origins: bool) -> None:
+        """Tell the outcomes of a post when they are known."""
+        offered = posted.confirmation
+        self._posted.append(posted)
+        self.unconfirmed += posted.count
+        if has_origins:
             offered.listen(partial(self._note_failure, offered))
         if offered.settled:
             self.tell()
         else:
             offered.listen(partial(self._wake, self))
+
+    async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
+        await self.flush()
+        if self._held.has(self._name):
+            return None  # those before it on this link may be among these
+        return await begun(self._session, self._name, beginning, opening)
+
+    async def _post_uploaded(
+        self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None
+    ) -> None:
+        self._look_failed()
+        confirmation = await message.post(head, origin)
+        posted = Posted([PostedDeliveries(delivery, 1)], 1, confirmation)
+        self._listen(posted, has_origins=origin is not None)
 
     async def _read_origins(self, run: _Run) -> tuple[_Run, Sequence[Origin | None]]:
         """Reject the messages whose annotations of a producer make no sense. Return the others, and their
@@ -216,6 +237,7 @@ class Incoming(Producing):
 
     def close(self) -> None:
         """Tell the link nothing more."""
+        self.abort()
         self._posted.clear()
         self.unconfirmed = 0
 

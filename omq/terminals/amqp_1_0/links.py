@@ -195,7 +195,9 @@ class Links:
         else:
             self._begun.add(incoming)
         try:
-            incoming.add(part)
+            rest = part if part.begins and part.ends else await incoming.take_uploaded(part)
+            if rest is not None:
+                incoming.add(rest)
         except LinkProblem as problem:
             await self.flush()  # the parts before it were valid
             self._detach(incoming.link, problem)

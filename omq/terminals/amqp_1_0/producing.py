@@ -3,12 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+import msgspec
+
+from omq.drivers.sequences import Origin
+from omq.protocol.amqp_1_0 import annotations
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Part
 from omq.protocol.amqp_1_0.link import ReceivingLink
-from omq.protocol.amqp_1_0.long_messages import LongMessage, read_beginning
+from omq.protocol.amqp_1_0.long_messages import Beginning, LongMessage, LongOpening, read_beginning
 from omq.protocol.amqp_1_0.runs import TransferRun
+from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.posted import Told
+from omq.terminals.amqp_1_0.uploading import UploadedMessage
 from omq.terminals.connection.statistics import LinkStatistics
 
 
@@ -21,6 +27,8 @@ class Producing(ABC):
         self._most = max_message_bytes
         self._credit = credit
         self._parts: bytearray | LongMessage = bytearray()
+        self._uploaded: UploadedMessage | None = None
+        """The message that is not complete, if its body goes to a disk."""
         self._is_given_up = False
         """Whether the parts that came of a message were dropped, and the others will be."""
         self.unconfirmed = 0
@@ -90,6 +98,63 @@ class Producing(ABC):
             else:
                 self._take(part.delivery, bytes(message), settled=part.settled)
 
+    async def take_uploaded(self, part: Part) -> Part | None:
+        """Take a part of a message whose body goes to a disk. Return the part that `add` must take: if it is
+        not, or cannot be, such a message. Raises LinkProblem.
+        """
+        octets = part.octets
+        if part.begins:
+            if (beginning := read_beginning(octets)) is None:
+                return part
+            message = await self._begin_upload(beginning, LongOpening(beginning, octets))
+            if message is None:
+                return part
+            if not self.link.is_attached:  # its link ended meanwhile
+                message.close()
+                return None
+            self._uploaded = message
+            octets = octets[beginning.content :]
+        if (message := self._uploaded) is None:
+            return part
+        await message.add(octets)
+        if message.must_be_held:
+            self._look_size(message.octets)
+            whole = await message.whole()
+            if whole is not None and self._uploaded is message:
+                self.abort()
+                self._parts = bytearray(whole)
+                return msgspec.structs.replace(part, octets=b"", begins=False)
+        if part.ends and self._uploaded is message:
+            await self._end_upload(part, message)
+            self.abort()
+        return None
+
+    async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
+        """Begin a message, after those before it are posted; None if it must be held in memory. Raise
+        LinkProblem.
+        """
+        return None
+
+    async def _end_upload(self, part: Part, message: UploadedMessage) -> None:
+        """Post a message, which is complete with this part. Raise LinkProblem."""
+        try:
+            head = message.head()
+        except DecodeError as problem:
+            self._refuse(part.delivery, Condition.DECODE_ERROR, str(problem), settled=part.settled)
+            return
+        try:
+            origin = annotations.origin(head)
+        except DecodeError as problem:
+            self._refuse(part.delivery, Condition.INVALID_FIELD, str(problem), settled=part.settled)
+            return
+        await self._post_uploaded(None if part.settled else part.delivery, message, head, origin)
+
+    async def _post_uploaded(
+        self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None
+    ) -> None:
+        """Post a message, and listen to its confirmation. Raise LinkProblem."""
+        raise AssertionError("it uploads nothing")
+
     def _look_size(self, octets: int) -> None:
         if octets > self._most:
             raise LinkProblem(Condition.MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._most} octets")
@@ -97,6 +162,9 @@ class Producing(ABC):
     def abort(self) -> None:
         """Forget the message that is not complete."""
         self._parts = bytearray()
+        uploaded, self._uploaded = self._uploaded, None
+        if uploaded is not None:
+            uploaded.close()
         self._is_given_up = False
 
     def give_up(self) -> None:

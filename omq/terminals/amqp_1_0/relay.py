@@ -20,7 +20,7 @@ from omq.drivers.sequences import Origin
 from omq.protocol.amqp_1_0 import annotations, sections, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
-from omq.protocol.amqp_1_0.long_messages import LongMessage
+from omq.protocol.amqp_1_0.long_messages import Beginning, LongMessage, LongOpening
 from omq.protocol.amqp_1_0.performatives import Target
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
@@ -31,6 +31,7 @@ from omq.terminals.amqp_1_0.idempotent import read_origins
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, problem_of, rejection
+from omq.terminals.amqp_1_0.uploading import UploadedMessage, begun
 from omq.terminals.connection.held import HeldPublishes
 from omq_storage.batches import Batch, Bodies
 
@@ -81,6 +82,7 @@ class Relay(Producing):
         Messages without room may be `held`.
         """
         super().__init__(link, session.max_message_bytes, credit)
+        self._session = session
         self._direct = direct
         self._finder = finder
         self._wake = wake
@@ -98,10 +100,11 @@ class Relay(Producing):
 
     def accept(self, target: bytes) -> None:
         """Answer the attach, and let the client begin."""
-        self.link.accept(target, self._most)
+        self.link.accept(target, self._session.max_uploaded_bytes)
         self.link.grant(self._credit)
 
     def close(self) -> None:
+        self.abort()
         self._runs.clear()
         self._told.clear()
 
@@ -194,6 +197,27 @@ class Relay(Producing):
             offered.listen(partial(self._note_failure, offered))
         deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
         offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
+
+    async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
+        await self.flush()
+        try:
+            found = await self._finder.find(Right.PUBLISH, Target(opening.to()))
+        except (DecodeError, LinkProblem, Refused):
+            return None  # it is rejected when it is complete
+        if isinstance(found, DirectAddress) or self._held.has(found.name):
+            return None
+        return await begun(self._session, found.name, beginning, opening)
+
+    async def _post_uploaded(
+        self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None
+    ) -> None:
+        self._look_failed()
+        self.unconfirmed += 1
+        confirmation = await message.post(head, origin)
+        if origin is not None:
+            confirmation.listen(partial(self._note_failure, confirmation))
+        posted = Posted([PostedDeliveries(delivery, 1)], 1, confirmation)
+        confirmation.listen(partial(self._stored, posted))
 
     async def _read_origins(self, run: _Run) -> Sequence[Origin | None]:
         """Reject the messages of a run whose annotations of a producer make no sense, and remove them. Return

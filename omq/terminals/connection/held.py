@@ -131,6 +131,10 @@ class HeldPublishes:
         self.is_too_much = False
         """Whether the server must stop reading the connection."""
 
+    def has(self, topic: bytes) -> bool:
+        """Return whether messages of a topic are held."""
+        return topic in self.lines
+
     def may_hold(self, pending: PendingOffer) -> bool:
         """Return whether to hold the messages of this offer, instead of waiting for room."""
         return pending.room is not None and bool(self._subscriptions.workers())
