@@ -1,6 +1,8 @@
-"""Long messages that are routed: from AMQP 0-9-1 producers to any kinds of queues."""
+"""Long messages that are routed: from AMQP 0-9-1 producers and sinks of exchanges to any kinds of queues."""
 
+import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from omq.server import Server, open_server
 
 from .broker import Broker
 from .raw_client import Client
+from .test_direct import MANDATORY, Dmp, envelope, lease
 from .test_large_messages import frames
 from .wire import (
     ack,
@@ -218,5 +221,94 @@ def test_a_queue_with_a_limit_takes_none_that_the_memory_cannot_hold(tmp_path: P
         client.call(declare_queue(1, "limited", **{"x-max-length": 10}))
         client.send(publishing(1, "", "limited"), header(1, len(LONG)))
         assert client.wait().told().startswith("channel.close 406")
+
+    run(tmp_path, work)
+
+
+# -- sinks of exchanges -------------------------------------------------------------------------------------
+
+
+def sink(broker: Broker, client: Client) -> Dmp:
+    return Dmp(broker, lease(client, 10, "amq.fanout"))
+
+
+def answer(connection: Dmp) -> bytes:
+    connection.socket.shutdown(socket.SHUT_WR)
+    return connection.short()
+
+
+def test_a_sink_of_an_exchange_sends_it_to_all_queues(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = bound(broker)
+        with closing(sink(broker, client)) as connection:
+            connection.socket.sendall(envelope("k", b"a") + envelope("k", LONG) + envelope("k", b"b"))
+            assert answer(connection) == b"200 OK 3 messages stored"
+        assert spooled(server) == len(LONG)
+        for queue in QUEUES:
+            for expected in (b"a", LONG, b"b"):
+                got = client.call(get(1, queue, no_ack=1))
+                assert got.body == expected
+                assert b"\x04kept" in got.args
+
+    run(tmp_path, work)
+
+
+def test_a_sink_of_an_exchange_whose_queues_go_in_the_middle(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = bound(broker)
+        octets = envelope("k", LONG)
+        with closing(sink(broker, client)) as connection:
+            connection.socket.sendall(octets[: 3 * MIB])
+            until_spooled(server)
+            for queue in ("stored", "one"):
+                client.call(delete_queue(1, queue))
+            connection.socket.sendall(octets[3 * MIB :])
+            assert answer(connection) == b"200 OK 1 messages stored"
+        assert client.call(get(1, "other", no_ack=1)).body == LONG
+
+    run(tmp_path, work)
+
+
+def test_a_sink_of_an_exchange_that_ends_in_the_middle(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client = bound(broker)
+        with closing(sink(broker, client)) as connection:
+            connection.socket.sendall(envelope("k", LONG)[: 3 * MIB])
+            until_spooled(server)
+        while used(server):
+            trio.from_thread.check_cancelled()
+        assert client.call(get(1, "one")).name == "get-empty"
+
+    run(tmp_path, work)
+
+
+def test_a_sink_of_an_exchange_for_which_the_spool_has_no_room(tmp_path: Path) -> None:
+    """It does not wait for ever for one that can never have the room."""
+
+    def work(broker: Broker, server: Server) -> None:
+        client = bound(broker)
+        with closing(sink(broker, client)) as connection:
+            connection.socket.sendall(envelope("k", LONG)[: MIB // 8])
+            assert connection.short() == b"541 INTERNAL-ERROR 0 messages stored; the spool is full"
+
+    run(tmp_path, work, spool_bytes=5 * MIB)
+
+
+def test_a_sink_of_an_exchange_with_a_long_message_without_a_route(tmp_path: Path) -> None:
+    """It is held if the memory can hold it: the client may want it back."""
+    fitting = LONG[: 3 * MIB]
+
+    def work(broker: Broker, server: Server) -> None:
+        client = broker.channel()
+        with closing(sink(broker, client)) as connection:
+            connection.socket.sendall(envelope("k", fitting, MANDATORY) + envelope("k", fitting))
+            returned = client.wait()
+            assert returned.body == fitting
+            assert answer(connection) == b"200 OK 0 messages stored"
+        with closing(sink(broker, client)) as connection:
+            connection.socket.sendall(envelope("k", LONG)[: MIB // 8])
+            why = b"502 SYNTAX-ERROR 0 messages stored; a body of 7500000 octets "
+            assert connection.short().startswith(why)
+        assert spooled(server) == 0
 
     run(tmp_path, work)

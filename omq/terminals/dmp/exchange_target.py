@@ -10,11 +10,13 @@ import trio
 from omq.access.leases import LeasedExchange
 from omq.access.routed_publishing import RoutedPublishing
 from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.routed_topic import RoutedTopic
+from omq.drivers.sequences import Origin
 from omq.drivers.uploads import Upload
 from omq.exchanges.types import DEFAULT
 from omq.protocol.amqp.head import PLAIN_HEAD, names
-from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch
+from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch, LongEnvelope
 from omq.terminals.connection.routing import NOTED_IN_TURN, TARGETS_IN_TURN, chosen, routed
 from omq.terminals.dmp.sink import SinkService
 from omq_storage.batches import Batch, joined
@@ -46,11 +48,14 @@ class ExchangeTarget:
         self.name = self.shown = SHOWN_DEFAULT if leased.exchange == DEFAULT else leased.exchange
 
     async def uploads_from(self) -> int | None:
-        """See `omq.terminals.dmp.sink.SinkTarget`: each message may go to several topics."""
-        return None
+        """See `omq.terminals.dmp.sink.SinkTarget`. The topics of a message may take a longer one only."""
+        return self._publishing.fragment_octets
 
-    async def upload(self, options: int, octets: int, sink: SinkService) -> Upload | None:
-        raise AssertionError("an exchange stores nothing")
+    async def upload(self, long: LongEnvelope, sink: SinkService) -> "RoutedUpload | None":
+        """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
+        (part,) = await routed(self._publishing, self._exchange, _key(long.head), [long.head])
+        uploads = await self._publishing.uploads(part.route, long.size, may_wait=True)
+        return None if uploads is None else RoutedUpload(part.heads[0], uploads)
 
     async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
@@ -100,6 +105,46 @@ class ExchangeTarget:
         if isinstance(offered, Confirmation):
             return offered
         return await self._publishing.taken(topic, batch, group.heads, offered)
+
+
+class RoutedUpload:
+    """Takes the body of one message as it arrives, for all of its topics. One that was deleted meanwhile does
+    not count.
+    """
+
+    def __init__(self, head: bytes, uploads: list[Upload]) -> None:
+        self._head = head
+        self._uploads = uploads
+
+    async def add(self, octets: bytes) -> None:
+        """See `omq.terminals.dmp.sink.BodyUpload`. Raises Refused."""
+        for upload in list(self._uploads):
+            try:
+                await upload.add(octets)
+            except Refused as refused:
+                self._leave(upload, refused)
+
+    async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """See `omq.terminals.dmp.sink.BodyUpload`. The message has the head of its route. Raises Refused."""
+        confirmations: list[Confirmation] = []
+        for upload in list(self._uploads):
+            try:
+                confirmations.append(await upload.post(self._head, None))
+            except Refused as refused:
+                self._leave(upload, refused)
+        return all_of(confirmations)
+
+    def _leave(self, upload: Upload, refused: Refused) -> None:
+        """Go on without a topic that was deleted. Raise other refusals."""
+        if refused.reason is not Reason.DELETED:
+            raise refused
+        upload.close()
+        self._uploads.remove(upload)
+
+    def close(self) -> None:
+        """See `omq.terminals.dmp.sink.BodyUpload`."""
+        for upload in self._uploads:
+            upload.close()
 
 
 async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:

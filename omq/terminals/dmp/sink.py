@@ -18,8 +18,8 @@ from omq.access.control import LeasedSession
 from omq.access.leases import DmpEnd
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason, Refused
+from omq.drivers.sequences import Origin
 from omq.drivers.signal import Signal
-from omq.drivers.uploads import Upload
 from omq.logs import quoted
 from omq.protocol.amqp import openamq
 from omq.protocol.amqp.head import PLAIN_HEAD
@@ -102,6 +102,19 @@ def problem_of(failure: Failure) -> SinkProblem:
             assert_never(other)
 
 
+class BodyUpload(Protocol):
+    """Takes the body of one message as it arrives."""
+
+    async def add(self, octets: bytes) -> None:
+        """Take the next octets of the body. Raises Refused."""
+
+    async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """Post the message, whose body is complete. Raises Refused."""
+
+    def close(self) -> None:
+        """End it; a post that was made stays."""
+
+
 class SinkTarget(Protocol):
     """The destination of the messages of a sink."""
 
@@ -118,9 +131,9 @@ class SinkTarget(Protocol):
     async def post(self, batch: EnvelopeBatch, sink: "SinkService") -> None:
         """Post these messages: tell `sink.posted` their number and their confirmation. Raises Refused."""
 
-    async def upload(self, options: int, octets: int, sink: "SinkService") -> Upload | None:
-        """Return the upload of a message with these options and N `octets`, if `uploads_from` said so; None
-        if it must be held in memory nevertheless. Raises Refused.
+    async def upload(self, long: LongEnvelope, sink: "SinkService") -> BodyUpload | None:
+        """Return the upload of a message that is as long as `uploads_from` said; None if it must be held in
+        memory nevertheless. Raises Refused.
         """
 
 
@@ -282,11 +295,16 @@ class SinkService:
         if long.size < self._uploads_from:
             return await self._assemble(long)
         try:
-            upload = await self.target.upload(long.options, long.size, self)
+            upload = await self.target.upload(long, self)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return b""
         if upload is None:
+            most = self._session.max_message_bytes
+            if long.size > most:
+                why = f"a body of {long.size} octets is above the limit of {most} of its topics"
+                self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, why))
+                return b""
             return await self._assemble(long)
         try:
             return await self._upload(upload, long)
@@ -296,7 +314,7 @@ class SinkService:
         finally:
             upload.close()
 
-    async def _upload(self, upload: Upload, long: LongEnvelope) -> bytes:
+    async def _upload(self, upload: BodyUpload, long: LongEnvelope) -> bytes:
         """Upload the body, and post the message. Return the octets received after it. Raises Refused."""
         behind = await self._read_body(long, upload.add)
         if behind is None:

@@ -9,7 +9,7 @@ from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.uploads import Upload
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origins
-from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, LongEnvelope
 from omq.protocol.steps import Steps
 from omq.terminals.connection.turns import in_turns
 from omq.terminals.dmp.sink import SinkService
@@ -72,12 +72,12 @@ class TopicTarget:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
         return await self._topic.uploads_from()
 
-    async def upload(self, options: int, octets: int, sink: SinkService) -> Upload | None:
+    async def upload(self, long: LongEnvelope, sink: SinkService) -> Upload | None:
         """See `omq.terminals.dmp.sink.SinkTarget`. Raises Refused."""
-        upload = await self._topic.upload(octets)
-        if options and upload is not None:
+        upload = await self._topic.upload(long.size)
+        if long.options and upload is not None:
             try:
-                await self._look_for_takers([options], sink)
+                await self._look_for_takers([long.options], sink)
             except BaseException:
                 upload.close()
                 raise
