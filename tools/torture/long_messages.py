@@ -12,6 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 import trio
+from long_transient import long_transient_messages
 from server import Server
 from tally import Outcome
 from vitals import vitals
@@ -80,6 +81,8 @@ async def long_messages(
             outcome.blame("long messages", [f"the server took {most >> 20} MiB of memory"])
     finally:
         server.kill()
+    seeds = [chance.randrange(1 << 30) for _ in range(SINKS)]
+    await long_transient_messages(directory, mebibytes, seeds, MOST_MEMORY, outcome)
     for _ in range(mebibytes):
         done()
     return outcome
