@@ -250,9 +250,9 @@ class Session:
             return self.max_message_bytes
         return self.max_uploaded_bytes
 
-    async def upload(self, name: bytes, octets: int) -> Upload | None:
-        """Begin a message of N `octets` to the topic of this name, whose body comes in pieces. Return None if
-        it must be held in memory. Raises Refused.
+    async def upload(self, name: bytes, octets: int, *, may_wait: bool) -> Upload | None:
+        """Begin a message of N octets to the topic of this name, whose body comes in pieces. Return None if
+        it must be held in memory. `may_wait` as in `begin_upload`. Raises Refused.
         """
         self.check(Right.PUBLISH, name)
         driver = self._catalogue.by_name.get(name)
@@ -261,7 +261,7 @@ class Session:
         least = driver.uploads_from(self.fragment_octets)
         if least is None or octets < least:
             return None
-        return await begin_upload(driver, octets, self.max_message_bytes)
+        return await begin_upload(driver, octets, self.max_message_bytes, may_wait=may_wait)
 
     def push(self, runs: Iterator[tuple[bytes, Sequence[Batch]]], rest: dict[bytes, Sequence[Batch]]) -> bool:
         """Push messages to the subscribers of their topics, as far as that is possible now: see

@@ -4,8 +4,8 @@ Without that, several messages that do not fit together would all fail in their 
 room, and nothing moves on the spool, the others lose their promises: their clients send almost nothing.
 """
 
-import math
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 
 import trio
@@ -64,27 +64,29 @@ class SpoolRoom:
         self._promises[made] = None
         return made
 
-    async def promise(self, pages: int, seconds: float, *, is_patient: bool) -> Promise | None:
+    async def promise(
+        self, pages: int, seconds: float, goes_on: Callable[[], bool] | None = None
+    ) -> Promise | None:
         """Promise N `pages` when they are free, and no message waits that is before it. When nothing has
         moved for N `seconds`, break the promises to others. If the pages are not free even then, return None,
-        unless the message is patient (`is_patient`).
+        unless the message is patient, and `goes_on` returns that it waits on.
         """
         if pages > self._pages.limit:
             return None
-        place = _Place(is_patient=is_patient)
+        place = _Place(is_patient=goes_on is not None)
         self._waiting.append(place)
         try:
             while True:
                 is_next = self._is_next(place)
                 if is_next and (made := self._promise(pages)) is not None:
                     return made
-                with trio.move_on_after(seconds if is_next or not is_patient else math.inf) as waiting:
+                with trio.move_on_after(seconds) as waiting:
                     await self._moved.wait()
                 if waiting.cancelled_caught:
                     is_next = self._is_next(place)
                     if is_next:
                         self._break_promises()
-                    if not is_patient:
+                    if goes_on is None or not goes_on():
                         return self._promise(pages) if is_next else None
         finally:
             self._waiting.remove(place)

@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from omq.drivers.confirmation import CONFIRMED, Confirmation
@@ -36,9 +36,10 @@ async def begin_uploads(
     """Begin a message of N octets (`size`) to topics that take it so (`Driver.uploads_from`): one upload for
     each persistent topic, and one for all transient ones.
 
-    Return None if the spool has no room for it now, and it has at most N octets (`most_held`): then it must
-    be held in memory. A longer one waits for room while something moves on the spool; if the caller has no
-    other work (`may_wait`), as long as the workers of round-robin topics may take. Raises Refused.
+    It waits for room on the spool while something moves there. Return None if it need not wait any longer,
+    because it has at most N octets (`most_held`): then it must be held in memory. It need not wait at all
+    unless the caller has no other work (`may_wait`). Then one for round-robin topics waits as long as their
+    workers take. Raises Refused.
     """
     spooled = [driver for driver in drivers if isinstance(driver, SpooledTopic) and not driver.is_persistent]
     uploads: list[Upload] = []
@@ -78,8 +79,15 @@ class SpooledUpload(Upload):
         if not any(kept.values()):
             return cls(kept, None)
         spool = topics[0].resources.spool
-        is_patient = may_wait and all(topic.waits_for_workers for topic, keeps in kept.items() if keeps)
-        found = await _room(topics[0], size, waits=size > most_held, is_patient=is_patient)
+        keeping = [topic for topic, keeps in kept.items() if keeps]
+        may_be_held = size <= most_held
+
+        def goes_on() -> bool:
+            return not (may_be_held and any(topic.has_taker() for topic in keeping))
+
+        is_patient = may_wait and all(topic.waits_for_workers for topic in keeping)
+        waits = may_wait or not may_be_held
+        found = await _room(topics[0], size, goes_on if is_patient else None, waits=waits)
         if isinstance(found, Promise):
             return cls(kept, SpooledBody(spool, size, found))
         if size <= most_held:
@@ -128,13 +136,15 @@ class SpooledUpload(Upload):
             body.drop()
 
 
-async def _room(driver: Driver, size: int, *, waits: bool, is_patient: bool) -> Promise | Failure:
+async def _room(
+    driver: Driver, size: int, goes_on: Callable[[], bool] | None, *, waits: bool
+) -> Promise | Failure:
     """Promise room on the spool to a message, or return the reason why there is none."""
     spool, pages = driver.resources.spool, pages_of(size)
     promise = spool.room.try_promise(pages)
     if promise is None and waits:
         seconds = driver.resources.spool_seconds
-        promise = await spool.room.promise(pages, seconds, is_patient=is_patient)
+        promise = await spool.room.promise(pages, seconds, goes_on)
     if promise is None:
         return SPOOL_FULL
     try:

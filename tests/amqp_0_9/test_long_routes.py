@@ -13,7 +13,7 @@ from omq.config import Config
 from omq.server import Server, open_server
 
 from .broker import Broker
-from .raw_client import Client
+from .raw_client import Client, until
 from .test_direct import MANDATORY, Dmp, envelope, lease
 from .test_large_messages import frames
 from .wire import (
@@ -213,6 +213,33 @@ def test_a_message_for_which_the_spool_has_no_room_is_refused(tmp_path: Path) ->
         assert spooled(server) == 0
 
     run(tmp_path, work, spool_bytes=5 * MIB)
+
+
+def test_a_producer_waits_until_a_consumer_has_made_room(tmp_path: Path) -> None:
+    """One that consumes does not: the room may depend on its acknowledgements."""
+
+    def work(broker: Broker, server: Server) -> None:
+        first, second, both = broker.channel(), broker.channel(), broker.channel()
+        for client in (first, second):
+            client.call(declare_queue(1, "one"))
+            client.call(select_confirms(1))
+        first.send(*begin_long(first, "one"))
+        assert first.wait().told() == "ack tag=1 bits=0"
+        begin, *rest = frames(1, LONG)
+        second.send(publishing(1, "", "one"), header(1, len(LONG)), begin)
+        while trio.from_thread.run_sync(lambda: server.catalogue.spool.room.waiting) != 1:
+            trio.from_thread.check_cancelled()
+        assert both.call(consume(1, "one", "t")).name == "consume-ok"
+        assert both.wait().body == LONG
+        both.send(publishing(1, "", "one"), header(1, len(LONG)))
+        assert both.wait().told().startswith("channel.close 506")  # so it gives the message back
+        assert until("get-ok", lambda: first.call(get(1, "one"))).body == LONG
+        first.send(ack(1, 1))
+        second.send(*rest)
+        assert second.wait().told() == "ack tag=1 bits=0"
+        assert first.call(get(1, "one", 1)).body == LONG
+
+    run(tmp_path, work, spool_bytes=8 * MIB)
 
 
 def test_a_queue_with_a_limit_takes_none_that_the_memory_cannot_hold(tmp_path: Path) -> None:

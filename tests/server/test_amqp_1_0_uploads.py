@@ -188,6 +188,29 @@ async def test_a_message_that_the_spool_cannot_hold_is_rejected(store: Path) -> 
         assert (await other.message()).octets == data(LONG[: 4 * MIB])
 
 
+async def test_a_producer_waits_until_a_consumer_has_made_room(store: Path) -> None:
+    """One that consumes does not: the room may depend on the outcomes that it tells."""
+    settings: dict[str, Any] = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}
+    async with serving(store, **settings) as host, opened(host.port) as client, opened(host.port) as other:
+        await declared(host, b"Round_robin Transient")
+        await client.sender("t")
+        await client.publish_long(data(LONG))
+        await client.accepted(0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.publish_long, data(LONG))
+            await eventually(lambda: host.server.catalogue.spool.room.waiting == 1)
+            await other.receiver("t", credit=1)
+            message = await other.message()
+            await other.sender("t")
+            await other.publish_long(data(LONG))
+            assert rejected((await other.outcome()).state) == "amqp:resource-limit-exceeded"
+            assert host.server.catalogue.spool.room.waiting == 1
+            await other.told(message.delivery, message.delivery)
+            await client.accepted(1)
+        await other.credit(2, count=1)
+        assert (await other.message()).octets == data(LONG)
+
+
 async def test_repeated_messages_of_a_producer_are_stored_once(store: Path, kind: bytes) -> None:
     async with serving(store, **SETTINGS) as host, opened(host.port) as client, opened(host.port) as other:
         await declared(host, kind)

@@ -253,6 +253,22 @@ async def test_one_that_waits_for_workers_keeps_no_room_from_broadcast_topics(st
         patient.reset()
 
 
+async def test_an_idle_worker_does_not_wait_for_those_of_others(store: Path) -> None:
+    """When the spool is full and nothing moves there, its messages pass the memory."""
+    settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}
+    async with serving(store, **settings) as host:
+        client = await topic(host)
+        await send(host, client, [LONG])
+        before = spool(host).written
+        other = await declared(host, b"Round_robin Transient", b"other")
+        assert await other.ask(b"(Subscribe other From_current)")
+        connection = await sink(host, await host.connect(), b"other")
+        await connection.send(envelopes([LONG[: 4 * MIB - 1000]]))
+        assert await stored(connection) == 1
+        assert (await other.message()).body == LONG[: 4 * MIB - 1000]
+        assert spool(host).written == before
+
+
 async def test_the_disk_has_only_its_reserve_free(store: Path) -> None:
     async with serving(store, **SETTINGS, disk_reserve_bytes=1 << 60) as host:
         client = await topic(host)

@@ -76,6 +76,11 @@ class AmqpChannel:
 
     # -- consumers -----------------------------------------------------------------------------------------
 
+    @property
+    def is_consuming(self) -> bool:
+        """Whether it has consumers, or messages that are not acknowledged."""
+        return bool(self.consumers or self.fed or self.tags.unacknowledged)
+
     def add(self, consumer: Consumer) -> None:
         """Add a consumer. Several of one queue get its messages in order."""
         self.consumers[consumer.tag] = consumer

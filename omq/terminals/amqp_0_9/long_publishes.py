@@ -53,9 +53,10 @@ class LongPublishes:
             return 0
         return sum(each.run.size for each in self._open.values() if isinstance(each, _Held))
 
-    async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool) -> None:
-        """Begin a message. If the connection must hold it (`must_hold`), it does not go to a store as it
-        arrives. Raise ChannelProblem.
+    async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool, may_wait: bool) -> None:
+        """Begin a message. If the connection must hold it (`must_hold`), it does not go to a disk as it
+        arrives; else it may wait for room there, for which a connection that consumes must not wait.
+        Raise ChannelProblem.
         """
         run = _run(begun, Bodies([b""]))
         await self._publishing.flush()
@@ -64,7 +65,8 @@ class LongPublishes:
             return
         targets = parts[0].route
         try:
-            if not must_hold and await self._upload(begun, targets, _Stored(parts[0].heads[0], [])):
+            stored = _Stored(parts[0].heads[0], [])
+            if not must_hold and await self._upload(begun, targets, stored, may_wait=may_wait):
                 return
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
@@ -74,11 +76,13 @@ class LongPublishes:
             raise ChannelProblem(ReplyCode.PRECONDITION_FAILED, text, *ids)
         self._open[begun.channel] = _Held(begun, Assembly(begun.size))
 
-    async def _upload(self, begun: LongBegun, targets: Sequence[RoutedTopic], stored: _Stored) -> bool:
+    async def _upload(
+        self, begun: LongBegun, targets: Sequence[RoutedTopic], stored: _Stored, *, may_wait: bool
+    ) -> bool:
         """Begin the message in these topics. Return False if it must be held. Raise Refused."""
         self._open[begun.channel] = stored
         try:
-            uploads = await self._to_exchanges.uploads(targets, begun.size)
+            uploads = await self._to_exchanges.uploads(targets, begun.size, may_wait=may_wait)
         except BaseException:
             if self._open.get(begun.channel) is stored:
                 del self._open[begun.channel]

@@ -579,7 +579,10 @@ class AmqpTerminal:
         try:
             match event:
                 case LongBegun():
-                    await long.begin(channel, event, must_hold=isinstance(channel.mode, Transaction))
+                    must_hold = isinstance(channel.mode, Transaction)
+                    may_wait = not any(each.is_consuming for each in self._channels.values())
+                    with self._duplex.excused:
+                        await long.begin(channel, event, must_hold=must_hold, may_wait=may_wait)
                 case LongPart(_, octets):
                     with self._duplex.excused:
                         await long.add(number, octets)

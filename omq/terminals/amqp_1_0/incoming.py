@@ -174,9 +174,7 @@ class Incoming(Producing):
 
     async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
         await self.flush()
-        if self._held.has(self._name):
-            return None  # those before it on this link may be among these
-        return await begun(self._session, self._name, beginning, opening)
+        return await begun(self._session, self._held, self._name, beginning, opening)
 
     async def _post_uploaded(
         self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None

@@ -204,9 +204,9 @@ class Relay(Producing):
             found = await self._finder.find(Right.PUBLISH, Target(opening.to()))
         except (DecodeError, LinkProblem, Refused):
             return None  # it is rejected when it is complete
-        if isinstance(found, DirectAddress) or self._held.has(found.name):
+        if isinstance(found, DirectAddress):
             return None
-        return await begun(self._session, found.name, beginning, opening)
+        return await begun(self._session, self._held, found.name, beginning, opening)
 
     async def _post_uploaded(
         self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None

@@ -8,19 +8,23 @@ from omq.drivers.uploads import Upload
 from omq.protocol.amqp_1_0.long_messages import Beginning, LongOpening
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.posted import failed
+from omq.terminals.connection.held import HeldPublishes
 
 _FOOTER = b"\x00\x53\x78"
 """The descriptor of the only section that may follow the body."""
 
 
 async def begun(
-    session: Session, name: bytes, beginning: Beginning, opening: LongOpening
+    session: Session, held: HeldPublishes, name: bytes, beginning: Beginning, opening: LongOpening
 ) -> "UploadedMessage | None":
-    """Begin a message to a topic, or one that is refused; None if it must be held in memory."""
-    if opening.has_too_much(b"") or beginning.octets > session.max_uploaded_bytes:
+    """Begin a message to a topic, or one that is refused; None if it must be held in memory. A connection
+    that has `held` messages of the topic holds this one, too: it must not overtake them.
+    """
+    if opening.has_too_much(b"") or beginning.octets > session.max_uploaded_bytes or held.has(name):
         return None
     try:
-        upload = await session.upload(name, beginning.size)
+        with held.excused:
+            upload = await session.upload(name, beginning.size, may_wait=not held.is_worker)
     except Refused as refused:
         return UploadedMessage(beginning, opening, refused.failure)
     return None if upload is None else UploadedMessage(beginning, opening, upload)

@@ -131,13 +131,23 @@ class HeldPublishes:
         self.is_too_much = False
         """Whether the server must stop reading the connection."""
 
+    @property
+    def excused(self) -> LivenessPause:
+        """The block in which the silence of the client does not count, because it is not read."""
+        return self._excused
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether the connection is a worker of round-robin topics."""
+        return bool(self._subscriptions.workers())
+
     def has(self, topic: bytes) -> bool:
         """Return whether messages of a topic are held."""
         return topic in self.lines
 
     def may_hold(self, pending: PendingOffer) -> bool:
         """Return whether to hold the messages of this offer, instead of waiting for room."""
-        return pending.room is not None and bool(self._subscriptions.workers())
+        return pending.room is not None and self.is_worker
 
     async def post(
         self, topic: bytes, batch: Batch, heads: Sequence[bytes], origins: Origins = ()
