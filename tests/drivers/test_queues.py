@@ -10,12 +10,15 @@ import trio
 from queue_cases import DURABLE, EITHER_OPTIONS, getter_of
 from served_drivers import ASYNC, WEAK, Client, Drivers, opened, post, quiet
 
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.lifetime import Ownership, check_user
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueKind, QueueOptions, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import EndReason
+from omq.drivers.spooled_uploads import begin_upload
 from omq.model import Delivery, Persistent, Sync, Transient
+from omq_storage.batches import Bodies
 
 
 async def test_an_ephemeral_queue_is_found_by_its_name_and_costs_no_write(drivers: Drivers) -> None:
@@ -209,3 +212,22 @@ async def test_a_queue_replaces_only_an_empty_undeclared_topic(drivers: Drivers)
         with pytest.raises(Refused) as refused:
             await catalogue.declare_changeable(name, WEAK, DURABLE, ())
         assert refused.value.reason is Reason.DIFFERS
+
+
+async def test_a_long_message_follows_those_on_their_way_to_the_disk(drivers: Drivers) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+    size = 5 << 20
+    upload = await begin_upload(queue, size, 0)
+    assert upload is not None
+    await upload.add(bytes(size))
+    spilled = [queue.spill(Bodies([b"%d" % number])) for number in range(3)]
+    assert queue.spills_next
+    await upload.post(b"", None)
+    assert all(isinstance(each, Confirmation) and each.settled for each in spilled)
+    for message in (1, 2, 3):
+        block = await queue.peek(message)
+        assert block is not None
+        assert bytes(block.frame(message)).endswith(b"%d" % (message - 1))
+    assert await queue.peek(4) is None, "it is too long"
+    assert queue.next_id == 5
+    upload.close()
