@@ -12,6 +12,11 @@ have been there for some seconds. That takes about 10 ms for each 100 MiB, in wh
 and a server that commits all the time needs the same memory again at once. So where free memory comes back
 after it was returned, the server waits longer before it returns it again.
 
+By default glibc keeps small pieces that were freed in lists of their own (fastbins), and joins all of them
+with their neighbours when a large piece is freed or needed. After the end of 10,000 bindings or queues that
+took 10 to 50 ms at some later time, in which no task could run. So the server makes glibc join each piece at
+once.
+
 The objects of Python are in this memory too where `omq-server` was started as a command (omq/cli/start.py).
 """
 
@@ -33,6 +38,9 @@ MAPPED_OCTETS = 32 << 20
 ARENAS = 4
 """The number of arenas: threads share them, as they share the interpreter."""
 
+FAST_OCTETS = 0
+"""The size of pieces that glibc does not join with their neighbours at once, in octets: there are none."""
+
 LOOK_SECONDS = 2.5
 """The interval of the checks."""
 
@@ -49,7 +57,7 @@ while it comes back every time.
 
 log = logging.getLogger("omq.server")
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
+_MXFAST, _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = 1, -1, -3, -8  # malloc.h
 
 
 def keep_freed_memory() -> bool:
@@ -60,7 +68,12 @@ def keep_freed_memory() -> bool:
         return False
     mallopt.argtypes = ctypes.c_int, ctypes.c_int
     mallopt.restype = ctypes.c_int
-    settings = ((_TRIM_THRESHOLD, KEPT_OCTETS), (_MMAP_THRESHOLD, MAPPED_OCTETS), (_ARENA_MAX, ARENAS))
+    settings = (
+        (_TRIM_THRESHOLD, KEPT_OCTETS),
+        (_MMAP_THRESHOLD, MAPPED_OCTETS),
+        (_ARENA_MAX, ARENAS),
+        (_MXFAST, FAST_OCTETS),
+    )
     results = [mallopt(option, value) for option, value in settings]
     return all(result == 1 for result in results)
 

@@ -46,6 +46,33 @@ def test_freed_memory_is_reused_without_mapping_it_again() -> None:
     assert faults("kept") * 20 < faults("as it comes")
 
 
+PIECES = """
+import ctypes, sys
+from omq.cli.allocator import _Counts, keep_freed_memory
+
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+pieces = [library.malloc(64) for _ in range(10_000)]
+for piece in pieces:
+    library.free(piece)
+library.mallinfo2.restype = _Counts
+print(library.mallinfo2().fsmblks)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_small_pieces_are_joined_when_they_are_freed() -> None:
+    """Otherwise all of them are joined at once some time."""
+
+    def apart(how: str) -> int:
+        command = [sys.executable, "-c", PIECES, how]
+        return int(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+
+    assert apart("kept") < apart("as it comes") // 100
+
+
 def mib_of(server: RunningServer) -> int:
     """Return the anonymous memory of the process."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
