@@ -167,11 +167,12 @@ class QueueDriver(LimitedDriver):
             return super()._able(most)
         return [] if self._must_wait() else self._consumers.preferred(super()._able())
 
-    def _takers(self, message: int) -> list[RoundRobinChannel]:
-        takers = super()._takers(message)
-        if self._consumers.is_plain:
-            return takers
-        return [] if self._must_wait() else self._consumers.preferred(takers)
+    def _taker(self, message: int) -> RoundRobinChannel | None:
+        if self._consumers.is_plain or self._consumers.share_only:
+            return super()._taker(message)
+        if self._must_wait():
+            return None
+        return next(iter(self._consumers.preferred(list(self._takers(message)))), None)
 
     def subscriber_count(self) -> int:
         return super().subscriber_count() - len(self._getters)

@@ -6,7 +6,7 @@ wait.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import trio
@@ -121,11 +121,15 @@ class RoundRobinDriver(CompetingDriver):
         """Return the subscribers with room that get the next messages, or the first N (`most`) of them."""
         return list(islice((channel for channel in self._channels if channel.room(1)), most))
 
-    def _takers(self, message: int) -> list[RoundRobinChannel]:
-        """Return the subscribers that have room and may get this message."""
-        return [
-            channel for channel in self._channels if channel.room(1) and not channel.is_undeliverable(message)
-        ]
+    def _takers(self, message: int) -> Iterator[RoundRobinChannel]:
+        """Yield the subscribers that have room and may get this message, in turn."""
+        for channel in self._channels:
+            if channel.room(1) and not channel.is_undeliverable(message):
+                yield channel
+
+    def _taker(self, message: int) -> RoundRobinChannel | None:
+        """Return the subscriber that gets this message next; None if none has room for it."""
+        return next(self._takers(message), None)
 
     def _look_aside(self) -> None:
         """Assign the messages that were set aside when a subscriber may get some of them."""
@@ -156,7 +160,7 @@ class RoundRobinDriver(CompetingDriver):
         Return whether it was assigned.
         """
         message = self._returned.lowest
-        if taker is None and self._selective and not self._takers(message):
+        if taker is None and self._selective and self._taker(message) is None:
             self._set_aside()
             return False
         block: Block | Fragmented | None = None
@@ -166,8 +170,8 @@ class RoundRobinDriver(CompetingDriver):
         except DamagedBlock as damaged:
             is_damaged = True
             self._report(Unavailable(message, message, damage(damaged)))
-        takers = self._takers(message) if taker is None else [taker]
-        if not takers or not self._returned or self._returned.lowest != message:
+        receiver = self._taker(message) if taker is None else taker
+        if receiver is None or not self._returned or self._returned.lowest != message:
             return False  # the state changed during the read: try again
         deliveries = self._returned.deliveries
         self._pop_returned()
@@ -175,9 +179,9 @@ class RoundRobinDriver(CompetingDriver):
             if self.is_perishable and self._is_expired(block, message):
                 self._expire([Run(message, 1, 1, deliveries)])
                 return False
-            self._deal_to(takers[0], block, range(message, message + 1), deliveries)
+            self._deal_to(receiver, block, range(message, message + 1), deliveries)
             if taker is None:
-                self._turn_after(takers[0])
+                self._turn_after(receiver)
             return True
         if not is_damaged:
             self._report(Unavailable(message, message, ONE_NOT_KEPT))

@@ -604,7 +604,7 @@ class RoundRobinChannel:
         self._look_drained()
 
     def retire(self) -> None:
-        self._order = None  # to leave it takes long where others have many messages, and they retire, too
+        self.follow(None)
         self._dealer.retiring(self)
 
     def cancel(self) -> None:
