@@ -1,6 +1,7 @@
 """The connections that have their terminals."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Protocol
 
 from omq.access.session import Session
@@ -30,8 +31,8 @@ class Terminal(Protocol):
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return snapshots of its subscriptions."""
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topics and channels of its subscriptions."""
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topics and channels of the subscriptions that it has now: there may be thousands."""
 
     @property
     def is_limited(self) -> bool:

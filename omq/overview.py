@@ -44,8 +44,8 @@ class Connected(Protocol):
     def statistics(self) -> ConnectionStatistics:
         """Return a snapshot of the connection."""
 
-    def open_channels(self) -> list[OpenChannel]:
-        """Return the topics and channels of its subscriptions."""
+    def open_channels(self) -> Iterator[OpenChannel]:
+        """Yield the topics and channels of the subscriptions that it has now."""
 
     @property
     def is_limited(self) -> bool:

@@ -179,8 +179,10 @@ class Server:
         await trio.lowlevel.checkpoint()
         self._lag.observe(time.perf_counter() - began)
         now = trio.current_time()
+        slices = Slices()
         for terminal in self.terminals():
             terminal.sweep(now)
+            await slices.step()
         self._access.look()
         report_suppressed()
 
@@ -196,7 +198,7 @@ class Server:
             session = terminal.session
             if (
                 session is not None
-                and (why := session.withdrawn or _forbidden(terminal, session)) is not None
+                and (why := session.withdrawn or await _forbidden(terminal, session, slices)) is not None
             ):
                 peer = terminal.statistics().peer
                 self._withdrawn.add(f"{peer}: closed: {why}", peer=peer, client=session.name)
@@ -210,7 +212,7 @@ class Server:
         self._connections.stop()
 
 
-def _forbidden(terminal: Terminal, session: Session) -> str | None:
+async def _forbidden(terminal: Terminal, session: Session, slices: Slices) -> str | None:
     """Return the reason why a connection may not have one of its subscriptions any more, after the rights of
     its client have changed; None if it may have all.
     """
@@ -218,6 +220,7 @@ def _forbidden(terminal: Terminal, session: Session) -> str | None:
     if before == now:
         return None
     for topic, _ in terminal.open_channels():
+        await slices.step()
         name = topic.topic
         if name in before and name not in now and name not in session.made_names:
             return f"this client may not {Right.SUBSCRIBE.value} {quoted(name)} any more"

@@ -67,6 +67,11 @@ def _measure(source: MetricsSource) -> Stores:
     return Stores(used, status.f_bavail * status.f_frsize)
 
 
+def _of_process() -> list[Metric]:
+    """Return the families of the process. This counts the open files one by one."""
+    return list(_PROCESS.collect())
+
+
 class ServerMetrics:
     """The families of a server."""
 
@@ -85,7 +90,7 @@ class ServerMetrics:
         found = self._source.statistics()
         families: list[Metric] = []
         for some in (
-            _PROCESS.collect(),
+            await in_thread(_of_process),
             _about(found),
             _connection_families(found, connections),
             _memory_families(found.memory, self._source.config.memory_bytes),

@@ -148,7 +148,8 @@ class TopicMetrics:
         return label
 
     async def _forget_deleted(self, slices: Slices) -> None:
-        for id, seen in list(self._seen.items()):
+        for id in list(self._seen):
+            seen = self._seen[id]
             await slices.step()
             if not seen.driver.deleted or self._has_other_types(seen):
                 continue

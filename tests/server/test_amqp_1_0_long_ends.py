@@ -116,7 +116,7 @@ async def fail(host: InProcess, client: Peer) -> None:
 
 
 async def disconnect(host: InProcess, client: Peer) -> None:
-    (terminal,) = [each for each in host.server.terminals() if len(each.open_channels()) == LINKS]
+    (terminal,) = [each for each in host.server.terminals() if len(list(each.open_channels())) == LINKS]
     terminal.disconnect(BY_SHUTDOWN)
     assert condition(await client.heard(Close)) == "amqp:connection:forced"
 

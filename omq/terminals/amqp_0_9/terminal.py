@@ -7,7 +7,7 @@ what was published, if nothing waits to be sent (`omq.terminals.connection.immed
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -171,7 +171,7 @@ class AmqpTerminal:
             messages_in=self._published,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
             waiting_answers=len(self._outbox),
-            subscriptions=len(self.open_channels()),
+            subscriptions=sum(len(channel.consumers) for channel in self._channels.values()),
             answers=self._outbox.octets,
         )
 
@@ -181,14 +181,12 @@ class AmqpTerminal:
             SubscriptionStatistics(topic, channel.statistics()) for topic, channel in self.open_channels()
         ]
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topics and channels of its consumers."""
-        return [
-            (consumer.topic, consumer.channel)
-            for channel in self._channels.values()
-            for consumer in channel.consumers.values()
-            if consumer.channel is not None
-        ]
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topics and channels of the consumers that it has now."""
+        for channel in list(self._channels.values()):
+            for consumer in list(channel.consumers.values()):
+                if consumer.channel is not None:
+                    yield consumer.topic, consumer.channel
 
     @property
     def is_limited(self) -> bool:

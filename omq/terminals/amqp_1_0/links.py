@@ -163,13 +163,16 @@ class Links:
             if outgoing.channel is not None
         ]
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topics and channels of the links on which the server sends."""
-        return [
-            (outgoing.topic, outgoing.channel)
-            for outgoing in self._outgoing.values()
-            if outgoing.channel is not None
-        ]
+    @property
+    def consumers(self) -> int:
+        """The number of the links on which the server sends."""
+        return len(self._outgoing)
+
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topics and channels of the links on which the server sends now."""
+        for outgoing in list(self._outgoing.values()):
+            if outgoing.channel is not None:
+                yield outgoing.topic, outgoing.channel
 
     def statistics(self) -> list[LinkStatistics]:
         """Return the statistics of the links on which the client sends."""

@@ -8,7 +8,7 @@ task sends the rest, heartbeats, and the messages of topics, the links in turn.
 import logging
 import math
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -145,7 +145,7 @@ class Amqp1Terminal:
             messages_in=0 if self._admitted is None else self._admitted.links.published,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
             waiting_answers=len(self._waiting),
-            subscriptions=len(self.open_channels()),
+            subscriptions=0 if self._admitted is None else self._admitted.links.consumers,
             answers=self._waiting_octets,
             publishes=0 if self._admitted is None else self._admitted.links.held_publishes,
         )
@@ -154,9 +154,9 @@ class Amqp1Terminal:
         """Return the statistics of the links on which the server sends."""
         return [] if self._admitted is None else self._admitted.links.subscriptions()
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topics and channels of the links on which the server sends."""
-        return [] if self._admitted is None else self._admitted.links.open_channels()
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topics and channels of the links on which the server sends."""
+        return iter(()) if self._admitted is None else self._admitted.links.open_channels()
 
     @property
     def is_limited(self) -> bool:

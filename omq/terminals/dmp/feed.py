@@ -6,7 +6,7 @@ One task sends envelopes and null messages. Another one reads, to notice when th
 feed that is ready only envelopes may be sent, so problems are reported to the principal.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
 from typing import assert_never
@@ -112,9 +112,9 @@ class FeedService:
         """Return the statistics of the feed, unless it is over."""
         return [SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self.channels()]
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topic and channel of the feed, unless it is over."""
-        return [(self._feed.topic, channel) for channel in self.channels()]
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topic and channel of the feed, unless it is over."""
+        return ((self._feed.topic, channel) for channel in self.channels())
 
     @property
     def is_limited(self) -> bool:

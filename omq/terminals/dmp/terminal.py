@@ -14,6 +14,7 @@ See 6-DMP, and docs/PROTOCOL.md, "DMP". A valid lease is answered with 200. Othe
 """
 
 import logging
+from collections.abc import Iterator
 from typing import assert_never
 
 import trio
@@ -114,7 +115,7 @@ class DmpTerminal:
             messages_in=published,
             messages_out=sent,
             unconfirmed=unconfirmed,
-            subscriptions=len(self.open_channels()),
+            subscriptions=sum(1 for _ in self.open_channels()),
             is_sending=is_sending,
             stalled_seconds=stalled,
             held=held,
@@ -124,9 +125,9 @@ class DmpTerminal:
         """Return the statistics of the feed, if the connection has one."""
         return self._service.statistics() if isinstance(self._service, FeedService) else []
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topic and channel of the feed, if the connection has one."""
-        return self._service.open_channels() if isinstance(self._service, FeedService) else []
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topic and channel of the feed, if the connection has one."""
+        return self._service.open_channels() if isinstance(self._service, FeedService) else iter(())
 
     @property
     def is_limited(self) -> bool:

@@ -1,5 +1,6 @@
 """One connection of HTTP: it reads requests and answers them one by one, until one opens the WebSocket."""
 
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import assert_never
@@ -144,9 +145,9 @@ class HttpTerminal:
         """Return nothing: a connection of HTTP has no subscriptions."""
         return []
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return nothing: a connection of HTTP has no subscriptions."""
-        return []
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield nothing: a connection of HTTP has no subscriptions."""
+        return iter(())
 
     @property
     def is_limited(self) -> bool:

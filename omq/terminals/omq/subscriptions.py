@@ -256,14 +256,18 @@ class Subscriptions:
             if each.channel is not None
         ]
 
-    def open_channels(self) -> list[tuple[model.Topic, Channel]]:
-        """Return the open subscriptions: the topic and the channel of each."""
-        return [(each.topic, each.channel) for each in self._by_name.values() if each.channel is not None]
+    def open_channels(self) -> Iterator[tuple[model.Topic, Channel]]:
+        """Yield the subscriptions that are open now: the topic and the channel of each."""
+        for each in list(self._by_name.values()):
+            if each.channel is not None:
+                yield each.topic, each.channel
 
-    def finish(self) -> None:
-        """Send the messages that are there now, and no later ones."""
-        for channel in self.channels():
-            channel.finish()
+    def finish(self) -> Iterator[None]:
+        """Send the messages that there are, and no later ones: tell one subscription in each step."""
+        for subscription in list(self._by_name.values()):
+            if subscription.channel is not None:
+                subscription.channel.finish()
+                yield
 
     def ending(self) -> Iterator[OmqSubscription]:
         """Send no more messages, and yield all subscriptions, which must be closed."""

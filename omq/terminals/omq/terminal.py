@@ -5,7 +5,7 @@ the messages of the subscriptions in turn.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
@@ -19,7 +19,7 @@ from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Octets
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, in_slices
 from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
@@ -78,6 +78,9 @@ class Answering(Struct, frozen=True):
 
 class Finishing(Struct, frozen=True):
     """Everything is answered. The subscriptions get the messages that are there, and no later ones."""
+
+    are_told: bool
+    """Whether all subscriptions know this: there may be thousands."""
 
 
 State = Greeting | Serving | Stopping | Answering | Finishing | InputEnded
@@ -221,8 +224,8 @@ class OmqTerminal:
         """Return the statistics of its subscriptions, in the order in which they were opened."""
         return self._subscriptions.statistics()
 
-    def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topics and channels of its subscriptions."""
+    def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
+        """Yield the topics and channels of its subscriptions."""
         return self._subscriptions.open_channels()
 
     @property
@@ -374,14 +377,32 @@ class OmqTerminal:
                 return False
             case Answering():
                 if not (self._replies or self._fetches or self._endings) and self._sender.is_idle:
-                    self._state = Finishing()
-                    self._subscriptions.finish()
-                    return self._sender.is_idle
+                    self._state = self._finish()
+                    return self._state.are_told and self._sender.is_idle
                 return False
-            case Finishing() | InputEnded():
+            case Finishing(are_told):
+                return are_told and self._sender.is_idle
+            case InputEnded():
                 return self._sender.is_idle
             case other:
                 assert_never(other)
+
+    def _finish(self) -> Finishing:
+        """Let the subscriptions finish: as many as a slice allows at once, and the others in a task."""
+        steps = self._subscriptions.finish()
+        slices = Slices()
+        for _ in steps:
+            if slices.is_over:
+                assert self._nursery is not None
+                self._nursery.start_soon(self._finish_others, steps)
+                return Finishing(are_told=False)
+        return Finishing(are_told=True)
+
+    async def _finish_others(self, steps: Iterator[None]) -> None:
+        await in_slices(steps)
+        if isinstance(self._state, Finishing):
+            self._state = Finishing(are_told=True)
+            self._sender.signal.set()
 
     def due(self) -> float:
         return math.inf
