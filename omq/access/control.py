@@ -60,7 +60,7 @@ class AccessControl:
         self._administered = administered
         self.watches = Watches(catalogue, administered)
         self._exchanges = ExchangeRegistry(catalogue)
-        self.nodes = Nodes(DirectMemory(memory.waiting, memory.publisher_queues))
+        self.nodes = Nodes(DirectMemory(memory.waiting, memory.publisher_queues), catalogue.start)
         self._shared = SessionContext(
             catalogue=catalogue,
             leases=self.leases,

@@ -6,7 +6,8 @@ Only the connection for which it was made consumes it.
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from omq.access.rights import Right
@@ -16,6 +17,7 @@ from omq.drivers.direct_channel import DirectChannel, NodeConsumer, TellOutcome
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
+from omq.drivers.slices import Slices, in_slices
 from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Batch
 
@@ -31,9 +33,12 @@ NAME_OCTETS = 24
 class Nodes:
     """The nodes of a server."""
 
-    def __init__(self, memory: DirectMemory) -> None:
-        """Create an empty set of nodes. `memory` counts the messages that they hold."""
+    def __init__(self, memory: DirectMemory, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """Create an empty set of nodes. `memory` counts the messages that they hold, and `start` starts a
+        task.
+        """
         self._memory = memory
+        self._start = start
         self._nodes: dict[bytes, DirectNode] = {}
         self.totals = DirectTotals()
 
@@ -66,6 +71,15 @@ class Nodes:
     def make(self) -> DirectNode:
         """Make a node with a name of its own."""
         return self._make(DYNAMIC + secrets.token_urlsafe(NAME_OCTETS).encode())
+
+    def end(self, node: DirectNode) -> None:
+        """End a node: as much of it as a slice allows at once, and the rest in a task."""
+        steps = node.end()
+        slices = Slices()
+        for _ in steps:
+            if slices.is_over:
+                self._start(partial(in_slices, steps))
+                return
 
     def _make(self, name: bytes) -> DirectNode:
         node = self._nodes[name] = DirectNode(name, self._memory, self.totals, self._forget)
@@ -105,9 +119,11 @@ class Direct:
         return node
 
     def end(self, node: DirectNode) -> None:
-        """End a node with a name of its own: the link for which it was made is gone."""
+        """End a node with a name of its own: the link for which it was made is gone. Where thousands of links
+        are attached to it, some of them end later.
+        """
         self._own.discard(node.name)
-        node.end()
+        self._nodes.end(node)
 
     def offer(self, node: DirectNode, one: Batch, head: bytes, done: TellOutcome, *, settled: bool) -> None:
         """Send the message of a batch to a node to which a producer is attached, as `DirectNode.offer`.

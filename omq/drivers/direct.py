@@ -10,7 +10,7 @@ used credit that a consumer withdrew at the same time.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -118,7 +118,7 @@ class DirectNode:
 
         A consumer may state its credit often, so a producer is not woken while its room is the same.
         """
-        if not self._wanting or (room := self._room_now()) <= self._least_told:
+        if self._has_ended or not self._wanting or (room := self._room_now()) <= self._least_told:
             return
         woken = [producer for producer, told in self._wanting.items() if told < room]
         for producer in woken:
@@ -278,17 +278,34 @@ class DirectNode:
 
     # -- its end -------------------------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """End the node, with everything that is attached to it: the link that made it is gone."""
+    def retire(self) -> None:
+        """Grant producers no more credit, because `end` follows soon: there may be thousands."""
         self._has_ended = True
-        for channel in (*self._channels, *self._retired):
-            channel.subscriber.ended(EndReason.DELETED)
-            channel.close()
-        producers, self._producers = self._producers, {}
         self._wanting.clear()
-        for producer in producers:
-            producer.node_ended()
+
+    def end(self) -> Iterator[None]:
+        """End everything that is attached to the node, in steps: the link that made it is gone. Its consumers
+        get nothing more from the first step on.
+        """
+        self.retire()
         self._forget(self)
+        self._retired.update(dict.fromkeys(self._channels))
+        self._channels.clear()
+        self.changed()
+        channels = deque(self._retired)
+        while channels:  # so that each is freed as it is closed: thousands at once would take long
+            channel = channels.popleft()
+            if channel in self._retired:
+                channel.subscriber.ended(EndReason.DELETED)
+                channel.close()
+                yield
+        producers = deque(self._producers)
+        while producers:
+            producer = producers.popleft()
+            if producer in self._producers:
+                del self._producers[producer]
+                producer.node_ended()
+                yield
 
     def _look_used(self) -> None:
         if not (self._has_ended or self._channels or self._retired or self._producers):

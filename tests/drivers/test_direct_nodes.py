@@ -226,7 +226,7 @@ async def test_the_end_of_a_node(scene: NodeScenario) -> None:
     scene.send(b"a")
     scene.send(b"b")
     await taken(one)
-    scene.node.end()
+    list(scene.node.end())
     assert producer.has_ended
     assert isinstance(one.subscriber, Consumer)
     assert one.subscriber.ends == [EndReason.DELETED]
@@ -236,7 +236,7 @@ async def test_the_end_of_a_node(scene: NodeScenario) -> None:
 
 async def test_a_node_that_ends_is_forgotten_once(scene: NodeScenario) -> None:
     scene.consumer(1)
-    scene.node.end()
+    list(scene.node.end())
     assert scene.forgotten == [scene.node]
 
 

@@ -23,6 +23,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Modified,
     write,
 )
+from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.transport import BY_SHUTDOWN
 
 from .amqp_1_0_peer import RELEASED, Peer, condition, data, opened, peer, source, target
@@ -243,6 +244,33 @@ async def test_many_dynamic_nodes_end_one_after_another(
             await eventually(lambda: not host.server.statistics().direct_nodes)
         assert nodes.all[0] == LINKS
         assert nodes.largest_fall() == 1
+
+
+@pytest.mark.parametrize("finish", [cut, end])
+async def test_the_many_producers_of_a_dynamic_node_end_one_after_another(
+    finish: Callable[[InProcess, Peer], Awaitable[None]], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not granted the credit of producers whose node has no consumer, before that."""
+    async with (
+        hosting(store, monkeypatch, b"Transient") as host,
+        opened(host.port) as client,
+        opened(host.port) as producers,
+    ):
+        address = await client.made()
+        for handle in range(LINKS):
+            await producers.sender(address, handle)
+        await producers.settle()
+        terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
+        (terminal,) = [each for each in terminals if len(each.links()) == LINKS]
+        with watched(lambda: len(terminal.links())) as links:
+            await finish(host, client)
+            gone = [await producers.heard(Detach) for _ in range(LINKS)]
+        assert {condition(each) for each in gone} == {"amqp:resource-deleted"}
+        assert sorted(each.handle for each in gone) == list(range(LINKS))
+        assert (links.all[0], links.all[-1], links.largest_fall()) == (LINKS, 0, 1)
+        assert not host.server.statistics().direct_nodes
+        await producers.sender(address, LINKS)
+        assert condition(await producers.heard(Detach)) == "amqp:not-found"
 
 
 async def test_many_attaches_and_detaches_of_one_packet_are_executed_one_after_another(

@@ -25,8 +25,10 @@ from omq_storage.batches import Batch, Bodies
 class DirectOutgoing(Outgoing[DirectChannel]):
     """A consumer of a node."""
 
-    end_node: Callable[[], None] | None = None
-    """Ends the node, if it was made for this link."""
+    made: DirectNode | None = None
+    """The node, if it was made for this link."""
+    end_node: Callable[[DirectNode], None]
+    """Ends that node."""
     woken: Callable[["DirectOutgoing"], None]
     """Called when there may be messages: `send_soon` or `frames_at_once` follows."""
 
@@ -65,9 +67,11 @@ class DirectOutgoing(Outgoing[DirectChannel]):
             self.channel.settle_as(ids, outcome_of(told.state), told.told)
 
     def close(self) -> None:
+        if self.made is not None:
+            self.made.retire()
         super().close()
-        if self.end_node is not None:
-            self.end_node()
+        if self.made is not None:
+            self.end_node(self.made)
 
 
 class DirectIncoming(Producing):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import assert_never
 
 from omq.access.direct import Direct
@@ -35,6 +35,9 @@ from omq.terminals.connection.held import ENDING, HeldPublishes
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
+
+TOLD_IN_TURN = 64
+"""The number of links of producers that are told something before other connections have their turn."""
 
 
 class QueueConsumers:
@@ -243,14 +246,18 @@ class Links:
             self._direct.totals.stalls += 1
 
     def tell(self) -> None:
-        """Tell producers the outcomes that are known, and renew their credit."""
-        news, self._news = self._news, {}
-        for incoming in news:
+        """Tell producers the outcomes that are known, and renew their credit: some of them, if they are many.
+        The sender calls this again then.
+        """
+        for incoming in list(islice(self._news, TOLD_IN_TURN)):
+            del self._news[incoming]
             try:
                 incoming.tell()
             except LinkProblem as problem:
                 self._detach(incoming.link, problem)
             self._look_stalled(incoming)
+        if self._news:
+            self._sender.signal.set()
 
     def _has_news(self, incoming: Producing) -> None:
         if incoming.link.is_attached:
@@ -415,7 +422,8 @@ class Links:
         outgoing, node, channel = self._direct.consume(address.name, make)
         outgoing.woken = self._has_messages
         if address.name is None:
-            outgoing.end_node = partial(self._direct.end, node)
+            outgoing.made = node
+            outgoing.end_node = self._direct.end
         answered = performatives.Source(
             encoding.write(node.name.decode()),
             dynamic=source.dynamic,
