@@ -229,14 +229,19 @@ _PRESENT = None
 class _Requirement:
     """The headers that a binding requires of a message."""
 
+    destination: Destination
     wants_all: bool
     values: tuple[tuple[bytes, Hashable], ...]
 
     def is_met(self, headers: Headers) -> bool:
-        matches = (
-            name in headers and (value is _PRESENT or headers[name] == value) for name, value in self.values
-        )
-        return all(matches) if self.wants_all else any(matches)
+        # The loop takes a third of the time of an expression with a generator.
+        for name, value in self.values:
+            if name in headers and (value is _PRESENT or headers[name] == value):
+                if not self.wants_all:
+                    return True
+            elif self.wants_all:
+                return False
+        return self.wants_all
 
 
 class HeadersIndex(Index):
@@ -253,7 +258,7 @@ class HeadersIndex(Index):
         """The bindings that require nothing."""
 
     def add(self, binding: Binding) -> None:
-        requirement = _requirement(binding.arguments)
+        requirement = _requirement(binding)
         if not requirement.values and requirement.wants_all:
             self._without[binding] = None
         for header in _indexed(requirement):
@@ -261,7 +266,7 @@ class HeadersIndex(Index):
 
     def remove(self, binding: Binding) -> None:
         self._without.pop(binding, None)
-        for header in _indexed(_requirement(binding.arguments)):
+        for header in _indexed(_requirement(binding)):
             bound = self._by_header[header]
             del bound[binding]
             if not bound:
@@ -272,8 +277,8 @@ class HeadersIndex(Index):
             yield binding.destination
         for name, value in headers.items():
             for wanted in (value, _PRESENT):
-                for binding, requirement in tuple(self._by_header.get((name, wanted), {}).items()):
-                    yield binding.destination if requirement.is_met(headers) else None
+                for requirement in tuple(self._by_header.get((name, wanted), {}).values()):
+                    yield requirement.destination if requirement.is_met(headers) else None
 
 
 def _indexed(requirement: _Requirement) -> Sequence[tuple[bytes, Hashable]]:
@@ -283,14 +288,16 @@ def _indexed(requirement: _Requirement) -> Sequence[tuple[bytes, Hashable]]:
     return sorted(requirement.values, key=lambda header: header[1] is _PRESENT)[:1]
 
 
-def _requirement(arguments: Table) -> _Requirement:
+def _requirement(binding: Binding) -> _Requirement:
+    arguments = binding.arguments
     rule = _rule(argument(arguments, X_MATCH))
     with_extended = rule in (_Rule.ALL_WITH_X, _Rule.ANY_WITH_X)
     values = {}
     for name, value in reversed(arguments.entries):  # so that the first one of equal names is taken
         if name != X_MATCH and (with_extended or not name.startswith(EXTENDED)):
             values[name] = _PRESENT if isinstance(value, Void) else comparable(value)
-    return _Requirement(rule in (_Rule.ALL, _Rule.ALL_WITH_X), tuple(values.items()))
+    wants_all = rule in (_Rule.ALL, _Rule.ALL_WITH_X)
+    return _Requirement(binding.destination, wants_all, tuple(values.items()))
 
 
 def _rule(value: Value | None) -> _Rule:

@@ -27,7 +27,7 @@ MOST_KEPT = 8 << 20
 OCTETS_OF_ROUTE = 300
 """The approximate octets of memory for a route, besides its names and topics."""
 
-STEP = 512
+STEP = 256
 """The number of bindings, or nodes of patterns, that are examined in one step: this takes a few tenths of a
 millisecond.
 """
