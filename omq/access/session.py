@@ -35,6 +35,7 @@ from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
+from omq.drivers.slices import Slices
 from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.tail import TailMemory
 from omq.drivers.topic_quota import Release as Release
@@ -357,13 +358,16 @@ class Session:
         Return whether there may be new topics.
         """
         publish, largest = self.rights.publish, self.max_message_bytes
-        missing = [
-            name
-            for name, batches in runs.items()
-            if name not in self._catalogue.by_name
-            and name in publish
-            and all(batch.longest <= largest for batch in batches)
-        ]
+        missing: list[bytes] = []
+        slices = Slices()
+        for name, batches in runs.items():
+            await slices.step()
+            if (
+                name not in self._catalogue.by_name
+                and name in publish
+                and all(batch.longest <= largest for batch in batches)
+            ):
+                missing.append(name)
         if len(missing) < 2:
             return False
         await self._catalogue.make_undeclared(missing, self.admit)
@@ -385,7 +389,9 @@ class Session:
         Return whether any topic has ids now that it lacked before.
         """
         wanted: dict[Driver, int] = {}
+        slices = Slices()
         for name, batches in runs.items():
+            await slices.step()
             driver = self._catalogue.lookup(name)
             if driver is not None and not driver.is_persistent and name in self.rights.publish:
                 count = sum(batch.count for batch in batches)

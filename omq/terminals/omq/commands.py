@@ -96,20 +96,23 @@ class Commands:
     async def publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         """Publish the messages of one read, grouped by topic; empty `runs`."""
         # Held messages came before, perhaps for the same topics.
-        rest = runs if self._held.lines else await self._push(runs)
+        rest: dict[bytes, Sequence[Batch]] = dict(runs) if self._held.lines else await self._push(runs)
         if len(rest) > 1:
             with self._excused:
                 are_new = await self._session.make_missing(rest)
                 have_ids = await self._session.reserve_ids(rest)
             if (are_new or have_ids) and not self._held.lines:
                 rest = await self._push(rest)
-        for number, (topic, batches) in enumerate(rest.items(), 1):
-            await self._publish(topic, joined(batches))
+        # Each is freed as it is published: thousands at once would take long.
+        for number, topic in enumerate(list(rest), 1):
+            batch = joined(rest.pop(topic))
+            runs.pop(topic, None)
+            await self._publish(topic, batch)
             if not number % TOPICS_IN_TURN:
                 await trio.lowlevel.checkpoint()
         runs.clear()
 
-    async def _push(self, runs: Mapping[bytes, Sequence[Batch]]) -> Mapping[bytes, Sequence[Batch]]:
+    async def _push(self, runs: Mapping[bytes, Sequence[Batch]]) -> dict[bytes, Sequence[Batch]]:
         """Push messages to those who can take them, in turn with the other connections; return the others."""
         rest: dict[bytes, Sequence[Batch]] = {}
         waiting = iter(runs.items())
