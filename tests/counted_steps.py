@@ -1,9 +1,12 @@
 """Counts the steps of tasks, and what they change: that shows into which pieces work is divided."""
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
+from types import FrameType
 
+import pytest
 import trio
 
 
@@ -57,3 +60,42 @@ def watched(number: Callable[[], int]) -> Iterator[Values]:
         yield values
     finally:
         trio.lowlevel.remove_instrument(values)
+
+
+class Calls(trio.abc.Instrument):
+    """Counts the calls of functions in each step of other tasks: their work, however fast the machine is."""
+
+    def __init__(self) -> None:
+        self._own = trio.lowlevel.current_task()
+        self.total = 0
+        self.longest = 0
+        self._before = 0
+
+    def count(self, frame: FrameType, event: str, argument: object) -> None:
+        self.total += event in ("call", "c_call")
+
+    def clock(self) -> float:
+        """Return a time in seconds that only calls let pass: a microsecond each."""
+        return self.total / 1e6
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._before = self.total
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is not self._own:
+            self.longest = max(self.longest, self.total - self._before)
+
+
+@contextmanager
+def counted_calls() -> Iterator[Calls]:
+    """Count the calls within the block. A slice ends after 300 of them, with the work that it is in."""
+    calls = Calls()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.perf_counter", calls.clock)
+        trio.lowlevel.add_instrument(calls)
+        sys.setprofile(calls.count)
+        try:
+            yield calls
+        finally:
+            sys.setprofile(None)
+            trio.lowlevel.remove_instrument(calls)

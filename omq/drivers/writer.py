@@ -44,10 +44,13 @@ from omq_storage.fragments import Fragmented
 if TYPE_CHECKING:
     from omq_storage._codec import StoreCommit, StorePart
 
-TOPICS_IN_TURN = 64
+TOPICS_IN_TURN = 32
 """The number of topics whose blocks are made, or become available to subscribers, after which the other tasks
 of the server have a turn.
 """
+
+MESSAGES_OF_TOPIC = 64
+"""The number of messages that are as much work as one more topic."""
 
 TOPICS_SETTLED_IN_TURN = 512
 """The number of settled topics, or routed posts, after which the other tasks of the server have a turn.
@@ -213,8 +216,9 @@ class Writer:
             return
         for post, part in zip(routed, parts, strict=True):
             posts = []
-            for number, each in enumerate(post.divided(part), 1):
-                await _take_turns(number)
+            work = 0
+            for each in post.divided(part):
+                work = await _take_turns(work, each.batch.count)
                 self._budget.force(each.octets)
                 posts.append(each)
             self._budget.give(post.held)
@@ -311,8 +315,9 @@ class Writer:
                 failures = await self._reserve(counts, defective)
             # From here on no topic of the group can lose its blocks: a deletion waits for this lock.
             failures |= {driver: driver.gone for driver in posts_of if driver.deleted}
-            for number, (driver, posts) in enumerate(posts_of.items(), 1):
-                await _take_turns(number)
+            work = 0
+            for driver, posts in posts_of.items():
+                work = await _take_turns(work, counts[driver])
                 if driver in failures or driver in defective:
                     continue
                 try:
@@ -417,8 +422,9 @@ class Writer:
         seconds = time.perf_counter() - began
         self._count(messages, sum(block.held for block in blocks), seconds)
         self._gathering.committed(messages, self._posts.messages, seconds)
-        for number, (driver, portion) in enumerate(portions.items(), 1):
-            await _take_turns(number)
+        work = 0
+        for driver, portion in portions.items():
+            work = await _take_turns(work, sum(block.count for block in portion.blocks))
             try:
                 driver.stored(portion.blocks, extents[driver.topic.id])
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
@@ -456,9 +462,11 @@ class Writer:
             self.checkpoint_due.set()
 
 
-async def _take_turns(number: int) -> None:
-    """Let the other tasks have a turn now and then, between the topics of a commit. Nothing can cancel a
-    commit there: its posts would never be settled.
+async def _take_turns(work: int, messages: int) -> int:
+    """Let the other tasks have a turn now and then, before a topic of a commit with N `messages`. Return the
+    work since their last turn. Nothing can cancel a commit there: its posts would never be settled.
     """
-    if not number % TOPICS_IN_TURN:
+    if work >= TOPICS_IN_TURN:
         await trio.lowlevel.cancel_shielded_checkpoint()
+        work = 0
+    return work + 1 + messages // MESSAGES_OF_TOPIC

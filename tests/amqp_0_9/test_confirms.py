@@ -32,8 +32,18 @@ def test_confirms_that_are_not_collected_are_held_as_one() -> None:
         confirms.add(posted(CONFIRMED, 2))
     assert len(confirms.waiting()) <= 100
     assert confirms.unconfirmed == 20_000
-    assert confirms.collect() == frames(BasicAck(20_000, multiple=True))
+    waiting = len(confirms.waiting())
+    assert confirms.collect(100) == (frames(BasicAck(20_000, multiple=True)), waiting)
     assert confirms.unconfirmed == 0
+
+
+def test_confirms_are_collected_in_portions() -> None:
+    confirms = Confirms(7)
+    for _ in range(5):
+        confirms.add(posted(CONFIRMED, 2))
+    assert confirms.collect(3) == (frames(BasicAck(6, multiple=True)), 3)
+    assert confirms.unconfirmed == 4
+    assert confirms.collect(3) == (frames(BasicAck(10, multiple=True)), 2)
 
 
 @pytest.mark.parametrize("channel", [1, 2047])
@@ -54,7 +64,8 @@ def test_a_refused_message_keeps_its_tag(place: int) -> None:
     acks = [BasicAck(place, multiple=place > 1)] if place else []
     nack = BasicNack(place + 1, multiple=True, requeue=True)
     rest = BasicAck(301, multiple=place < 299)
-    assert confirms.collect() == frames(*acks, nack, rest)
+    told, _ = confirms.collect(1000)
+    assert told == frames(*acks, nack, rest)
 
 
 def test_many_refused_messages_of_a_read_are_told_in_linear_time() -> None:
@@ -70,8 +81,9 @@ def test_many_refused_messages_of_a_read_are_told_in_linear_time() -> None:
     group.confirmation = Confirmation()
     group.confirmation.settle_each([(1, None), (count - 1, failure)])
     begun = time.process_time()
-    told = confirms.collect()
+    told, collected = confirms.collect(2 * count)
     assert time.process_time() - begun < 2
+    assert collected == count
     assert len(told) == len(frames(BasicAck(1, multiple=False))) + (count - 1) * len(
         frames(BasicNack(2, multiple=True, requeue=True))
     )

@@ -4,15 +4,14 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 import trio
 import trio.testing
+from counted_steps import counted_calls
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -265,45 +264,16 @@ async def test_the_slowest_subscriber_is_told(store: Path) -> None:
         assert 1000 < behind <= 8000
 
 
-class Calls(trio.abc.Instrument):
-    """Counts the calls of functions in each step of a task: its work, however fast the machine is."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.longest = 0
-        self._before = 0
-
-    def count(self, frame: FrameType, event: str, argument: object) -> None:
-        self.total += event in ("call", "c_call")
-
-    def clock(self) -> float:
-        """Return a time in seconds that only calls let pass: a microsecond each."""
-        return self.total / 1e6
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._before = self.total
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, self.total - self._before)
-
-
-async def test_many_topics_do_not_hold_the_thread(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_topics_do_not_hold_the_thread(store: Path) -> None:
     async with serving(store) as host:
         writer = await host.connect()
         await writer.send(b"".join(b"(Declare t%d Broadcast Transient)\n" % n for n in range(700)))
         await writer.settle()
         await metrics(host)  # imports
-        calls = Calls()
         client = await host.open()
-        monkeypatch.setattr("time.perf_counter", calls.clock)
-        trio.lowlevel.add_instrument(calls)
-        sys.setprofile(calls.count)
-        try:
+        with counted_calls() as calls:
             await client.send(request("/metrics"))
             await client.stream.receive_some(1)
-        finally:
-            sys.setprofile(None)
-            trio.lowlevel.remove_instrument(calls)
         assert calls.total > 100_000
         # A slice ends after 300 calls, with the step that it is in: the longest is that for 32 samples.
         assert calls.longest < 3000

@@ -20,7 +20,7 @@ from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Tags
 from omq.terminals.amqp_0_9.outbox import Outbox
-from omq.terminals.amqp_0_9.posts import ChannelPost, settled
+from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN, ChannelPost
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import PORTION, Settled, UnknownTag
 
@@ -132,7 +132,12 @@ class AmqpChannel:
         if self.is_over:
             return
         before = self.failure
+        looked = 0
         while self._unsettled and self._unsettled[0].is_settled:
+            looked += 1
+            if looked > LOOKED_IN_TURN:
+                self._changed(self)
+                return
             # A queue that may not be longer refuses messages, and only confirms tell so.
             if failures := self._unsettled.popleft().failures():
                 told = (each for each in failures.values() if each.reason is not Reason.OVERFLOW)
@@ -142,12 +147,24 @@ class AmqpChannel:
 
     async def settled(self) -> None:
         """Wait until everything that was published on it is in its queues, or refused."""
-        confirmed_later = self.mode.waiting() if isinstance(self.mode, Confirms) else ()
-        await settled([*self._unsettled, *confirmed_later])
+        waiting = self._unsettled.copy()
+        if isinstance(self.mode, Confirms):
+            waiting += self.mode.waiting()
+        looked = 0
+        while waiting:
+            looked += 1
+            if not looked % LOOKED_IN_TURN:
+                await trio.lowlevel.checkpoint()
+            await waiting.popleft().settled()
 
-    def confirmed(self) -> bytes:
-        """Return the acknowledgements of the published messages that are settled."""
-        return self.mode.collect() if isinstance(self.mode, Confirms) else b""
+    def confirmed(self, most: int) -> tuple[bytes, int]:
+        """Return the acknowledgements of the published messages that are settled, and the number of their
+        posts: at most `most` of these.
+        """
+        if isinstance(self.mode, Confirms):
+            return self.mode.collect(most)
+        self.look()
+        return b"", 0
 
     @property
     def unconfirmed(self) -> int:
@@ -210,9 +227,12 @@ class AmqpChannel:
 
     def free(self) -> Iterator[None]:
         """Free the rest of its memory, in steps."""
-        self._unsettled.clear()
+        while self._unsettled:
+            self._unsettled.popleft()
+            yield
         if isinstance(self.mode, Transaction):
-            self.mode.close()
+            for _ in self.mode.roll_back():
+                yield
         while self._of_queue:
             _, together = self._of_queue.popitem()
             while together:

@@ -19,14 +19,14 @@ from omq.terminals.amqp_0_9.consuming import Consuming
 from omq.terminals.amqp_0_9.direct import DirectLeases
 from omq.terminals.amqp_0_9.getting import GetForm, GetSubscriber, GetTurn
 from omq.terminals.amqp_0_9.outbox import Outbox
-from omq.terminals.amqp_0_9.posts import settled
+from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import failed, problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import PORTION, UnknownTag
 from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender
-from omq.terminals.connection.turns import EVENTS_IN_TURN
+from omq.terminals.connection.turns import RUNS_IN_TURN
 from omq_storage.errors import StoreError
 
 REQUEUED = Modified(delivery_failed=True)
@@ -184,12 +184,7 @@ class Commands:
                 await self._commit(channel, _transaction(channel, method), method)
                 channel.answer(self._outbox, methods.TxCommitOk())
             case methods.TxRollback():
-                for number, taken in enumerate(_transaction(channel, method).roll_back(), 1):
-                    if not number % PORTION:
-                        await trio.lowlevel.checkpoint()
-                        if channel.is_over:
-                            return
-                    channel.tags.unacknowledged.restore(taken)
+                await self._roll_back(channel, _transaction(channel, method))
                 channel.answer(self._outbox, methods.TxRollbackOk())
             case methods.DirectPut() if self._direct is not None:
                 channel.answer(self._outbox, methods.DirectPutOk(await self._direct.put(channel, method)))
@@ -266,28 +261,48 @@ class Commands:
         await channel.settle(portions, outcome)
 
     async def _commit(self, channel: AmqpChannel, transaction: Transaction, method: Method) -> None:
+        # Everything is freed as it is done: at once that would take long, too.
         runs, acknowledged = transaction.take()
         try:
-            for number, run in enumerate(runs, 1):
-                if not number % EVENTS_IN_TURN:
+            number = 0
+            while runs:
+                number += 1
+                if not number % RUNS_IN_TURN:
                     await trio.lowlevel.checkpoint()
-                await self._publishing.publish(channel, run, whole=True)
+                await self._publishing.publish(channel, runs.popleft(), whole=True)
         except ChannelProblem:
-            self._publishing.drop()
+            await self._publishing.drop()
             raise
         if channel.is_over:
-            self._publishing.drop()
+            await self._publishing.drop()
             return
         await self._publishing.flush()
-        await settled(transaction.posted)
-        for part in transaction.posted:
-            for failure in part.failures().values():
+        number = 0
+        while transaction.posted:
+            number += 1
+            if not number % LOOKED_IN_TURN:
+                await trio.lowlevel.checkpoint()
+            posted = transaction.posted.popleft()
+            await posted.settled()
+            for failure in posted.failures().values():
                 if failure.reason is not Reason.OVERFLOW:  # which only confirms tell
                     raise problem_of(failure, type(method))
-        for number, (taken, outcome) in enumerate(acknowledged, 1):
+        number = 0
+        while acknowledged:
+            number += 1
             if not number % PORTION:
                 await trio.lowlevel.cancel_shielded_checkpoint()  # all of them are settled, or none
+            taken, outcome = acknowledged.popleft()
             taken.settle(outcome)
+
+    async def _roll_back(self, channel: AmqpChannel, transaction: Transaction) -> None:
+        for number, taken in enumerate(transaction.roll_back(), 1):
+            if not number % PORTION:
+                await trio.lowlevel.checkpoint()
+                if channel.is_over:
+                    return
+            if taken is not None:
+                channel.tags.unacknowledged.restore(taken)
 
 
 def _transaction(channel: AmqpChannel, method: Method) -> Transaction:

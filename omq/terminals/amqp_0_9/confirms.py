@@ -41,11 +41,15 @@ class Confirms:
         """Return the posts that are not confirmed yet."""
         return list(self._waiting)
 
-    def collect(self) -> bytes:
-        """Return the acknowledgements of the messages that are settled, up to the first one that is not."""
+    def collect(self, most: int) -> tuple[bytes, int]:
+        """Return the acknowledgements of the messages that are settled, up to the first one that is not, and
+        the number of their posts: at most `most` of these.
+        """
         frames: list[bytes] = []
         begin = self._next
-        while self._waiting and self._waiting[0].is_settled:
+        taken = 0
+        while taken < most and self._waiting and self._waiting[0].is_settled:
+            taken += 1
             posted = self._waiting.popleft()
             first = self._next
             for index in sorted(posted.failures()):
@@ -57,7 +61,7 @@ class Confirms:
             self._next = first + posted.count
             self.unconfirmed -= posted.count
         self._acked(frames, begin, self._next)
-        return b"".join(frames)
+        return b"".join(frames), taken
 
     def _acked(self, frames: list[bytes], begin: int, end: int) -> None:
         """Add the Ack for the messages from `begin` to before `end`, which are safe."""

@@ -16,8 +16,8 @@ from omq.drivers.uploads import Upload
 from omq.protocol.amqp_0_9.events import LongBegun, PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
-from omq.terminals.amqp_0_9.posts import ChannelPost, Group
-from omq.terminals.amqp_0_9.publishing import Publisher, Publishing
+from omq.terminals.amqp_0_9.posts import ChannelPost, Group, Publisher
+from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq_storage.batches import Assembly, Batch, Bodies
 

@@ -6,10 +6,9 @@ continues to read a connection that both publishes and acknowledges. It stops re
 messages are on their way to the store, and while a transient broadcast topic has no room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 import msgspec
 import trio
@@ -26,7 +25,7 @@ from omq.protocol.amqp_0_9.events import PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.outbox import Outbox
-from omq.terminals.amqp_0_9.posts import ChannelPost, Group, Groups
+from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN, ChannelPost, Groups, Publisher
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.liveness import LivenessPause
@@ -45,22 +44,6 @@ HEADS_A_SLICE = 4 << 10
 """The numbers of messages that may need work one by one, and of octets of their heads, after which the other
 connections have their turn.
 """
-
-
-class Publisher(Protocol):
-    """The channel on which messages are published."""
-
-    number: int
-    reply_queue: bytes | None
-    """The queue of the channel for direct replies."""
-    is_over: bool
-    """Whether the channel is closed."""
-
-    def published(self, posted: ChannelPost) -> None:
-        """Record messages that were published, in their order."""
-
-    def look(self) -> None:
-        """Check the published messages: some of them are settled."""
 
 
 class Publishing:
@@ -82,7 +65,7 @@ class Publishing:
         self._user = user
         self._excused = excused
         self._at_once = at_once
-        self._groups: Groups = {}
+        self._groups = Groups()
         self._publishers: dict[Publisher, None] = {}
         self.frame_max = 0
         self.is_openamq = False
@@ -127,10 +110,8 @@ class Publishing:
                     batch = await _again(batch)
                     if not place % NOTED_IN_TURN:
                         await trio.lowlevel.checkpoint()
-                group = self._groups.get(target)
-                if group is None:
-                    group = self._groups[target] = Group()
-                posted.add(group, group.add(batch, part.heads), batch.count, part.indexes)
+                group = self._groups.group(target)
+                posted.add(group, group.add(batch, part.heads, publisher), batch.count, part.indexes)
         self._publishers[publisher] = None
         publisher.published(posted)
 
@@ -142,10 +123,12 @@ class Publishing:
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
 
-    def drop(self) -> None:
-        """Drop the messages that were published since the last `flush`."""
-        self._groups.clear()
+    async def drop(self) -> None:
+        """Drop the messages that were published since the last `flush`, in turn with other connections."""
         self._publishers.clear()
+        for number, _ in enumerate(self._groups.take(), 1):
+            if not number % LOOKED_IN_TURN:
+                await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def flush(self) -> None:
         """Post the published messages. Consumers get it, and publishers their confirms, in this task if
@@ -153,17 +136,25 @@ class Publishing:
         """
         if not self._publishers:
             return
-        groups, self._groups = self._groups, {}
+        groups, self._groups = self._groups, Groups()
         publishers, self._publishers = self._publishers, {}
-        for number, (target, group) in enumerate(groups.items()):
-            if number and not number % TARGETS_IN_TURN:
+        are_several = len(groups) > 1
+        work = unseen = 0
+        for target, group in groups.take():
+            if work >= TARGETS_IN_TURN:
+                if unseen >= LOOKED_IN_TURN:
+                    unseen = 0
+                    await self._look(publishers)
+                work = 0
                 self._at_once.send()
                 await trio.lowlevel.cancel_shielded_checkpoint()  # a transaction is posted whole
+            work += group.work
+            unseen += 1
             try:
                 batch = joined(group.batches)
                 offered: Offered = CONFIRMED
                 if (
-                    len(groups) > 1
+                    are_several
                     or batch.count > 1
                     or not self._to_exchanges.pass_on(target, batch, group.heads)
                 ):
@@ -174,17 +165,20 @@ class Publishing:
                     with self._excused:
                         offered = await self._to_exchanges.taken(target, batch, group.heads, offered)
             except Refused as refused:
-                group.failure = refused.failure
+                group.offered(refused.failure)
             else:
-                group.confirmation = offered
-                if not offered.settled:
-                    for publisher in publishers:
-                        offered.listen(publisher.look)
-            group.offered()
-        with self._at_once:
-            for publisher in publishers:
-                publisher.look()
+                group.offered(offered)
+        await self._look(publishers)
         self._at_once.send()
+
+    async def _look(self, publishers: Iterable[Publisher]) -> None:
+        """Let publishers look, in turn with other connections."""
+        for number, publisher in enumerate(publishers, 1):
+            with self._at_once:
+                publisher.look()
+            if not number % LOOKED_IN_TURN:
+                self._at_once.send()
+                await trio.lowlevel.cancel_shielded_checkpoint()
 
     # -- single messages -----------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
 from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.peer_properties import has_capability, server_properties
+from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
@@ -72,7 +73,7 @@ from omq.terminals.connection.statistics import (
     SubscriptionStatistics,
 )
 from omq.terminals.connection.transport import BY_SHUTDOWN
-from omq.terminals.connection.turns import EVENTS_IN_TURN
+from omq.terminals.connection.turns import EVENTS_IN_TURN, RUNS_IN_TURN
 
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
@@ -259,19 +260,24 @@ class AmqpTerminal:
         then = partial(self._outbox.add, closing, channel=number) if closing else None
         self._endings.begin(self._duplex.nursery, then)
 
-    def _drop(self, number: int, *, at_once: bool = False) -> None:
+    def _drop(self, number: int) -> None:
         """End a channel. Let its consumers end, too, then: see `Endings.begin`."""
         if self._long is not None:
             self._long.drop(number)
         channel = self._channels.pop(number, None)
         if channel is not None:
             self._changed.pop(channel, None)
-            channel.end(at_once=at_once)
+            channel.end(at_once=False)
             self._endings.add(channel)
 
     def _drop_channels(self) -> None:
-        for number in list(self._channels):
-            self._drop(number, at_once=True)
+        if self._long is not None:
+            self._long.close()
+        self._changed.clear()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.end(at_once=True)
+            self._endings.add(channel)
 
     def _end(self) -> None:
         """Read nothing more, and send what is in the outbox."""
@@ -297,13 +303,22 @@ class AmqpTerminal:
         """Return the answers and confirms that are ready."""
         parts = self._outbox.collect()
         if not self._outbox:  # returned messages must leave before their confirms
+            left = LOOKED_IN_TURN
             for channel in list(self._changed):
+                if left <= 0:
+                    break
                 if channel.failure is not None:
                     self._fail_channel(channel, problem_of(channel.failure, methods.BasicPublish))
                 elif not self._outbox.is_held(channel.number):
                     del self._changed[channel]
-                    if confirmed := channel.confirmed():
+                    confirmed, count = channel.confirmed(left)
+                    left -= 1 + count
+                    if confirmed:
                         parts.append(confirmed)
+                    if left <= 0:
+                        self._changed[channel] = None  # it may have more
+            if left <= 0:
+                self._sender.signal.set()  # to go on, in turn with other connections
         return parts
 
     def _has_changed(self, channel: AmqpChannel) -> None:
@@ -375,16 +390,19 @@ class AmqpTerminal:
     async def feed(self, received: bytes) -> bool:
         """Execute the methods in these octets. Return False if nothing more must be read."""
         slices = Slices()
-        for number, event in enumerate(self._protocol.feed(received), 1):
+        work = 0
+        for event in self._protocol.feed(received):
+            work += EVENTS_IN_TURN // RUNS_IN_TURN if isinstance(event, PublishRun) else 1
             if event is not None:
                 await self._execute(event)
-            if isinstance(event, MethodCalled):  # some take long
+            if isinstance(event, MethodCalled | ClosedByPeer):  # some take long
                 await slices.step()
             if self._outbox.is_full:
                 await self._flush()
                 with self._duplex.excused:
                     await self._outbox.room()
-            if not number % EVENTS_IN_TURN or event is None:
+            if work >= EVENTS_IN_TURN or event is None:
+                work = 0
                 await trio.lowlevel.checkpoint()
         await self._flush()
         admission = self._duplex.admission
@@ -422,8 +440,10 @@ class AmqpTerminal:
             case ClosedByPeer(0):
                 await self._flush()
                 with self._duplex.excused:
+                    slices = Slices()
                     for channel in list(self._channels.values()):
                         await channel.settled()
+                        await slices.step()
                     self._drop_channels()
                     await self._endings.finish()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))

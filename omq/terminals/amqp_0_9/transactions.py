@@ -1,5 +1,8 @@
 """A transaction of one channel (class Tx): publishes and acknowledgements take effect at its commit."""
 
+from collections import deque
+from collections.abc import Iterator
+
 from omq.drivers.budget import Budget
 from omq.drivers.seam import Outcome
 from omq.protocol.amqp_0_9.events import PublishRun
@@ -13,10 +16,10 @@ class Transaction:
     def __init__(self, share: Budget) -> None:
         self._share = share
         self._held = 0
-        self.runs: list[PublishRun] = []
-        self.settled: list[tuple[Settled, Outcome]] = []
-        self.posted: list[ChannelPost] = []
-        """The messages that the commit that is under way has published."""
+        self.runs: deque[PublishRun] = deque()
+        self.settled: deque[tuple[Settled, Outcome]] = deque()
+        self.posted: deque[ChannelPost] = deque()
+        """The messages that the commit under way has published, and whose outcome it does not know."""
 
     def hold(self, run: PublishRun) -> bool:
         """Hold published messages; return False if there is no memory for it."""
@@ -27,25 +30,27 @@ class Transaction:
         self.runs.append(run)
         return True
 
-    def roll_back(self) -> list[Settled]:
-        """Drop the published messages; return the messages that were acknowledged, and are not any more."""
-        settled = [each for each, _ in self.settled]
-        self.close()
-        return settled
+    def roll_back(self) -> Iterator[Settled | None]:
+        """Drop everything, in steps. Yield the messages that were acknowledged, and are not any more, in
+        their order, and None for other work.
+        """
+        runs, settled = self.take()
+        while settled:
+            taken, _ = settled.popleft()
+            yield taken
+        while runs:
+            runs.popleft()
+            yield None
+        while self.posted:
+            self.posted.popleft()
+            yield None
 
-    def take(self) -> tuple[list[PublishRun], list[tuple[Settled, Outcome]]]:
+    def take(self) -> tuple[deque[PublishRun], deque[tuple[Settled, Outcome]]]:
         """Return the waiting publishes and acknowledgements, in order, and begin again."""
-        runs, self.runs = self.runs, []
-        settled, self.settled = self.settled, []
-        self.posted = []
+        runs, self.runs = self.runs, deque()
+        settled, self.settled = self.settled, deque()
         self._give()
         return runs, settled
-
-    def close(self) -> None:
-        """Drop everything."""
-        self.runs.clear()
-        self.settled.clear()
-        self._give()
 
     def _give(self) -> None:
         if self._held:

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 
+import trio
+
 from omq.access.routed_publishing import RoutedPublishing
 from omq.exchanges.routes import RoutedPart, RouteIsLong, TopicIsReplaced
 from omq.terminals.connection.turns import in_turns
 from omq_storage.batches import Batch, Bodies
 
-TARGETS_IN_TURN = 32
+TARGETS_IN_TURN = 16
 """The number of topics that get messages of one read after which other connections have their turn."""
 
-NOTED_IN_TURN = 256
+NOTED_IN_TURN = 64
 """The number of topics of a message after which other connections have their turn, while it is noted for
 them: a fanout exchange may lead to thousands.
 """
@@ -28,6 +30,7 @@ async def routed(
             return publishing.parts(exchange, key, heads)
         except RouteIsLong:
             is_long = True
+            await trio.lowlevel.checkpoint()
         except TopicIsReplaced:
             await publishing.settled()
 

@@ -8,6 +8,11 @@ from omq.protocol.steps import Steps
 
 T = TypeVar("T")
 
+RUNS_IN_TURN = 32
+"""The number of runs of published messages after which the other connections have their turn, while the
+topics are found: some 30 microseconds each.
+"""
+
 EVENTS_IN_TURN = 64
 """The number of events of one connection after which the other connections have their turn."""
 
