@@ -185,7 +185,7 @@ async def test_a_window_that_ends_with_a_message_frees_its_share(store: Path) ->
 async def test_frames_keep_their_share_until_they_have_left(store: Path) -> None:
     """A client opens its window, and reads nothing. The link that it detaches then frees the share."""
     size = 16 << 20  # more than the sockets take
-    async with serving(store) as host, opened(host.port) as other:
+    async with serving(store, fragment_octets=64 << 20) as host, opened(host.port) as other:  # in memory
         client = Peer((await host.open(receive_octets=4096)).stream)
         await client.open(window=1)
         await other.sender("short", 2)

@@ -36,7 +36,7 @@ class _Paused(Struct):
 class PausedMessages:
     """The paused messages of one connection."""
 
-    __slots__ = ("_cut_off", "_held", "_scope", "_stalled")
+    __slots__ = ("_cut_off", "_held", "_is_over", "_scope", "_stalled")
 
     def __init__(
         self, stalled: Stalled, scope: trio.CancelScope, cut_off: Callable[[bytes, str], None]
@@ -48,6 +48,7 @@ class PausedMessages:
         self._scope = scope
         self._cut_off = cut_off
         self._held: dict[Unfinished, _Paused] = {}
+        self._is_over = False
 
     def add(self, topic: bytes, channel: Channel, unfinished: Unfinished) -> None:
         """Add a message if anything of it is in hand."""
@@ -66,6 +67,13 @@ class PausedMessages:
         for unfinished, paused in list(self._held.items()):
             if now - paused.since >= SLOW_SECONDS:
                 self.leave(unfinished)
+
+    def close(self) -> None:
+        """Take no share any more for any of them: the connection is over, and their sources may be, too."""
+        self._is_over = True
+        for paused in self._held.values():
+            paused.end()
+            paused.share = None
 
     def leave_all(self) -> None:
         """Leave all messages."""
@@ -92,7 +100,7 @@ class PausedMessages:
 
     def _count(self, paused: _Paused, unfinished: Unfinished) -> None:
         left = unfinished.left
-        if paused.share is None and isinstance(left, InPieces):
+        if paused.share is None and isinstance(left, InPieces) and not self._is_over:
             paused.share, block = ExitStack(), left.block
             cut_off = partial(self._cut_off, paused.topic)
             paused.share.enter_context(

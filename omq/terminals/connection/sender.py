@@ -349,6 +349,7 @@ class Sender:
             self._has_ended = True
             # Nothing here points to the connection any more, so its memory is free when its last task ends.
             self.forwarder.channels = tuple
+            self.forwarder.paused.close()
             self._ready.clear()
             self._exempt.clear()
             self.backlog.close()
