@@ -20,6 +20,7 @@ COUNTS = {
     "order": 300,
     "rooms": 1,
     "long": 8,
+    "mixture": 60,
     "flips": 24,
 }
 RECORDED = ("images", "order")
@@ -80,7 +81,8 @@ def test_a_scenario_that_the_system_does_not_permit_is_left_out(tmp_path: Path) 
 def test_the_document_has_the_counts_of_these_tests() -> None:
     (told,) = re.findall(r"with small counts \((.*?)\)", DOCUMENT.read_text())
     counts = (
-        "{kills} kills, {starts} starts, {images} images, {order} messages in order, {long} MiB, {flips} bits"
+        "{kills} kills, {starts} starts, {images} images, {order} messages in order, {long} MiB, "
+        "{mixture} clients, {flips} bits"
     )
     assert told == counts.format(**COUNTS)
 

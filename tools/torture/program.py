@@ -15,6 +15,7 @@ from cuts import cuts
 from damage import damage
 from kills import kills
 from long_messages import long_messages
+from mixture import mixture
 from order import order
 from recording import NoCompiler
 from room import room
@@ -32,6 +33,7 @@ TORTURES: dict[str, tuple[Torture, int, str]] = {
     "order": (order, 3000, "Strong messages, each on the disk before it is sent or confirmed"),
     "rooms": (room, 1, "no room on the disk, in the map, for descriptors, in memory"),
     "long": (long_messages, 64, "MiB of each long message, many of which are sent at once"),
+    "mixture": (mixture, 300, "clients of all protocols that do random things, after which nothing is held"),
     "flips": (damage, 1000, "flipped bits, and each file truncated, emptied and removed"),
 }
 DEFAULT_SEED = 1
