@@ -57,7 +57,7 @@ async def test_an_incomplete_message_gives_way_and_its_connection_goes_on(
     caplog.set_level("INFO")
     long = message("q")
     async with (
-        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host,
+        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
         opened(host.port) as slow,
         opened(host.port) as other,
         opened(host.port) as waiting,

@@ -300,11 +300,6 @@ class SinkService:
             self.fail(problem_of(refused.failure))
             return b""
         if upload is None:
-            most = self._session.max_message_bytes
-            if long.size > most:
-                why = f"a body of {long.size} octets is above the limit of {most} of its topics"
-                self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, why))
-                return b""
             return await self._assemble(long)
         try:
             return await self._upload(upload, long)
@@ -326,6 +321,11 @@ class SinkService:
 
     async def _assemble(self, long: LongEnvelope) -> bytes:
         """Hold the body in memory, and post the message. Return the octets received after it."""
+        most = self._session.max_message_bytes
+        if long.size > most:
+            why = f"a body of {long.size} octets is above the limit of {most} of its topics"
+            self.fail(SinkProblem(ResponseCode.SYNTAX_ERROR, why))
+            return b""
         await self._admission.hold(NUMBER.size + len(long.head) + AFTER_HEAD + long.size)
         body = Assembly(long.size)
 
