@@ -78,7 +78,7 @@ def acts(port: int) -> list[Act]:
 
 
 async def still_held(port: int) -> dict[str, str]:
-    """Return what the server holds, when that does not change to nothing any more."""
+    """Return the shares and connections that the server still holds after GIVEN_BACK_SECONDS."""
     held: dict[str, str] = {}
     with trio.move_on_after(GIVEN_BACK_SECONDS):
         while held := _held(await metrics(port)):  # noqa: ASYNC110 - a server tells no event of that

@@ -74,7 +74,7 @@ class Stopped(Exception):
 
 
 class Connection:
-    """One connection: what it sends is random, and how it reads, and how it ends."""
+    """One connection, with a random manner of sending, reading and ending."""
 
     def __init__(self, stream: trio.SocketStream, chance: random.Random, count: Counter[str]) -> None:
         self.stream = stream
@@ -106,7 +106,7 @@ class Connection:
             raise Stopped
 
     async def read(self, take: Callable[[bytes], None]) -> None:
-        """Read what the server sends: at once, slowly, or not at all."""
+        """Read the octets of the server: at once, slowly, or not at all."""
         manner = self.chance.random()
         if manner < 0.05:
             await trio.sleep_forever()
@@ -245,7 +245,7 @@ async def dmp_client(lease: bytes, connection: Connection, nursery: trio.Nursery
 
 
 class _Amqp:
-    """What a client of AMQP 0-9-1 knows of its channels."""
+    """The channels of one client of AMQP 0-9-1, as it knows them."""
 
     def __init__(self, connection: Connection) -> None:
         self.tags: dict[int, deque[int]] = {}
