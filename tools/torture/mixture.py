@@ -64,8 +64,7 @@ async def mixture(directory: Path, count: int, chance: random.Random, done: Call
             for info in await client.topics():
                 with suppress(ServerError):  # a queue may have expired meanwhile
                     await client.delete(info.topic)
-        held = await still_held(port)
-        broken += [f"{what} is not given back: {octets}" for what, octets in held.items()]
+        broken += await still_held(port)
         if server.stop():
             broken.append("the server did not end properly")
         broken += [f"the log has: {line}" for line in DEFECT.findall(server.log())]
@@ -77,22 +76,25 @@ def acts(port: int) -> list[Act]:
     return [partial(omq_client, port), amqp_client, amqp_1_0_client]
 
 
-async def still_held(port: int) -> dict[str, str]:
-    """Return the shares and connections that the server still holds after GIVEN_BACK_SECONDS."""
-    held: dict[str, str] = {}
+async def still_held(port: int) -> list[str]:
+    """Return a sentence for everything that the server still holds after GIVEN_BACK_SECONDS."""
+    held = ["the server does not answer"]
     with trio.move_on_after(GIVEN_BACK_SECONDS):
         while held := _held(await metrics(port)):  # noqa: ASYNC110 - a server tells no event of that
             await trio.sleep(0.1)
     return held
 
 
-def _held(text: str) -> dict[str, str]:
-    """Return the octets of each share of the memory, and the connections of each protocol but HTTP."""
-    found = {f"the share {name}": octets for name, octets in SHARE.findall(text) if float(octets)}
-    connections = {name: number for name, number in CONNECTIONS.findall(text) if float(number)}
-    return found | {
-        f"a connection of {name}": number for name, number in connections.items() if name != "http"
-    }
+def _held(text: str) -> list[str]:
+    """Return a sentence for each share of the memory in use, and for each protocol with connections but
+    HTTP.
+    """
+    shares, connections = SHARE.findall(text), CONNECTIONS.findall(text)
+    if not shares or not connections:
+        return [f"the metrics have no memory or no connections: {text[:200]!r}"]
+    held = [f"the share {name} is not given back: {octets}" for name, octets in shares if float(octets)]
+    others = [(name, number) for name, number in connections if name != "http"]
+    return held + [f"connections of {name} are left: {number}" for name, number in others if float(number)]
 
 
 async def metrics(port: int) -> str:
