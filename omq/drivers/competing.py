@@ -11,6 +11,7 @@ often each was delivered.
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import assert_never
 
 from omq.drivers.driver import Driver, InitialState
@@ -23,6 +24,8 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import EndReason, Subscriber
 from omq.drivers.settling import Settling
 from omq.drivers.signal import Signal
+from omq.drivers.slices import Slices
+from omq.drivers.undone import UndoneMessages
 from omq.drivers.unsettled import number_of
 from omq.drivers.wait_graph import Room
 from omq.logs import LogThrottle, quoted
@@ -59,7 +62,9 @@ class CompetingDriver(Driver):
         self._aside = ReturnedIds()
         self._retirement = Retirement()
         self._counted = 0  # octets of the share for the ids that these hold
-        self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
+        self._searches: list[UndoneMessages] = []
+        in_order = sorted(position.undone)  # so that many become one run
+        self._return(below for run in in_order if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
         # In turn, the next one first; thousands of them may leave together.
         self._channels: OrderedDict[RoundRobinChannel, None] = OrderedDict()
@@ -179,6 +184,10 @@ class CompetingDriver(Driver):
         self._signal.set()
 
     def _return(self, messages: Iterable[Run]) -> None:
+        if self._searches:
+            messages = list(messages)
+            for search in self._searches:
+                search.add_moved(messages)
         self._returned.add(messages)
         self._count()
 
@@ -343,14 +352,31 @@ class CompetingDriver(Driver):
 
     # -- the rest ------------------------------------------------------------------------------------------
 
-    def position(self) -> Position:
+    async def position(self) -> Position:
         """Return the position, with the messages that are not done: housekeeping writes it to the store now
-        and then.
+        and then. See `UndoneMessages` for what happens while this waits between its slices.
         """
-        undone = [*self._returned.runs(), *self._aside.runs(), *self._retirement.runs()]
-        for channel in (*self._channels, *self._finishing):
-            undone += channel.outstanding()
-        return Position(self._cursor, tuple(sorted(undone)))
+        slices = Slices()
+        cursor, undone = self._cursor, UndoneMessages(self._cursor, self._returned.runs())
+        self._searches.append(undone)
+        try:
+            for channel in self.channels():
+                undone.add_outstanding(channel.outstanding())
+                await slices.step()
+        finally:
+            self._searches.remove(undone)
+        undone.add_moved(self._between_channels())
+        return Position(cursor, await undone.in_slices(slices) if slices.turns else undone.at_once())
+
+    def _between_channels(self) -> Iterable[Run]:
+        """Return the messages that are not done, that no channel has, and that are not assigned next."""
+        return chain(self._aside.runs(), self._retirement.runs())
+
+    def lowest_undone(self) -> int:
+        """Return the lowest id that is not done, or the cursor."""
+        waiting = chain(self._returned.runs(), self._between_channels())
+        runs = chain(waiting, *(channel.outstanding() for channel in self.channels()))
+        return min((run.lowest for run in runs), default=self._cursor)
 
     @property
     def ready(self) -> int:

@@ -1,7 +1,6 @@
 """A round-robin topic whose messages can die: they become dead letters if it has an exchange for them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from omq.drivers.dead_letters import DeadLetters, Death
@@ -11,7 +10,6 @@ from omq.drivers.spooled_work import SpooledWorkDriver
 from omq.drivers.unsettled import number_of, ranges
 from omq.gap_reasons import damage, too_large
 from omq_storage.blocks import Block
-from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import Fragmented
 from omq_storage.lookup import LargeBlock
@@ -125,12 +123,12 @@ class DeadLetteringDriver(SpooledWorkDriver):
         self.settled(messages)
         self._note_move()
 
-    def position(self) -> Position:
-        """See `RoundRobinDriver.position`. Dead letters are not done until they are in their new queues."""
-        position = super().position()
-        if not self._dead:
-            return position
-        return replace(position, undone=tuple(sorted([*position.undone, *self._dead.runs()])))
+    def _between_channels(self) -> Iterable[Run]:
+        """See `CompetingDriver._between_channels`. Dead letters are not done until they are in their new
+        queues.
+        """
+        between = super()._between_channels()
+        return between if self._dead is None else chain(between, self._dead.runs())
 
     def _unsettled(self) -> int:
         return super()._unsettled() + (0 if self._dead is None else len(self._dead))

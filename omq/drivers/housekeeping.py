@@ -171,7 +171,7 @@ async def _save_positions(writer: Writer, drivers: Iterable[StoredDriver]) -> No
     for driver in drivers:
         await slices.step()
         if isinstance(driver, RoundRobinDriver) and not driver.deleted:
-            position = driver.position()
+            position = await driver.position()
             if position != driver.saved_position:
                 changed[driver] = position
     positions = {driver.topic.id: position for driver, position in changed.items() if not driver.deleted}
@@ -205,7 +205,7 @@ async def tidy(driver: Driver, writer: Writer) -> None:
     too_old = None if driver.ages is None else driver.ages.too_old()
     keep_from = None
     if isinstance(driver, RoundRobinDriver):
-        keep_from = driver.position().lowest
+        keep_from = (await driver.position()).lowest
     await delete_oldest(driver, writer, octets, too_old, keep_from)
 
 

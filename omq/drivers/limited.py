@@ -118,7 +118,7 @@ class LimitedDriver(ExpiringDriver):
         if self._sizes is not None:
             self._sizes.arrived(block.first, block.count, body_octets(block))
             if self._sizes.have_grown:
-                self._sizes.forget_below(self.position().lowest)
+                self._sizes.forget_below(self.lowest_undone())
         super()._keep(block)
         if self._excess():
             self._shorten()
@@ -245,7 +245,7 @@ class LimitedDriver(ExpiringDriver):
             self._sizes.add_runs(messages)
         super().returned(messages)
         if self._sizes is not None and self._sizes.have_grown:
-            self._sizes.forget_below(self.position().lowest)
+            self._sizes.forget_below(self.lowest_undone())
         if self._excess():
             self._shorten()
 

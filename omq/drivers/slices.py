@@ -15,6 +15,8 @@ class Slices:
     """The slices of one piece of work."""
 
     def __init__(self) -> None:
+        self.turns = 0
+        """The number of times that other tasks had their turn."""
         self._until = time.perf_counter() + SLICE_SECONDS
 
     @property
@@ -26,6 +28,7 @@ class Slices:
         """Let other tasks run if the slice is over. Call it between short steps."""
         if self.is_over:
             await trio.lowlevel.checkpoint()
+            self.turns += 1
             self._until = time.perf_counter() + SLICE_SECONDS
 
 

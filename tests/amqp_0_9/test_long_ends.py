@@ -13,7 +13,6 @@ from server.conversation import InProcess, eventually, serving
 
 from omq.drivers import slices
 from omq.drivers.queue import QueueDriver
-from omq.drivers.unsettled import number_of
 from omq.model import Delivery
 
 from .raw_client import Client
@@ -121,7 +120,7 @@ async def test_many_consumers_end_one_after_another_and_their_messages_return_in
         driver = the_queue(host)
         with (
             watched(driver.subscriber_count) as consumers,
-            watched(lambda: number_of(driver.position().undone)) as undone,
+            watched(lambda: driver.ready + driver.statistics().unsettled) as undone,
         ):
             await trio.to_thread.run_sync(end, client)
             assert await deliveries(other, CONSUMERS) == told(range(CONSUMERS), 1)

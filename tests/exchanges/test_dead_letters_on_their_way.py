@@ -52,7 +52,7 @@ async def test_letters_that_die_one_by_one_need_few_runs(drivers: Drivers) -> No
     await client.read()
     for id in range(1, count + 1):
         client.channel.settle(range(id, id + 1), REJECTED)
-    waiting = source.position().undone
+    waiting = (await source.position()).undone
     assert [id for run in waiting for id in run.ids()] == [*range(1, count + 1)]
     assert len(waiting) == 1
     with trio.fail_after(60):

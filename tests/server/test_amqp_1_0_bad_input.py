@@ -205,18 +205,19 @@ async def attach_many(client: Peer, channel: int, count: int) -> None:
 
 
 async def test_ten_thousand_links(store: Path) -> None:
-    async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
+    async with serving(store) as host, opened(host.port) as client:
         await begin_and_attach(client, 1, 1000)
         with untraced():  # the others execute the same lines
             for channel in range(2, 11):
                 await begin_and_attach(client, channel, 1000)
         assert host.server.statistics().subscriptions == 10_000
-        await other.sender("t")
-        await other.publish(data(b"x"))
-        await other.accepted(0)
-        await client.say(Close())
-        await client.until(Close)
-        await other.settle()
-        assert host.server.statistics().subscriptions == 0
-        await other.say(Attach("one", 5, False, target=target("t"), initial_delivery_count=0))
-        await other.until(Attach)
+        async with opened(host.port) as other:
+            await other.sender("t")
+            await other.publish(data(b"x"))
+            await other.accepted(0)
+            await client.say(Close())
+            await client.until(Close)
+            await other.settle()
+            assert host.server.statistics().subscriptions == 0
+            await other.say(Attach("one", 5, False, target=target("t"), initial_delivery_count=0))
+            await other.until(Attach)

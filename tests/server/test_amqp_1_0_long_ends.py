@@ -12,7 +12,6 @@ from counted_steps import watched
 
 from omq.drivers import slices
 from omq.drivers.queue import QueueDriver
-from omq.drivers.unsettled import number_of
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
     Begin,
@@ -152,7 +151,7 @@ async def test_many_links_end_one_after_another_and_their_messages_return_in_ord
             await other.settle()
             with (
                 watched(driver.subscriber_count) as consumers,
-                watched(lambda: number_of(driver.position().undone)) as undone,
+                watched(lambda: driver.ready + driver.statistics().unsettled) as undone,
             ):
                 await finish(host, client)
                 told = driver.subscriber_count()
