@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from errno import EBADF
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -112,6 +113,7 @@ class Spool:
         self._pages = SpoolPages(limit // PAGE_OCTETS)
         self._file: BinaryIO | None = None
         self._opening = Lock()
+        self._is_closed = False
         self.room = SpoolRoom(self._pages)
         """The room for long messages."""
         self.topics: dict[Spoolable, None] = {}
@@ -220,6 +222,8 @@ class Spool:
         DiskFull and OSError.
         """
         with self._opening:
+            if self._is_closed:
+                raise OSError(EBADF, "the server ends")
             if self._file is None:
                 from tempfile import TemporaryFile  # few servers need it
 
@@ -239,7 +243,10 @@ class Spool:
         """Give the room of the file back to the disk, and its descriptor, if nothing is in it."""
         if self._file is not None and not self._pages.used:
             file, self._file = self._file, None
-            await in_thread(file.close)
+            try:
+                await in_thread(file.close)
+            finally:
+                file.close()  # the thread did not, if this was cancelled before
 
     # -- long messages: see omq.drivers.spooled_bodies -----------------------------------------------------
 
@@ -402,8 +409,11 @@ class Spool:
         return SpoolStatistics(pages.limit * PAGE_OCTETS, pages.used * PAGE_OCTETS, self._written)
 
     def close(self) -> None:
-        """Close the file: then nothing of it is left. Nobody reads or writes any more."""
-        file, self._file = self._file, None
+        """Close the file: then nothing of it is left. Nobody reads any more. A thread that is about to write
+        fails.
+        """
+        with self._opening:
+            file, self._file, self._is_closed = self._file, None, True
         if file is not None:
             file.close()
 

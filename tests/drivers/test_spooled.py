@@ -399,3 +399,15 @@ async def test_the_file_exists_while_something_is_in_it(spool: Spool, tmp_path: 
     assert (await spool.read(extent)).block.first == 2
     spool.close()
     spool.close()
+    assert not is_open()
+    with pytest.raises(SpoolFull, match="the server ends"):
+        await written(spool, block(3, [10]))
+    assert not is_open()
+
+
+async def test_a_cancelled_task_closes_the_file(spool: Spool) -> None:
+    spool.drop(await written(spool, block(1, [10])))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await spool.shorten()  # Python warns of a file that is not closed
+    assert scope.cancelled_caught
