@@ -142,8 +142,11 @@ async def serving(store: Store, *, memory: int = 64 * MIB, **config: object) -> 
             nursery.start_soon(writer.run)
         await catalogue.open_stored()
         drivers = Drivers(catalogue, shares, store)
-        yield drivers
-        await drivers.drain()
+        try:
+            yield drivers
+            await drivers.drain()
+        finally:
+            catalogue.spool.close()  # there is no spooler, which does it in a server
         nursery.cancel_scope.cancel()
 
 
