@@ -360,6 +360,11 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
         browser.sees("#banner", "The connection to the server was lost")
         assert browser.all("#banner")[0].is_displayed()
         browser.sees("#link", "Not connected")
+        style = browser.script(
+            "const { opacity, filter } = getComputedStyle(document.querySelector('main'));"
+            "return [opacity, filter]"
+        )
+        assert style == ["1", "grayscale(1)"]  # what is shown is old, and its text keeps its contrast
         browser.click("#delete")
         browser.click("dialog [data-confirm]")
         browser.sees(".toast.bad", "not connected")
