@@ -19,6 +19,7 @@ from .test_large_messages import frames
 from .wire import (
     ack,
     bind,
+    body,
     close_channel,
     consume,
     declare_queue,
@@ -45,8 +46,10 @@ SECONDS = 60
 Work = Callable[[Broker, Server], None]
 
 
-def run(folder: Path, work: Work, spool_bytes: int = 64 * MIB) -> None:
-    """Run a server with little memory, and in a thread this work with it."""
+def run(folder: Path, work: Work, spool_bytes: int = 64 * MIB, patience: float = 0.05) -> None:
+    """Run a server with little memory, and in a thread this work with it. It waits N seconds (`patience`) for
+    subscribers, and for room on the spool.
+    """
 
     async def serve() -> None:
         config = Config(
@@ -54,15 +57,16 @@ def run(folder: Path, work: Work, spool_bytes: int = 64 * MIB) -> None:
             store=str(folder / "store"),
             memory_bytes=4 * MIB,
             spool_bytes=spool_bytes,
-            spool_seconds=0.05,
+            stall_seconds=patience,
+            spool_seconds=patience,
         )
         async with open_server(config) as server:
             broker = Broker(("127.0.0.1", server.port))
             try:
                 with trio.fail_after(SECONDS):
                     await trio.to_thread.run_sync(work, broker, server, abandon_on_cancel=True)
-                while server.statistics().spool.used or server.memory.statistics().uploaded:
-                    await quiet()
+                    while server.statistics().spool.used or server.memory.statistics().uploaded:
+                        await quiet()
             finally:
                 broker.close()
 
@@ -182,6 +186,55 @@ def test_a_publisher_that_ends_in_the_middle_leaves_nothing(tmp_path: Path, how:
         assert other.call(get(1, queue)).name == "get-empty"
 
     run(tmp_path, work)
+
+
+def waiting(server: Server, topic: bytes) -> int:
+    """Return the number of publishers that wait for room in a topic."""
+
+    def found() -> int:
+        driver = server.catalogue.by_name.get(topic)
+        return 0 if driver is None else driver.statistics().waiting_publishers
+
+    return trio.from_thread.run_sync(found)
+
+
+def until_waiting(server: Server, topic: bytes, count: int) -> None:
+    """Wait until N (`count`) publishers wait for room in a topic."""
+    while waiting(server, topic) != count:
+        trio.from_thread.check_cancelled()
+
+
+def disconnect(server: Server, name: bytes) -> None:
+    """End the connection of a client, as an operator does."""
+    (found,) = [each for each in server.terminals() if each.statistics().client == name]
+    found.disconnect("an operator ended the connection")
+
+
+def test_a_publisher_that_ends_while_its_complete_message_waits_leaves_nothing(tmp_path: Path) -> None:
+    """The message follows what the connection published before to a topic that has no room."""
+
+    def work(broker: Broker, server: Server) -> None:
+        with socket.create_connection(broker.address) as stalled:
+            stalled.sendall(bytes(7) + b"\1(Connect 1 stalled)\n(Declare full Broadcast Transient)\n")
+            stalled.sendall(b"(Subscribe full From_current)\n")
+            client, other = broker.channel(user="ended"), broker.channel()
+            client.open(2)
+            client.call(declare_queue(1, "one"))
+            *rest, last = begin_long(client, "one")
+            client.send(*rest, body(1, last[7:-2]))
+            until("queue.declare-ok", lambda: client.call(declare_queue(2, "full", passive=1)))
+            some = publish(1, "", "full", bytes(50_000))
+            while not waiting(server, b"full"):
+                other.send(some)
+            client.send(publish(2, "", "full", bytes(5_000)), body(1, last[-2:-1]))
+            until_waiting(server, b"full", 2)
+            trio.from_thread.run_sync(disconnect, server, b"ended")
+            until_waiting(server, b"full", 1)
+            other.close()
+            declared = broker.channel().call(declare_queue(1, "one", passive=1))
+            assert declared.told() == "queue.declare-ok messages=0 consumers=0"
+
+    run(tmp_path, work, patience=SECONDS)
 
 
 def test_queues_that_are_deleted_in_the_middle_do_not_count(tmp_path: Path) -> None:

@@ -126,8 +126,12 @@ class LongPublishes:
             case _Held(begun, body):
                 return _run(begun, body.batch())
             case _Stored(head, uploads):
-                await self._publishing.flush()
-                await self._post(publisher, head, uploads)
+                try:
+                    await self._publishing.flush()
+                    await self._post(publisher, head, uploads)
+                finally:
+                    for upload in uploads:
+                        upload.close()
                 return None
             case other:
                 assert_never(other)
@@ -148,9 +152,6 @@ class LongPublishes:
                 posted.add(group, 0, 1, None)
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
-        finally:
-            for upload in uploads:
-                upload.close()
         publisher.published(posted)
         publisher.look()
 
