@@ -65,18 +65,23 @@ class SpoolRoom:
         return made
 
     async def promise(
-        self, pages: int, seconds: float, goes_on: Callable[[], bool] | None = None
+        self,
+        pages: int,
+        seconds: float,
+        is_unwanted: Callable[[], bool],
+        goes_on: Callable[[], bool] | None = None,
     ) -> Promise | None:
         """Promise N `pages` when they are free, and no message waits that is before it. When nothing has
         moved for N `seconds`, break the promises to others. If the pages are not free even then, return None,
-        unless the message is patient, and `goes_on` returns that it waits on.
+        unless the message is patient, and `goes_on` returns that it waits on. Return None, too, when nobody
+        wants the message any more: `is_unwanted` is asked when something moves.
         """
         if pages > self._pages.limit:
             return None
         place = _Place(is_patient=goes_on is not None)
         self._waiting.append(place)
         try:
-            while True:
+            while not is_unwanted():
                 is_next = self._is_next(place)
                 if is_next and (made := self._promise(pages)) is not None:
                     return made
@@ -88,6 +93,7 @@ class SpoolRoom:
                         self._break_promises()
                     if goes_on is None or not goes_on():
                         return self._promise(pages) if is_next else None
+            return None
         finally:
             self._waiting.remove(place)
             self._wake()
@@ -110,7 +116,7 @@ class SpoolRoom:
         self.moved()
 
     def moved(self) -> None:
-        """Note that something came of a message, or left, or that pages were freed."""
+        """Note that something came of a message, or left, that pages were freed, or that a topic ended."""
         if self._waiting:
             self._wake()
 

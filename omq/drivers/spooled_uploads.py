@@ -85,11 +85,16 @@ class SpooledUpload(Upload):
         def goes_on() -> bool:
             return not (may_be_held and any(topic.has_taker() for topic in keeping))
 
+        def is_unwanted() -> bool:
+            return all(topic.deleted for topic in keeping)
+
         is_patient = may_wait and all(topic.waits_for_workers for topic in keeping)
         waits = may_wait or not may_be_held
-        found = await _room(topics[0], size, goes_on if is_patient else None, waits=waits)
+        found = await _room(topics[0], size, is_unwanted, goes_on if is_patient else None, waits=waits)
         if isinstance(found, Promise):
             return cls(kept, SpooledBody(spool, size, found))
+        if is_unwanted():
+            return cls(kept, None)
         if size <= most_held:
             return None
         spool.refused.add(f"a message of {size} octets: {found}")
@@ -137,14 +142,19 @@ class SpooledUpload(Upload):
 
 
 async def _room(
-    driver: Driver, size: int, goes_on: Callable[[], bool] | None, *, waits: bool
+    driver: Driver,
+    size: int,
+    is_unwanted: Callable[[], bool],
+    goes_on: Callable[[], bool] | None,
+    *,
+    waits: bool,
 ) -> Promise | Failure:
     """Promise room on the spool to a message, or return the reason why there is none."""
     spool, pages = driver.resources.spool, pages_of(size)
     promise = spool.room.try_promise(pages)
     if promise is None and waits:
         seconds = driver.resources.spool_seconds
-        promise = await spool.room.promise(pages, seconds, goes_on)
+        promise = await spool.room.promise(pages, seconds, is_unwanted, goes_on)
     if promise is None:
         return SPOOL_FULL
     try:

@@ -268,6 +268,26 @@ def test_a_message_for_which_the_spool_has_no_room_is_refused(tmp_path: Path) ->
     run(tmp_path, work, spool_bytes=5 * MIB)
 
 
+def test_a_producer_does_not_wait_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
+    def work(broker: Broker, server: Server) -> None:
+        client, other = broker.channel(), broker.channel()
+        for queue in ("one", "other"):
+            other.call(declare_queue(1, queue))
+        for each in (client, other):
+            each.call(select_confirms(1))
+        other.send(*begin_long(other, "one"))
+        assert other.wait().told() == "ack tag=1 bits=0"
+        rest = begin_long(client, "other")
+        while trio.from_thread.run_sync(lambda: server.catalogue.spool.room.waiting) != 1:
+            trio.from_thread.check_cancelled()
+        assert other.call(delete_queue(1, "other")).told() == "delete-ok 0"
+        client.send(*rest)
+        assert client.wait().told() == "ack tag=1 bits=0"
+        assert other.call(get(1, "one", 1)).body == LONG
+
+    run(tmp_path, work, spool_bytes=8 * MIB)
+
+
 def test_a_producer_waits_until_a_consumer_has_made_room(tmp_path: Path) -> None:
     """One that consumes does not: the room may depend on its acknowledgements."""
 

@@ -229,6 +229,24 @@ async def test_a_sink_waits_until_a_worker_has_made_room(store: Path) -> None:
         await done(host)
 
 
+async def test_a_sink_does_not_wait_for_a_topic_that_is_deleted(store: Path) -> None:
+    settings = {**SETTINGS, "spool_bytes": 8 * MIB}
+    async with serving(store, **settings) as host:
+        client = await topic(host)
+        await send(host, client, [LONG])
+        other = await declared(host, b"Round_robin Transient", b"other")
+        waiting_sink = await sink(host, await host.connect(), b"other")
+        await waiting_sink.send(envelopes([LONG])[: MIB // 8])
+        await eventually(lambda: sinks_wait(host) == 1)
+        assert isinstance(await other.ask(b"(Delete other)"), Deleted)
+        await eventually(lambda: sinks_wait(host) == 0)
+        await waiting_sink.send(envelopes([LONG])[MIB // 8 :])
+        (answer,) = await said(waiting_sink)
+        assert answer == b"404 NOT-FOUND 0 messages stored; the topic was deleted", answer
+        assert isinstance(await client.ask(b"(Delete t)"), Deleted)
+        await done(host)
+
+
 async def test_one_that_waits_for_workers_keeps_no_room_from_broadcast_topics(store: Path) -> None:
     """A message of a broadcast topic behind it is taken if it fits, and otherwise refused after a while."""
     settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}
