@@ -43,6 +43,10 @@ class SpooledWorkDriver(SpooledTopic, SpillingDriver):
             self._spill.when_arrived(partial(self._take_in_turn, turn, uploaded, body, head, origin))
             try:
                 await turn.is_over.wait()
+            except BaseException:
+                if turn.is_taken:  # in the step in which the wait was cancelled: the body is the queue's own
+                    body.shared()  # and the caller drops one
+                raise
             finally:
                 turn.is_wanted = False
             if turn.is_taken:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from queue_cases import DURABLE, EITHER_OPTIONS, getter_of
+from queue_cases import DURABLE, EITHER_OPTIONS, getter_of, worker
 from served_drivers import ASYNC, WEAK, Client, Drivers, opened, post, quiet
 
 from omq.drivers.confirmation import Confirmation
@@ -19,6 +19,7 @@ from omq.drivers.seam import EndReason
 from omq.drivers.spooled_uploads import begin_upload
 from omq.model import Delivery, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
+from omq_storage.fragments import FRAGMENT_OCTETS
 
 
 async def test_an_ephemeral_queue_is_found_by_its_name_and_costs_no_write(drivers: Drivers) -> None:
@@ -231,3 +232,25 @@ async def test_a_long_message_follows_those_on_their_way_to_the_disk(drivers: Dr
     assert await queue.peek(4) is None, "it is too long"
     assert queue.next_id == 5
     upload.close()
+
+
+async def test_a_long_message_is_kept_if_its_post_is_cancelled_as_it_takes_its_turn(drivers: Drivers) -> None:
+    """It is either in the queue or not, and its body is given back once."""
+    queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+    size = (5 << 20) // FRAGMENT_OCTETS * FRAGMENT_OCTETS  # so all of it is written before the post
+    upload = await begin_upload(queue, size, 0)
+    assert upload is not None
+    await upload.add(bytes(size))
+    spilled = queue.spill(Bodies([b"before"]))
+    assert isinstance(spilled, Confirmation)
+    assert queue.spills_next
+    with trio.CancelScope() as scope:
+        spilled.listen(scope.cancel)  # before its turn comes in the same step
+        await upload.post(b"", None)
+    assert scope.cancelled_caught
+    upload.close()
+    client = await worker(queue).read()
+    assert client.bodies == [b"before", bytes(size)]
+    client.settle(1, 2)
+    client.close()
+    assert drivers.catalogue.spool.statistics().used == 0
