@@ -89,3 +89,25 @@ def all_of(confirmations: Iterable[Confirmation]) -> Confirmation:
     if not pending:
         settle()
     return whole
+
+
+def joined(parts: Sequence[tuple[int, Confirmation]]) -> Confirmation:
+    """Return the confirmation of a post that was divided into parts, each with its number of messages."""
+    if all(part is CONFIRMED for _, part in parts):
+        return CONFIRMED
+    if len(parts) == 1:
+        return parts[0][1]
+    whole = Confirmation()
+
+    def settle() -> None:
+        outcomes: list[tuple[int, Failure | None]] = []
+        for number, part in parts:
+            for count, failure in part.outcomes(number):
+                if outcomes and outcomes[-1][1] == failure:
+                    outcomes[-1] = outcomes[-1][0] + count, failure
+                else:
+                    outcomes.append((count, failure))
+        whole.settle_each(outcomes)
+
+    all_of([part for _, part in parts]).listen(settle)
+    return whole

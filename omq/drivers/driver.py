@@ -261,8 +261,7 @@ class Driver(StoredReads, RoutedTopic):
             raise Refused.of(self.gone)
         if not self.has_ids(batch.count) or not self.publisher_queue.try_enter(octets):
             return self._without_room(batch, heads, origins)
-        self.hand_over(batch, heads, origins, octets)
-        return CONFIRMED
+        return self.hand_over(batch, heads, origins, octets)
 
     def pass_on(self, batch: Batch, heads: Sequence[bytes]) -> bool:
         """Send one message to a subscriber at once, so that it is done, and need not be kept. Return False if
@@ -310,8 +309,9 @@ class Driver(StoredReads, RoutedTopic):
         route = self.route
         return route.next_id + count <= route.reserved
 
-    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
-        """Accept messages of a transient topic, for which there are room and ids. Raises Refused.
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Confirmation:
+        """Accept messages of a transient topic, for which there are room and ids. Return their confirmation.
+        Raises Refused.
 
         `octets`: what was counted for them when they were admitted.
         """
@@ -333,6 +333,7 @@ class Driver(StoredReads, RoutedTopic):
             raise Refused.of(self.log_failure(problem)) from problem
         finally:
             self.free(octets - kept)  # of none, too: a broadcast topic admits its next publisher then
+        return CONFIRMED
 
     def log_failure(self, problem: Exception) -> Failure:
         """Log a problem with a post, and return the failure for its publisher."""

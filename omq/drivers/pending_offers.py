@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from omq.drivers.budget import Budget, Turn
-from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.confirmation import Confirmation, joined
 from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.posts import Post
 from omq.drivers.publisher_queue import PublisherQueue, WaitingPublisher
@@ -68,8 +68,8 @@ class InMemory(Numbered, Protocol):
     def has_ids(self, count: int) -> bool:
         """Return whether the next ids may be assigned."""
 
-    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
-        """Accept messages for which there is room, and ids. Raises Refused."""
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Confirmation:
+        """Accept messages for which there is room, and ids. Return their confirmation. Raises Refused."""
 
     def free(self, octets: int) -> None:
         """Give back granted room that is not needed."""
@@ -106,7 +106,8 @@ class PendingTransientOffer(PendingOffer):
         self._heads = heads
         self._origins = origins
         self._count = batch.count
-        self._taken = 0
+        self._taken: list[tuple[int, Confirmation]] = []
+        """The pieces that were accepted, each with its number of messages."""
         self._waiting_publisher: WaitingPublisher | None = None
         self._held: int | None = None
         self._wants_ids = False
@@ -115,7 +116,8 @@ class PendingTransientOffer(PendingOffer):
     def again(self) -> Offered:
         """See `PendingOffer`.
 
-        If a piece is refused after earlier ones were accepted, the confirmation reports it.
+        If a piece is refused after earlier ones were accepted, the confirmation reports it, as it does the
+        failure of one that is on its way to a disk.
         """
         try:
             while self._pieces:
@@ -125,12 +127,10 @@ class PendingTransientOffer(PendingOffer):
             self.leave()
             if not self._taken:
                 raise
-            confirmation = Confirmation()
-            confirmation.settle_each(
-                ((self._taken, None), (self._count - self._taken, refused.failure)),
-            )
-            return confirmation
-        return CONFIRMED
+            failed = Confirmation()
+            failed.settle(refused.failure)
+            self._taken.append((self._count - sum(count for count, _ in self._taken), failed))
+        return joined(self._taken)
 
     def _next(self) -> bool:
         """Post the next piece, if that is possible now. Raises Refused."""
@@ -148,8 +148,7 @@ class PendingTransientOffer(PendingOffer):
             return False
         held, self._held = self._held, None
         self._pieces.popleft()
-        topic.hand_over(piece, heads, self._origins[begin:end], held)
-        self._taken = end
+        self._taken.append((piece.count, topic.hand_over(piece, heads, self._origins[begin:end], held)))
         return True
 
     def _room(self, octets: int) -> int | None:

@@ -49,6 +49,16 @@ class RecentSequences:
         while len(self._sequences) > self._limit:
             self._sequences.popitem(last=False)
 
+    def lower(self, topic: int, producers: Iterable[bytes], before: Mapping[bytes, int]) -> None:
+        """Set the last sequence numbers of these producers of a topic id back to those `before`, where these
+        are lower; forget the producers that had none.
+        """
+        for producer, last in self.last(topic, producers).items():
+            if producer not in before:
+                del self._sequences[topic, producer]
+            elif before[producer] < last:
+                self._sequences[topic, producer] = before[producer]
+
 
 def producers_of(origins: Origins) -> set[bytes]:
     """Return all producers of these origins."""

@@ -72,10 +72,12 @@ class Spill:
         self.submit(post)
         return post.confirmation
 
-    def force(self, batch: Batch, heads: Sequence[bytes], octets: int) -> None:
+    def force(self, batch: Batch, heads: Sequence[bytes], octets: int) -> Confirmation:
         """Submit a batch as `offer` does, beyond the memory for messages on their way to a store."""
         self._budget.force(octets)
-        self.submit(Post(self._queue, batch, octets, Confirmation(), heads))
+        post = Post(self._queue, batch, octets, Confirmation(), heads)
+        self.submit(post)
+        return post.confirmation
 
     def submit(self, post: Post) -> None:
         """Write messages whose octets are counted."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.confirmation import Confirmation
+from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.driver import Driver, InitialState
 from omq.drivers.lifetime import Ephemeral
 from omq.drivers.offer import Offered, PendingOffer
@@ -55,18 +55,29 @@ class SpillingDriver(RoundRobinDriver):
             self._spill = Spill(self, self.resources.spills, self.resources.memory.posted)
         return self._spill.offer(batch, heads, batch.octets + octets_of(heads))
 
-    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Confirmation:
         """See `Driver.hand_over`. What others have on its way to the disk comes first."""
         if self._spill is None or not self._spill.on_the_way:
-            super().hand_over(batch, heads, origins, octets)
-            return
+            return super().hand_over(batch, heads, origins, octets)
         self.free(octets)
+        sequences = self.resources.memory.sequences
+        producers = producers_of(origins)
+        before = sequences.last(self.topic.id, producers)
         if origins:
-            last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
+            last = dict(before)
             batch, heads = without_repeated(batch, heads, origins, last)
-            self.resources.memory.sequences.keep(self.topic.id, last)
-        if batch.count:
-            self._spill.force(batch, heads, octets)
+            sequences.keep(self.topic.id, last)
+        if not batch.count:
+            return CONFIRMED
+        confirmation = self._spill.force(batch, heads, octets)
+
+        def look_failed() -> None:
+            if confirmation.failure is not None:  # so they are not repeated when they come again
+                sequences.lower(self.topic.id, producers, before)
+
+        if origins:
+            confirmation.listen(look_failed)
+        return confirmation
 
     @property
     def spills_next(self) -> bool:

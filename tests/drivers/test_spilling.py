@@ -355,3 +355,28 @@ async def test_idempotent_posts_keep_their_order(tmp_path: Path) -> None:
         assert repeated.settled
         assert queue.ready == 0
         client.close()
+
+
+async def test_a_publisher_that_has_waited_learns_that_the_disk_is_full(tmp_path: Path) -> None:
+    """Its messages follow those of others to the disk. They are not repeated when they come again."""
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        writer = drivers.catalogue.writers[Level.ASYNC]
+        await post(queue, b"0", origins=[(b"p", 0)])
+        await filled(queue, 10)
+        batch = Bodies([BODY] * 12)
+        numbered = [(producer, number) for producer in (b"p", b"new") for number in (1, 2)]
+        origins = [(b"p", 0), *numbered, *[None] * 7]
+        waiting = queue.offer(batch, origins=origins)
+        assert isinstance(waiting, PendingOffer)
+        writer.refusal = full = Failure(Reason.NO_ROOM, "the disk is full")
+        spilled = queue.spill(Bodies([b"before"]))
+        assert queue.purge() == 101
+        offered = waiting.again()
+        for each in (spilled, offered):
+            assert isinstance(each, Confirmation)
+            assert await settled(each) == full
+        writer.refusal = None
+        assert queue.ready == 0
+        await post(queue, *batch.bodies(), origins=origins)
+        assert queue.purge() == 11
