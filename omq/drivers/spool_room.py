@@ -4,9 +4,9 @@ Without that, several messages that do not fit together would all fail in their 
 room, and nothing moves on the spool, the others lose their promises: their clients send almost nothing.
 """
 
-from collections import deque
-from collections.abc import Callable
-from itertools import takewhile
+from collections.abc import Callable, Iterator
+from itertools import islice
+from math import inf
 
 import trio
 
@@ -25,27 +25,38 @@ class Promise:
 class _Place:
     """The place of a message that waits."""
 
-    __slots__ = ("is_patient",)
+    __slots__ = ("is_patient", "is_unwanted", "pages", "promise", "woken")
 
-    def __init__(self, *, is_patient: bool) -> None:
+    def __init__(self, pages: int, is_unwanted: Callable[[], bool], *, is_patient: bool) -> None:
+        self.pages = pages
+        self.is_unwanted = is_unwanted
         self.is_patient = is_patient
+        self.promise: Promise | None = None
+        self.woken = trio.Event()
+        """Set when it has its promise, or nobody wants the message any more."""
 
 
 class SpoolRoom:
     """The promised pages, and the messages that wait for a promise, in the order of their arrival. Patient
     ones wait for workers, and let the others pass.
+
+    There may be thousands, so what moves on the spool wakes none: free pages wake those that get them.
     """
 
     def __init__(self, pages: SpoolPages) -> None:
         self._pages = pages
         self._promises: dict[Promise, None] = {}
-        self._waiting: deque[_Place] = deque()
-        self._moved = trio.Event()
+        self._promised = 0
+        """The pages of all promises."""
+        self._waiting: dict[_Place, None] = {}
+        self._urgent: dict[_Place, None] = {}
+        """The waiting messages that are not patient."""
+        self._moved_at = -inf
 
     @property
     def is_wanted(self) -> bool:
         """Whether a message waits for room that is not patient."""
-        return any(not each.is_patient for each in self._waiting)
+        return bool(self._urgent)
 
     @property
     def waiting(self) -> int:
@@ -57,11 +68,11 @@ class SpoolRoom:
         return None if self.is_wanted else self._promise(pages)
 
     def _promise(self, pages: int) -> Promise | None:
-        promised = sum(promise.pages for promise in self._promises)
-        if self._pages.used + promised + pages > self._pages.limit:
+        if self._pages.used + self._promised + pages > self._pages.limit:
             return None
         made = Promise(pages)
         self._promises[made] = None
+        self._promised += pages
         return made
 
     async def promise(
@@ -74,55 +85,95 @@ class SpoolRoom:
         """Promise N `pages` when they are free, and no message waits that is before it. When nothing has
         moved for N `seconds`, break the promises to others. If the pages are not free even then, return None,
         unless the message is patient, and `goes_on` returns that it waits on. Return None, too, when nobody
-        wants the message any more: `is_unwanted` is asked when something moves.
+        wants the message any more: `is_unwanted` is asked when a topic ends.
         """
-        if pages > self._pages.limit:
+        if pages > self._pages.limit or is_unwanted():
             return None
-        place = _Place(is_patient=goes_on is not None)
-        self._waiting.append(place)
+        place = _Place(pages, is_unwanted, is_patient=goes_on is not None)
+        self._waiting[place] = None
+        if not place.is_patient:
+            self._urgent[place] = None
+        self._look()
+        began = trio.current_time()
         try:
-            while not is_unwanted():
-                is_next = self._is_next(place)
-                if is_next and (made := self._promise(pages)) is not None:
-                    return made
-                with trio.move_on_after(seconds) as waiting:
-                    await self._moved.wait()
-                if waiting.cancelled_caught:
-                    is_next = self._is_next(place)
-                    if is_next:
-                        self._break_promises()
-                    if goes_on is None or not goes_on():
-                        return self._promise(pages) if is_next else None
-            return None
+            while not place.woken.is_set():
+                with trio.move_on_at(max(began, self._moved_at) + seconds) as waiting:
+                    await place.woken.wait()
+                now = trio.current_time()
+                if not waiting.cancelled_caught or now < self._moved_at + seconds:
+                    continue
+                if self._is_next(place):
+                    self._break_promises()
+                if goes_on is None or not goes_on():
+                    break
+                began = now
+        except BaseException:
+            if place.promise is not None:
+                self.withdraw(place.promise)
+            raise
         finally:
-            self._waiting.remove(place)
-            self._wake()
+            self._leave(place)
+            self._look()
+        return place.promise
+
+    def _look(self) -> None:
+        """Promise pages that are free to the messages that are next."""
+        while any(self._is_given(place) for place in self._next()):
+            pass
+
+    def _next(self) -> Iterator[_Place]:
+        """Yield the first message, and the first one that is not patient."""
+        yield from islice(self._urgent, 1)
+        yield from islice(self._waiting, 1)
 
     def _is_next(self, place: _Place) -> bool:
-        before = takewhile(lambda each: each is not place, self._waiting)
-        return not any(place.is_patient or not each.is_patient for each in before)
+        return any(each is place for each in self._next())
+
+    def _is_given(self, place: _Place) -> bool:
+        """Promise the pages to a message, and wake it, if they are free."""
+        place.promise = self._promise(place.pages)
+        if place.promise is None:
+            return False
+        self._leave(place)
+        place.woken.set()
+        return True
+
+    def _leave(self, place: _Place) -> None:
+        self._waiting.pop(place, None)
+        self._urgent.pop(place, None)
 
     def _break_promises(self) -> None:
         for promise in self._promises:
             promise.pages = 0
+        self._promised = 0
+        self._look()
 
     def use(self, promise: Promise, pages: int) -> None:
         """Note that N of the promised `pages` are taken."""
-        promise.pages = max(0, promise.pages - pages)
+        taken = min(promise.pages, pages)
+        promise.pages -= taken
+        self._promised -= taken
 
     def withdraw(self, promise: Promise) -> None:
         """Keep nothing for a message any more."""
         self._promises.pop(promise, None)
-        self.moved()
+        self.use(promise, promise.pages)
+        self.freed()
 
     def moved(self) -> None:
-        """Note that something came of a message, or left, that pages were freed, or that a topic ended."""
-        if self._waiting:
-            self._wake()
+        """Note that something came of a message, or left."""
+        self._moved_at = trio.current_time()
 
-    def _wake(self) -> None:
-        moved, self._moved = self._moved, trio.Event()
-        moved.set()
+    def freed(self) -> None:
+        """Note that pages are free."""
+        self.moved()
+        self._look()
+
+    def topic_ended(self) -> None:
+        """Wake the messages that nobody wants any more."""
+        for place in self._waiting:
+            if place.is_unwanted():
+                place.woken.set()
 
 
 def pages_of(octets: int) -> int:

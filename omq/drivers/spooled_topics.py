@@ -46,7 +46,7 @@ class SpooledTopic(Driver):
     def end(self) -> Iterator[None]:
         """See `Driver.end`. Messages that wait for room on the spool need not wait any longer."""
         yield from super().end()
-        self.resources.spool.room.moved()
+        self.resources.spool.room.topic_ended()
 
     async def _reserve_id(self) -> None:
         """Wait until an id may be assigned. Raise Refused."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from counted_steps import Steps, steps
 from queue_cases import DURABLE, EITHER_OPTIONS, getter_of, worker
 from served_drivers import ASYNC, WEAK, Client, Drivers, opened, post, quiet
 
@@ -254,3 +255,32 @@ async def test_a_long_message_is_kept_if_its_post_is_cancelled_as_it_takes_its_t
     client.settle(1, 2)
     client.close()
     assert drivers.catalogue.spool.statistics().used == 0
+
+
+async def test_what_moves_on_the_spool_does_not_wake_those_that_wait_for_room(drivers: Drivers) -> None:
+    """There may be thousands: only the one that gets the room is woken."""
+    queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+    spool = drivers.catalogue.spool
+    upload = await begin_upload(queue, spool.limit, 0)
+    assert upload is not None
+    counted: list[Steps] = []
+
+    async def wait() -> None:
+        async with steps() as own:
+            counted.append(own)
+            waiting = await begin_upload(queue, spool.limit, 0, may_wait=True)
+        assert waiting is not None
+        waiting.close()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(wait)
+        await quiet()
+        assert spool.room.waiting == 2
+        begun = [each.count for each in counted]
+        for _ in range(4):
+            await upload.add(bytes(1 << 20))
+        assert spool.statistics().used > 0
+        assert [each.count for each in counted] == begun
+        upload.close()
+    assert spool.statistics().used == 0
