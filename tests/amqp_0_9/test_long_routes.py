@@ -288,6 +288,25 @@ def test_a_producer_does_not_wait_for_a_queue_that_is_deleted(tmp_path: Path) ->
     run(tmp_path, work, spool_bytes=8 * MIB)
 
 
+def test_a_channel_does_not_wait_for_room_that_another_one_needs(tmp_path: Path) -> None:
+    """The spool has a part of a message on the other channel, whose rest cannot come meanwhile."""
+
+    def work(broker: Broker, server: Server) -> None:
+        client = broker.channel()
+        client.open(2)
+        client.call(declare_queue(1, "one"))
+        client.call(select_confirms(1))
+        rest = begin_long(client, "one")
+        until_spooled(server)
+        client.send(publishing(2, "", "one"), header(2, len(LONG)), frames(2, LONG)[0], *rest)
+        answers = {reply.channel: reply.told() for reply in (client.wait(), client.wait())}
+        assert answers[1] == "ack tag=1 bits=0"
+        assert answers[2].startswith("channel.close 506")
+        assert client.call(get(1, "one", 1)).body == LONG
+
+    run(tmp_path, work, spool_bytes=8 * MIB)
+
+
 def test_a_producer_waits_until_a_consumer_has_made_room(tmp_path: Path) -> None:
     """One that consumes does not: the room may depend on its acknowledgements."""
 

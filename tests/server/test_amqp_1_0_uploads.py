@@ -188,6 +188,27 @@ async def test_a_message_that_the_spool_cannot_hold_is_rejected(store: Path) -> 
         assert (await other.message()).octets == data(LONG[: 4 * MIB])
 
 
+async def test_a_link_does_not_wait_for_room_that_another_one_needs(store: Path) -> None:
+    """The spool has a part of a message on the other link, whose rest cannot come meanwhile."""
+    settings: dict[str, Any] = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}
+    async with serving(store, **settings) as host, opened(host.port) as client, opened(host.port) as other:
+        await declared(host, b"Round_robin Transient")
+        await client.sender("t")
+        await client.sender("t", 2)
+        octets = data(LONG)
+        first = await begun(client, octets, 4 * MIB)
+        await eventually(lambda: spool(host).used > 0)
+        delivery = client.delivery()
+        await client.send_part(octets, 0, len(octets), Transfer(2, delivery, b"%d" % delivery, 0, False))
+        await client.send_part(octets, 4 * MIB, len(octets), first)
+        outcomes = [await client.outcome() for _ in range(2)]
+        states = {each.first: each.state for each in outcomes}
+        assert rejected(states[delivery]) == "amqp:resource-limit-exceeded"
+        assert states[0] == ACCEPTED
+        await other.receiver("t", credit=20)
+        assert (await other.message()).octets == octets
+
+
 async def test_a_producer_waits_until_a_consumer_has_made_room(store: Path) -> None:
     """One that consumes does not: the room may depend on the outcomes that it tells."""
     settings: dict[str, Any] = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}

@@ -55,9 +55,11 @@ class LongPublishes:
 
     async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool, may_wait: bool) -> None:
         """Begin a message. If the connection must hold it (`must_hold`), it does not go to a disk as it
-        arrives; else it may wait for room there, for which a connection that consumes must not wait.
-        Raise ChannelProblem.
+        arrives; else it may wait for room there, for which a connection that consumes must not wait. Nor
+        must one that has begun other messages, which need the room: they cannot go on meanwhile. Raise
+        ChannelProblem.
         """
+        may_wait = may_wait and not self._open
         run = _run(begun, Bodies([b""]))
         await self._publishing.flush()
         parts = await self._publishing.parts(publisher, run)

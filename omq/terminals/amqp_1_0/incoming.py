@@ -172,9 +172,11 @@ class Incoming(Producing):
         else:
             offered.listen(partial(self._wake, self))
 
-    async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
+    async def _begin_upload(
+        self, beginning: Beginning, opening: LongOpening, *, is_alone: bool
+    ) -> UploadedMessage | None:
         await self.flush()
-        return await begun(self._session, self._held, self._name, beginning, opening)
+        return await begun(self._session, self._held, self._name, beginning, opening, is_alone=is_alone)
 
     async def _post_uploaded(
         self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None

@@ -201,7 +201,9 @@ class Links:
         else:
             self._begun.add(incoming)
         try:
-            rest = part if part.begins and part.ends else await incoming.take_uploaded(part)
+            is_whole = part.begins and part.ends
+            is_alone = self._begun <= {incoming}
+            rest = part if is_whole else await incoming.take_uploaded(part, is_alone=is_alone)
             if rest is not None:
                 incoming.add(rest)
         except LinkProblem as problem:

@@ -98,15 +98,16 @@ class Producing(ABC):
             else:
                 self._take(part.delivery, bytes(message), settled=part.settled)
 
-    async def take_uploaded(self, part: Part) -> Part | None:
+    async def take_uploaded(self, part: Part, *, is_alone: bool) -> Part | None:
         """Take a part of a message whose body goes to a disk. Return the part that `add` must take: if it is
-        not, or cannot be, such a message. Raises LinkProblem.
+        not, or cannot be, such a message. `is_alone`: whether the connection has begun no other message.
+        Raises LinkProblem.
         """
         octets = part.octets
         if part.begins:
             if (beginning := read_beginning(octets)) is None:
                 return part
-            message = await self._begin_upload(beginning, LongOpening(beginning, octets))
+            message = await self._begin_upload(beginning, LongOpening(beginning, octets), is_alone=is_alone)
             if message is None:
                 return part
             if not self.link.is_attached:  # its link ended meanwhile
@@ -129,7 +130,9 @@ class Producing(ABC):
             self.abort()
         return None
 
-    async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
+    async def _begin_upload(
+        self, beginning: Beginning, opening: LongOpening, *, is_alone: bool
+    ) -> UploadedMessage | None:
         """Begin a message, after those before it are posted; None if it must be held in memory. Raise
         LinkProblem.
         """

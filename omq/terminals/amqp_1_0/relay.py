@@ -198,7 +198,9 @@ class Relay(Producing):
         deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
         offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
 
-    async def _begin_upload(self, beginning: Beginning, opening: LongOpening) -> UploadedMessage | None:
+    async def _begin_upload(
+        self, beginning: Beginning, opening: LongOpening, *, is_alone: bool
+    ) -> UploadedMessage | None:
         await self.flush()
         try:
             found = await self._finder.find(Right.PUBLISH, Target(opening.to()))
@@ -206,7 +208,7 @@ class Relay(Producing):
             return None  # it is rejected when it is complete
         if isinstance(found, DirectAddress):
             return None
-        return await begun(self._session, self._held, found.name, beginning, opening)
+        return await begun(self._session, self._held, found.name, beginning, opening, is_alone=is_alone)
 
     async def _post_uploaded(
         self, delivery: int | None, message: UploadedMessage, head: bytes, origin: Origin | None

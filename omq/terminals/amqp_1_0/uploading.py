@@ -15,16 +15,23 @@ _FOOTER = b"\x00\x53\x78"
 
 
 async def begun(
-    session: Session, held: HeldPublishes, name: bytes, beginning: Beginning, opening: LongOpening
+    session: Session,
+    held: HeldPublishes,
+    name: bytes,
+    beginning: Beginning,
+    opening: LongOpening,
+    *,
+    is_alone: bool,
 ) -> "UploadedMessage | None":
     """Begin a message to a topic, or one that is refused; None if it must be held in memory. A connection
-    that has `held` messages of the topic holds this one, too: it must not overtake them.
+    that has `held` messages of the topic holds this one, too: it must not overtake them. One on which other
+    messages have begun must not wait for room (`is_alone`): these need it, and cannot go on meanwhile.
     """
     if opening.has_too_much(b"") or beginning.octets > session.max_uploaded_bytes or held.has(name):
         return None
     try:
         with held.excused:
-            upload = await session.upload(name, beginning.size, may_wait=not held.is_worker)
+            upload = await session.upload(name, beginning.size, may_wait=is_alone and not held.is_worker)
     except Refused as refused:
         return UploadedMessage(beginning, opening, refused.failure)
     return None if upload is None else UploadedMessage(beginning, opening, upload)
