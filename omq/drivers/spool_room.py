@@ -52,6 +52,8 @@ class SpoolRoom:
         self._urgent: dict[_Place, None] = {}
         """The waiting messages that are not patient."""
         self._moved_at = -inf
+        self.unfinished = 0
+        """The pages of messages that are not complete: nobody can take these."""
 
     @property
     def is_wanted(self) -> bool:
@@ -62,6 +64,11 @@ class SpoolRoom:
     def waiting(self) -> int:
         """The number of messages that wait."""
         return len(self._waiting)
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether the spool has messages that somebody can take, so that there is room again."""
+        return self._pages.used > self.unfinished
 
     def try_promise(self, pages: int) -> Promise | None:
         """Promise N `pages`, if as many are free and no other message waits."""

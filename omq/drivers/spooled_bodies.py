@@ -19,7 +19,17 @@ class SpooledBody:
     Call `drop` at the end, and once more for each call of `shared`.
     """
 
-    __slots__ = ("_checksums", "_damaged", "_pages", "_promise", "_size", "_spool", "_users", "octets")
+    __slots__ = (
+        "_checksums",
+        "_damaged",
+        "_pages",
+        "_promise",
+        "_size",
+        "_spool",
+        "_unfinished",
+        "_users",
+        "octets",
+    )
 
     def __init__(self, spool: Spool, size: int, promise: Promise) -> None:
         """Create a body of N octets (`size`), of which none has come, with the promise of room for it."""
@@ -32,6 +42,7 @@ class SpooledBody:
         self.octets = 0
         """The octets that are written, or are about to be."""
         self._users = 1
+        self._unfinished = 0  # pages, while the message is not complete
         self._damaged: DamagedBlock | None = None
 
     def verify(self) -> None:
@@ -66,6 +77,13 @@ class SpooledBody:
         self._pages.append(self._spool.take(pages))
         self._checksums.append(0)
         self._spool.room.use(self._promise, pages)
+        self._spool.room.unfinished += pages
+        self._unfinished += pages
+
+    def finish(self) -> None:
+        """Note that the message is complete, or never will be."""
+        self._spool.room.unfinished -= self._unfinished
+        self._unfinished = 0
 
     def _part(self, number: int, message: int = 0, topic: int = 0) -> SpoolExtent:
         octets = min(CHECKED_OCTETS, self._size - number * CHECKED_OCTETS)
@@ -100,6 +118,7 @@ class SpooledBody:
         self._users -= 1
         if self._users:
             return
+        self.finish()
         self._spool.room.withdraw(self._promise)
         parts = list(self._parts())
         self._pages = array("Q")

@@ -83,6 +83,8 @@ class SpooledUpload(Upload):
         may_be_held = size <= most_held
 
         def goes_on() -> bool:
+            if not spool.room.has_complete:
+                return False  # no worker can make room
             return not (may_be_held and any(topic.has_taker() for topic in keeping))
 
         def is_unwanted() -> bool:
@@ -117,6 +119,8 @@ class SpooledUpload(Upload):
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
         """See `Upload._post`. A topic that was deleted meanwhile does not count, unless all were."""
         uploaded = Uploaded(0, self._size, self._checksum)
+        if self._body is not None:
+            self._body.finish()
         deleted: Refused | None = None
         is_taken = False
         for topic, is_kept in self._topics.items():

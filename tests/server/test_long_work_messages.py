@@ -229,6 +229,22 @@ async def test_a_sink_waits_until_a_worker_has_made_room(store: Path) -> None:
         await done(host)
 
 
+async def test_a_sink_does_not_wait_for_one_that_stalls_in_its_middle(store: Path) -> None:
+    """No worker can make the room that the message of the other one takes."""
+    settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}
+    async with serving(store, **settings) as host:
+        client = await topic(host)
+        stalled = await begun(host, client, 4 * MIB)
+        other = await sink(host, await host.connect())
+        await other.send(envelopes([LONG])[: MIB // 8])
+        (answer,) = await said(other)
+        assert answer == b"541 INTERNAL-ERROR 0 messages stored; the spool is full", answer
+        await stalled.send(envelopes([LONG])[4 * MIB :])
+        assert await stored(stalled) == 1
+        assert (await (await worker(host)).message()).body == LONG
+        await done(host)
+
+
 async def test_a_sink_does_not_wait_for_a_topic_that_is_deleted(store: Path) -> None:
     settings = {**SETTINGS, "spool_bytes": 8 * MIB}
     async with serving(store, **settings) as host:
