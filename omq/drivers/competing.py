@@ -9,6 +9,7 @@ often each was delivered.
 """
 
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -23,8 +24,10 @@ from omq.drivers.retirement import Retirement
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import EndReason, Subscriber
 from omq.drivers.settling import Settling
+from omq.drivers.shared_window import SharedWindow
 from omq.drivers.signal import Signal
 from omq.drivers.slices import Slices
+from omq.drivers.takers import Takers
 from omq.drivers.undone import UndoneMessages
 from omq.drivers.unsettled import number_of
 from omq.drivers.wait_graph import Room
@@ -66,13 +69,16 @@ class CompetingDriver(Driver):
         in_order = sorted(position.undone)  # so that many become one run
         self._return(below for run in in_order if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
-        # In turn, the next one first; thousands of them may leave together.
+        # Thousands of them may leave together.
         self._channels: OrderedDict[RoundRobinChannel, None] = OrderedDict()
         self._finishing: set[RoundRobinChannel] = set()
         self._cancelled: set[RoundRobinChannel] = set()  # some of those
         self._draining: set[RoundRobinChannel] = set()
         self._selective: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
         self._ordered: set[RoundRobinChannel] = set()  # those that give messages in an order with others
+        # As for the objects that each topic owns: see `Driver.__init__`.
+        this = weakref.proxy(self)
+        self._takers = Takers(self.resources.memory.unconfirmed, lambda window: this.window_freed(window))
         self._signal = Signal()
         self._holdings = Holdings()
         self._settling = Settling()
@@ -91,6 +97,7 @@ class CompetingDriver(Driver):
             case _:
                 assert_never(replay)
         self._channels[channel] = None
+        self._takers.add(channel, priority)
         self._signal.set()
         self.publisher_queue.look()
         return channel
@@ -113,13 +120,19 @@ class CompetingDriver(Driver):
         return [*self._channels, *self._finishing]
 
     def subscriber_count(self) -> int:
-        return len(self._channels) + sum(not channel.is_cancelled for channel in self._finishing)
+        return len(self._channels) + len(self._finishing) - len(self._cancelled)
 
     def has_taker(self) -> bool:
-        return any(channel.room(1) for channel in self._channels)
+        return bool(self._ask(1)) or self._has_unasked()
 
-    def shares(self, channel: RoundRobinChannel) -> None:
-        """Note whether a channel has a window that others share."""
+    def _ask(self, most: int) -> list[RoundRobinChannel]:
+        """Return the first N (`most`) subscribers with room that get the next messages. If there is none
+        among those that it asked, `_has_unasked` tells whether there may be others.
+        """
+        return self._takers.able(most)
+
+    def _has_unasked(self) -> bool:
+        return self._takers.has_unasked()
 
     def follows(self, channel: RoundRobinChannel) -> None:
         """Note whether a channel gives its messages in an order together with others."""
@@ -144,12 +157,14 @@ class CompetingDriver(Driver):
         self._retirement.channels.add(channel)
 
     def _remove(self, channel: RoundRobinChannel) -> None:
-        self._channels.pop(channel, None)
+        if channel in self._channels:
+            del self._channels[channel]
+            self._takers.remove(channel)
         if not self._channels:
             self._channels.clear()  # it keeps the memory of all that it had otherwise
 
     def has_consumers(self) -> bool:
-        return bool(self._channels) or not self._finishing <= self._cancelled
+        return bool(self._channels) or len(self._finishing) > len(self._cancelled)
 
     def cancelled(self, channel: RoundRobinChannel) -> None:
         """Deal nothing more to a channel that was cancelled; it keeps its unsettled messages."""
@@ -197,14 +212,27 @@ class CompetingDriver(Driver):
         self._counted += more
         self.resources.memory.unconfirmed.change(more)
 
-    def can_take(self) -> None:
-        """Deal messages to a subscriber that has room again, or has settled messages."""
+    def can_take(self, channel: RoundRobinChannel | None = None) -> None:
+        """Deal messages to a subscriber that has room again, or has settled messages. Without one, to some
+        of those that share a window.
+        """
+        if channel is not None and not channel.is_asked and channel in self._channels:
+            self._takers.come_back(channel)
         self._note_move()
         is_undealt = self._is_undealt()
         if is_undealt or self._aside or self._draining:
             self._signal.set()
         if not is_undealt:
             self.publisher_queue.look()
+
+    def cannot_take(self, channel: RoundRobinChannel) -> None:
+        """Deal nothing to a subscriber until it has room again."""
+        self._takers.leave(channel)
+
+    def window_freed(self, window: SharedWindow) -> None:
+        """Deal messages to subscribers that share a window with room."""
+        self._takers.window_freed(window)
+        self.can_take()
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
         """Return whether there is a message now for a subscriber with room."""

@@ -103,7 +103,7 @@ class LimitedDriver(ExpiringDriver):
         room for do not count.
         """
         waiting = self.ready + self._posting
-        taken = 0 if waiting else sum(channel.room(1) for channel in self._able())
+        taken = 0 if waiting else self._taken_at_once(batch.count)
         room = batch.count
         if self.options.max_length is not None:
             room = min(room, self.options.max_length - waiting + taken)
@@ -113,6 +113,12 @@ class LimitedDriver(ExpiringDriver):
             # A message is taken as long as the queue is not full, as RabbitMQ does.
             room = min(room, -(-left // mean) + taken)
         return max(0, room)
+
+    def _taken_at_once(self, most: int) -> int:
+        """Return the number of messages that consumers have room for, or one not below N (`most`)."""
+        while not (able := self._ask(most)) and self._has_unasked():
+            pass
+        return sum(channel.room(1) for channel in able)
 
     def _keep(self, block: Block) -> None:
         if self._sizes is not None:

@@ -133,10 +133,6 @@ class QueueDriver(LimitedDriver):
         self._consumers.add(channel, priority)
         return channel
 
-    def shares(self, channel: RoundRobinChannel) -> None:
-        """See `RoundRobinDriver.shares`."""
-        self._consumers.shares(channel)
-
     def finishing(self, channel: RoundRobinChannel) -> None:
         """See `RoundRobinDriver.finishing`."""
         super().finishing(channel)
@@ -153,29 +149,22 @@ class QueueDriver(LimitedDriver):
         """
         return self.options.single_active and bool(self._retirement.channels)
 
-    def has_taker(self) -> bool:
-        """See `Driver.has_taker`."""
-        return super().has_taker() if self._consumers.is_plain else bool(self._able())
+    def _ask(self, most: int) -> list[RoundRobinChannel]:
+        if not self._consumers.is_single:
+            return self._takers.able(most)
+        active = self._consumers.active
+        if active is None or active not in self._channels or self._must_wait():
+            return []
+        return [active] if active.room(1) else []
 
-    def _able(self, most: int | None = None) -> list[RoundRobinChannel]:
-        if self._consumers.share_only:
-            # The first one is enough, and there may be thousands.
-            first = next((channel for channel in self._channels if channel.room(1)), None)
-            if first is None or first.is_sharing:
-                return [] if first is None else [first]
-        if self._consumers.is_plain:
-            return super()._able(most)
-        return [] if self._must_wait() else self._consumers.preferred(super()._able())
+    def _has_unasked(self) -> bool:
+        return not self._consumers.is_single and super()._has_unasked()
 
-    def _taker(self, message: int) -> RoundRobinChannel | None:
-        if self._consumers.is_plain or self._consumers.share_only:
-            return super()._taker(message)
-        if self._must_wait():
-            return None
-        return next(iter(self._consumers.preferred(list(self._takers(message)))), None)
+    def _are_all(self, able: list[RoundRobinChannel]) -> bool:
+        return self._consumers.is_single or super()._are_all(able)
 
-    def subscriber_count(self) -> int:
-        return super().subscriber_count() - len(self._getters)
+    def _each_able(self) -> Iterator[RoundRobinChannel]:
+        return iter(self._ask(1)) if self._consumers.is_single else super()._each_able()
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
         """See `RoundRobinDriver.closed`."""

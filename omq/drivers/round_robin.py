@@ -7,7 +7,6 @@ wait.
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import trio
 
@@ -27,9 +26,9 @@ from omq_storage.runs import Run
 MOST_IN_ROUND = 256
 """The number of subscribers to which messages are assigned in one round, the next ones in another."""
 
-MOST_ASKED = 2048
-"""The number of subscribers that are asked for their room in one step, or all of them once. A round of
-consumers that share a window assigns one message.
+MOST_DEALT = 64
+"""The number of subscribers to which messages are assigned in one step, if each gets one. It takes ten
+microseconds for each.
 """
 
 MOST_IN_ORDER = 64
@@ -117,24 +116,22 @@ class RoundRobinDriver(CompetingDriver):
                 await self._signal.wait()
         self._signal.set()  # for other causes that set it meanwhile
 
-    def _able(self, most: int | None = None) -> list[RoundRobinChannel]:
-        """Return the subscribers with room that get the next messages, or the first N (`most`) of them."""
-        return list(islice((channel for channel in self._channels if channel.room(1)), most))
+    def _are_all(self, able: list[RoundRobinChannel]) -> bool:
+        """Return whether no others have room, as `_ask` returned these."""
+        return self._takers.are_all(able)
 
-    def _takers(self, message: int) -> Iterator[RoundRobinChannel]:
-        """Yield the subscribers that have room and may get this message, in turn."""
-        for channel in self._channels:
-            if channel.room(1) and not channel.is_undeliverable(message):
-                yield channel
+    def _each_able(self) -> Iterator[RoundRobinChannel]:
+        """Yield the subscribers with room, in the order in which they get messages."""
+        return self._takers.each()
 
     def _taker(self, message: int) -> RoundRobinChannel | None:
         """Return the subscriber that gets this message next; None if none has room for it."""
-        return next(self._takers(message), None)
+        return next((each for each in self._each_able() if not each.is_undeliverable(message)), None)
 
     def _look_aside(self) -> None:
         """Assign the messages that were set aside when a subscriber may get some of them."""
         aside = len(self._aside)
-        if aside and any(channel.undealt < aside and channel.room(1) for channel in self._channels):
+        if aside and any(channel.undealt < aside for channel in self._takers.each()):
             self._take_from_aside()
 
     def _take_from_aside(self) -> None:
@@ -160,6 +157,8 @@ class RoundRobinDriver(CompetingDriver):
         Return whether it was assigned.
         """
         message = self._returned.lowest
+        if taker is None and not self._ask(1):
+            return False
         if taker is None and self._selective and self._taker(message) is None:
             self._set_aside()
             return False
@@ -181,7 +180,7 @@ class RoundRobinDriver(CompetingDriver):
                 return False
             self._deal_to(receiver, block, range(message, message + 1), deliveries)
             if taker is None:
-                self._turn_after(receiver)
+                self._takers.turn_after(receiver)
             return True
         if not is_damaged:
             self._report(Unavailable(message, message, ONE_NOT_KEPT))
@@ -258,27 +257,27 @@ class RoundRobinDriver(CompetingDriver):
         index = self._cursor - block.first
         end = stop - block.first
         octets = mean_octets(block)
-        rounds = 0
-        # After so many rounds the dealer goes on, in turn with other tasks.
-        while (
-            index < end and rounds * len(self._channels) < MOST_ASKED and (able := self._able(MOST_IN_ROUND))
-        ):
-            rounds += 1
+        dealt = 0
+        # After so many the dealer goes on, in turn with other tasks.
+        while index < end and dealt < MOST_DEALT and (able := self._ask(min(MOST_IN_ROUND, end - index))):
             count = end - index
-            if len(able) == MOST_IN_ROUND:  # the others are next
-                count = min(count, MOST_IN_ROUND)
+            if not self._are_all(able):  # the others are next
+                count = min(count, len(able))
             if count > len(able):  # otherwise one for each is enough, and all of these have room for one
                 count = min(count, len(able) * min(channel.room(octets) for channel in able))
+            if count <= len(able):
+                count = min(count, MOST_DEALT)
+            dealt += min(count, len(able))
             first = block.first + index
             if self._ordered and not self._ordered.isdisjoint(able):
                 count = min(count, MOST_IN_ORDER)
-                rounds = MOST_ASKED  # which is the last one of this step
+                dealt = MOST_DEALT  # which is the last one of this step
                 for turn in range(count):
                     self._deal_to(able[turn % len(able)], block, range(first + turn, first + turn + 1))
             else:
                 for turn, channel in enumerate(able[:count]):
                     self._deal_to(channel, block, range(first + turn, first + count, len(able)))
-            self._turn_after(able[(count - 1) % len(able)])
+            self._takers.turn_after(able[(count - 1) % len(able)])
             index += count
         self._move_cursor(block.first + index)
 
@@ -307,13 +306,6 @@ class RoundRobinDriver(CompetingDriver):
         if self.is_persistent:
             return self.tail.covers(block.first)
         return self._holdings.find(block.first) is block
-
-    def _turn_after(self, channel: RoundRobinChannel) -> None:
-        channels = self._channels
-        passed: RoundRobinChannel | None = None
-        while len(channels) > 1 and passed is not channel:
-            passed = next(iter(channels))
-            channels.move_to_end(passed)
 
     async def _find(self, message: int) -> Block | Fragmented | None:
         """Return the block with a message, or the next one after it; None when the store has neither. A

@@ -75,7 +75,9 @@ class Dealer(Protocol):
 
     def pieces(self, message: int) -> Pieces: ...
 
-    def can_take(self) -> None: ...
+    def can_take(self, channel: "RoundRobinChannel") -> None: ...
+
+    def cannot_take(self, channel: "RoundRobinChannel") -> None: ...
 
     def may_have(self, channel: "RoundRobinChannel") -> bool: ...
 
@@ -90,8 +92,6 @@ class Dealer(Protocol):
     def undeliverable(self, channel: "RoundRobinChannel") -> None: ...
 
     def draining(self, channel: "RoundRobinChannel") -> None: ...
-
-    def shares(self, channel: "RoundRobinChannel") -> None: ...
 
     def follows(self, channel: "RoundRobinChannel") -> None: ...
 
@@ -128,6 +128,8 @@ class RoundRobinChannel:
         self.settles = False
         self.undealt = 0
         """The number of messages that the driver has set aside because they are undeliverable here."""
+        self.is_asked = False
+        """Whether the driver asks it for room in its turn: see `omq.drivers.takers`."""
         self._dealer = dealer
         self._credit = ChannelCredit()
         self._shared: SharedWindow | None = None
@@ -152,22 +154,25 @@ class RoundRobinChannel:
         left = OUTBOX_OCTETS - self._octets
         if left <= 0 or self._held or self._cancelled:
             return 0
-        room = max(1, left // frame_octets)
+        room = left // frame_octets or 1
         return self._within_credit(room) if self.settles else room
 
     def _within_credit(self, room: int) -> int:
         """Limit a number of messages by its credit."""
-        if not self._unsettled.may_grow() or self._has_many_undeliverable():
+        # With few calls: of thousands of subscribers, many may be asked for each message.
+        if self._share.is_spent and not self._unsettled.may_grow():
+            return 0
+        if self._undeliverable is not None and len(self._undeliverable) >= MOST_UNDELIVERABLE:
             return 0
         credit = self._credit
-        if credit.window is not None:
-            room = min(room, credit.window - len(self._unsettled))
-        if credit.count is not None:
-            room = min(room, credit.count - self._unsent)
+        if credit.window is not None and (left := credit.window - len(self._unsettled)) < room:
+            room = left
+        if credit.count is not None and (left := credit.count - self._unsent) < room:
+            room = left
         if self._shared is not None:
             # One at a time, because each changes the room of the others.
             room = min(room, self._shared.room(), 1)
-        return max(0, room)
+        return room if room > 0 else 0
 
     def may_pass_on(self) -> bool:
         """Return whether `pass_on` may be called: its subscriber has written all messages, and needs to
@@ -261,13 +266,10 @@ class RoundRobinChannel:
             self._undeliverable = Unsettled(self._share)
         self._undeliverable.add(ids)
 
-    def _has_many_undeliverable(self) -> bool:
-        return self._undeliverable is not None and len(self._undeliverable) >= MOST_UNDELIVERABLE
-
     def forget(self, ids: range) -> None:
         """Forget that messages were undeliverable here: they are done somewhere."""
         if self._undeliverable and self._undeliverable.take(ids):
-            self._dealer.can_take()
+            self._dealer.can_take(self)
 
     # -- the terminal's side: messages ---------------------------------------------------------------------
 
@@ -414,7 +416,7 @@ class RoundRobinChannel:
         self._give_up()
         if self._order is not None:
             self._order.pass_on(self)
-        self._dealer.can_take()
+        self._dealer.can_take(self)
         self._look_drained()
 
     def _give_up(self) -> None:
@@ -478,16 +480,16 @@ class RoundRobinChannel:
         self._credit.grant(n, kind)
         if kind is CreditKind.COUNT:
             self._give_up()
-        self._dealer.can_take()
+        self._dealer.can_take(self)
 
     def share(self, window: SharedWindow | None) -> None:
+        self._dealer.cannot_take(self)  # it waits for the room of the other window no more
         if self._shared is not None:
             self._shared.leave(self)
         self._shared = window
         if window is not None:
-            window.join(self, len(self._unsettled), self._dealer.can_take)
-        self._dealer.shares(self)
-        self._dealer.can_take()
+            window.join(self, len(self._unsettled))
+        self._dealer.can_take(self)
 
     def follow(self, order: DeliveryOrder | None) -> None:
         if self._order is not None:
@@ -510,9 +512,18 @@ class RoundRobinChannel:
         """Ignore the message: the driver chooses the messages of each subscriber."""
 
     @property
+    def window(self) -> SharedWindow | None:
+        """The window that it shares with others."""
+        return self._shared
+
+    @property
     def is_sharing(self) -> bool:
         """Whether a shared window limits it."""
         return self._shared is not None
+
+    def has_memory(self) -> bool:
+        """Return whether the memory that all channels share has room for more of its ids."""
+        return not self.settles or self._unsettled.may_grow()
 
     def granted(self) -> Granted:
         return self._credit.granted()
@@ -563,7 +574,7 @@ class RoundRobinChannel:
 
     def _freed(self) -> None:
         """Ask for more messages, because some are settled or cannot be sent."""
-        self._dealer.can_take()
+        self._dealer.can_take(self)
         if self._shared is not None:
             self._shared.freed()
 
@@ -589,11 +600,12 @@ class RoundRobinChannel:
     def hold(self) -> None:
         """Return messages that are not taken, now and until the channel is released: they go to others."""
         self._held = True
+        self._dealer.cannot_take(self)
         self._give_up()
 
     def release(self) -> None:
         self._held = False
-        self._dealer.can_take()
+        self._dealer.can_take(self)
         self._look_drained()
 
     @property

@@ -6,25 +6,27 @@ from collections.abc import Callable
 class SharedWindow:
     """A window that several channels share: the number of unsettled messages of all of them together."""
 
-    __slots__ = ("_is_freed", "_limit", "_members", "_used")
+    __slots__ = ("_is_freed", "_limit", "_members", "_used", "_waiting")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
-        self._members: dict[object, tuple[int, Callable[[], None]]] = {}
-        """The number of unsettled messages of each channel, and the function to call when it may get more."""
+        self._members: dict[object, int] = {}
+        """The number of unsettled messages of each channel."""
+        self._waiting: dict[Callable[[SharedWindow], None], None] = {}
+        """The functions to call when there is room."""
         self._is_freed = False
-        """Whether there is room since the last call of these functions, where there was none."""
+        """Whether there is room since the last call of `freed`, where there was none."""
 
-    def join(self, member: object, unsettled: int, can_take: Callable[[], None]) -> None:
-        """Add a channel with N `unsettled` messages. `can_take` is called when it may get more."""
-        self._members[member] = 0, can_take
+    def join(self, member: object, unsettled: int) -> None:
+        """Add a channel with N `unsettled` messages."""
+        self._members[member] = 0
         self.count(member, unsettled)
 
     def count(self, member: object, unsettled: int) -> None:
         """Note the number of unsettled messages of a channel. `freed` must follow where it is lower."""
-        before, can_take = self._members[member]
-        self._members[member] = unsettled, can_take
+        before = self._members[member]
+        self._members[member] = unsettled
         self._change(self._limit, self._used + unsettled - before)
 
     def leave(self, member: object) -> None:
@@ -47,10 +49,18 @@ class SharedWindow:
         """Return the number of messages that the channels may still have."""
         return self._limit - self._used
 
+    def call_when_freed(self, freed: Callable[["SharedWindow"], None]) -> None:
+        """Call a function, once, when there is room again. There is none now, or less than is wanted."""
+        self._waiting[freed] = None
+
+    def forget(self, freed: Callable[["SharedWindow"], None]) -> None:
+        """Cancel `call_when_freed`."""
+        self._waiting.pop(freed, None)
+
     def freed(self) -> None:
         """Let the channels get more if there was no room before, and there is some now."""
         if self._is_freed:
             self._is_freed = False
-            # The channels of one topic have the same function.
-            for can_take in {can_take for _, can_take in self._members.values()}:
-                can_take()
+            waiting, self._waiting = self._waiting, {}
+            for call in waiting:
+                call(self)

@@ -14,6 +14,11 @@ class Unconfirmed:
         self.used = 0
         self._waiting: dict[Signal, None] = {}
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether the limit is reached."""
+        return self.used >= self.limit
+
     def may_grow(self, octets: int) -> bool:
         """Return whether a subscriber that holds `octets` may hold more."""
         return octets <= FREE_OCTETS or self.used < self.limit

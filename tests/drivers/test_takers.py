@@ -1,0 +1,218 @@
+"""Queues with thousands of consumers: a message costs the same, however many of them there are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import trio
+from counted_steps import counted_calls
+from quietness import quiet
+from served_drivers import Client, Drivers, post
+
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import CreditKind
+from omq.drivers.shared_window import SharedWindow
+
+CONSUMERS = 1000
+
+FEW_CALLS = CONSUMERS
+"""A number of calls of functions that one message does not need, and that would be needed to ask each of the
+consumers once.
+"""
+
+TRANSIENT = QueueOptions(durable=False)
+
+
+def consumers(queue: QueueDriver, window: int, priority: Callable[[int], int] | None = None) -> list[Client]:
+    clients = []
+    for number in range(CONSUMERS):
+        client = Client(queue, priority=0 if priority is None else priority(number))
+        client.request(window)
+        clients.append(client)
+    return clients
+
+
+def share(clients: list[Client], window: SharedWindow | None) -> None:
+    for client in clients:
+        assert isinstance(client.channel, RoundRobinChannel)
+        client.channel.share(window)
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def unsettled(client: Client) -> int:
+    found = client.channel.statistics().unsettled
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("priority", [None, lambda number: number // 2], ids=["plain", "priorities"])
+async def test_a_message_for_one_of_many_busy_consumers_asks_few(
+    drivers: Drivers, priority: Callable[[int], int] | None
+) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    clients = consumers(queue, 1, priority)
+    await post(queue, *bodies(CONSUMERS + 10))
+    assert (queue.ready, queue.unacknowledged) == (10, CONSUMERS)
+    clients[700].settle(*[got.id for got in (await clients[700].read()).got])
+    await quiet()
+    with counted_calls() as calls:
+        clients[500].settle(*[got.id for got in (await clients[500].read()).got])
+        await quiet()
+    assert (queue.ready, unsettled(clients[500])) == (8, 1)
+    assert calls.total < FEW_CALLS
+    for client in clients:
+        client.close()
+
+
+async def test_a_message_for_one_of_many_idle_consumers_asks_few(drivers: Drivers) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    clients = consumers(queue, 1)
+    await post(queue, b"first")
+    with counted_calls() as calls:
+        await post(queue, b"second")
+    assert (queue.ready, queue.unacknowledged) == (0, 2)
+    assert calls.total < FEW_CALLS
+    for client in clients:
+        client.close()
+
+
+async def test_a_limited_queue_asks_few_of_many_idle_consumers(drivers: Drivers) -> None:
+    options = replace(TRANSIENT, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    clients = consumers(queue, 1)
+    with counted_calls() as calls:
+        await post(queue, b"0", b"1", b"2")
+    assert (queue.ready, queue.unacknowledged) == (0, 3)
+    assert calls.total < FEW_CALLS
+    for client in clients:
+        client.close()
+
+
+async def test_room_in_a_window_of_many_asks_few(drivers: Drivers) -> None:
+    """Also where others than these have the queue, too, and all take turns."""
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    window = SharedWindow(5)
+    alone, *clients = consumers(queue, 1)
+    share(clients, window)
+    await post(queue, *bodies(20))
+    assert (queue.ready, queue.unacknowledged) == (14, 6)
+    busy = [client for client in clients if unsettled(client)]
+    with counted_calls() as calls:
+        busy[0].settle(*[got.id for got in (await busy[0].read()).got])
+        await quiet()
+    assert (queue.ready, queue.unacknowledged) == (13, 6)
+    assert calls.total < FEW_CALLS
+    alone.settle(*[got.id for got in (await alone.read()).got])
+    await quiet()
+    assert (queue.ready, unsettled(alone)) == (12, 1)
+    for client in (alone, *clients):
+        client.close()
+
+
+async def test_consumers_that_wait_for_a_window_get_all_messages(drivers: Drivers) -> None:
+    """Some are paused, cancelled or closed meanwhile, or leave the window: no other one is forgotten."""
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    window = SharedWindow(1)
+    clients = [Client(queue) for _ in range(8)]
+    for client in clients:
+        client.request(10)
+    share(clients, window)
+    await post(queue, *bodies(30))
+    assert (queue.ready, queue.unacknowledged) == (29, 1)
+    clients[1].channel.hold()
+    clients[2].channel.cancel()
+    clients[3].close()
+    first = clients[0]
+    first.settle(*[got.id for got in (await first.read()).got])
+    await quiet()
+    assert [unsettled(client) for client in clients[4:]] == [1, 0, 0, 0]
+    clients[4].channel.hold()  # with its message, which goes to another one
+    await quiet()
+    assert [unsettled(client) for client in clients[4:]] == [0, 1, 0, 0]
+    clients[5].close()
+    await quiet()
+    assert [unsettled(client) for client in clients[6:]] == [1, 0]
+    share([clients[7]], None)
+    await quiet()
+    assert [unsettled(client) for client in clients[6:]] == [1, 10]
+    window.set(3)
+    await quiet()
+    assert (queue.unacknowledged, unsettled(clients[7])) == (13, 10)
+    clients[1].channel.release()
+    window.set(100)
+    await quiet()
+    assert sorted(unsettled(clients[number]) for number in (0, 1, 6)) == [6, 6, 7]
+    assert queue.ready == 0
+    for client in (*clients[:3], clients[4], *clients[6:]):
+        client.close()
+
+
+async def test_a_window_that_several_queues_share_serves_all_of_them(drivers: Drivers) -> None:
+    names = (b"a", b"b", b"c")
+    queues = [await drivers.catalogue.declare_queue(name, TRANSIENT) for name in names]
+    window = SharedWindow(1)
+    clients = [Client(queue) for queue in queues for _ in range(3)]
+    for client in clients:
+        client.request(10)
+    share(clients, window)
+    for queue in queues:
+        await post(queue, *bodies(5))
+    for settled in range(15):
+        assert sum(queue.ready for queue in queues) == 14 - settled
+        busy = next(client for client in clients if unsettled(client))
+        busy.settle((await busy.read()).got[-1].id)
+        await quiet()
+    assert [queue.unacknowledged for queue in queues] == [0, 0, 0]
+    for client in clients:
+        client.close()
+
+
+async def test_many_paused_consumers_keep_messages_from_no_other(drivers: Drivers) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    clients = consumers(queue, 1)
+    for client in clients[:-1]:
+        client.channel.hold()
+    await post(queue, b"first", b"second")
+    assert (queue.ready, unsettled(clients[-1])) == (1, 1)
+    for client in clients[:-1]:
+        client.channel.release()
+    await quiet()
+    assert (queue.ready, queue.unacknowledged) == (0, 2)
+    for client in clients:
+        client.close()
+
+
+async def test_consumers_without_room_for_a_long_time_are_asked_in_steps(drivers: Drivers) -> None:
+    """All of them lose their room at once, and one has some: they are asked a few at a time."""
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    clients = consumers(queue, 1)
+    for client in clients[:-1]:
+        client.channel.grant(0, CreditKind.COUNT)
+    with counted_calls() as calls:
+        await post(queue, b"first")
+    assert (queue.ready, unsettled(clients[-1])) == (0, 1)
+    assert calls.longest < 3 * CONSUMERS
+    for client in clients:
+        client.close()
+
+
+async def test_the_next_single_active_consumer_is_found_at_once(drivers: Drivers) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", replace(TRANSIENT, single_active=True))
+    clients = consumers(queue, 1, lambda number: number % 3)
+    await post(queue, *bodies(CONSUMERS))
+    ends = sorted(range(1, CONSUMERS), key=lambda number: (-(number % 3), number))
+    for number in (0, *ends[:5]):
+        assert unsettled(clients[number]) == 1
+        with counted_calls() as calls:
+            clients[number].close()
+            await quiet()
+        assert calls.total < FEW_CALLS
+    assert unsettled(clients[ends[5]]) == 1
+    for client in set(clients) - {clients[number] for number in (0, *ends[:5])}:
+        client.close()
+        await trio.lowlevel.checkpoint()
