@@ -12,17 +12,24 @@ Publishers are admitted one at a time, each when the messages of the one before 
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection
+from math import inf
 
 import trio
 
 from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
 
+MOST_LOOKED = 128
+"""The greatest number of subscribers whose progress is checked in one step."""
+
+LOOK_SECONDS = 0.004
+"""The number of seconds between two such steps."""
+
 
 class Backpressure:
     """Detects when the publishers of one topic must wait, and which of its subscribers are stalled."""
 
-    def __init__(self, driver: CursorDriver, channels: Iterable[BroadcastChannel]) -> None:
+    def __init__(self, driver: CursorDriver, channels: Collection[BroadcastChannel]) -> None:
         """Create the backpressure of a topic whose open channels are `channels`."""
         self._topic = weakref.ref(driver)
         self._channels = channels
@@ -30,6 +37,16 @@ class Backpressure:
         """Whether an alarm is set, because publishers wait, or did a moment ago."""
         # While it is: the position of each channel, and the time since which the channel has it.
         self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
+        self._since = 0.0
+        """The time since which publishers wait: before that, no subscriber counts as stalled."""
+        self._unlooked: list[BroadcastChannel] = []
+        """The channels whose progress is not checked yet in the current round of checks."""
+        self._earliest = inf
+        """The earliest of the times of the others, without the stalled ones."""
+        self._lead: tuple[BroadcastChannel, int] | None = None
+        """The fastest subscriber that is not stalled, and its position at its last move. While publishers
+        wait, none is further unless it has moved since.
+        """
 
     @property
     def _driver(self) -> CursorDriver:
@@ -50,48 +67,110 @@ class Backpressure:
         most = 0 if tails.unstored > tails.limit // 4 else tails.share()
         if driver.tail.octets <= most and not driver.has_spooled:
             return False
-        fastest = max((each.position for each in self._channels if not each.is_stalled()), default=None)
-        if fastest is None:
-            return False
-        if driver.is_spooled(fastest) or driver.has_long_from(fastest):
+        lead = self._valid_lead()
+        if lead is not None:
+            # This is asked at each move of each of thousands of subscribers, while publishers wait.
+            is_behind = self._is_behind(lead, most)
+            if self.is_watching or not is_behind:
+                return is_behind
+        fastest = self._find_lead()
+        return fastest is not None and self._is_behind(fastest, most)
+
+    def _is_behind(self, position: int, most: int) -> bool:
+        driver = self._driver
+        if driver.is_spooled(position) or driver.has_long_from(position):
             return True
-        return driver.tail.octets_after(fastest, most + 1) > most
+        return driver.tail.octets_after(position, most + 1) > most
+
+    def _valid_lead(self) -> int | None:
+        """Return the position of the fastest subscriber, if it is known without asking the others."""
+        if self._lead is None:
+            return None
+        channel, noted = self._lead
+        position = channel.position
+        return None if position < noted or channel.is_stalled() else position
+
+    def _find_lead(self) -> int | None:
+        """Find the fastest subscriber. Return its position; None if all are stalled."""
+        moving = (channel for channel in self._channels if not channel.is_stalled())
+        lead = max(moving, key=_position, default=None)
+        self._lead = None if lead is None else (lead, lead.position)
+        return None if lead is None else lead.position
+
+    def advanced(self, channel: BroadcastChannel) -> None:
+        """Note that a channel may be the fastest one now."""
+        if self._lead is not None:
+            lead, _ = self._lead
+            position = channel.position
+            if channel is lead or position > lead.position:
+                self._lead = channel, position
+
+    def left(self, channel: BroadcastChannel) -> None:
+        """Note that a channel is closed, or takes no messages any more."""
+        self._watched.pop(channel, None)
+        if self._lead is not None and self._lead[0] is channel:
+            self._lead = None
 
     def moved(self, channel: BroadcastChannel) -> None:
         """Record the progress of a channel that has moved."""
         self._watched[channel] = (channel.progress(), trio.current_time())
+        self.advanced(channel)
 
     def watch(self) -> None:
         """Record the progress of the subscribers from now on, until no publisher waits any more."""
-        now = trio.current_time()
-        self._watched = {channel: (channel.progress(), now) for channel in self._channels}
-        if not self.is_watching:
-            self._look_later(now)
+        self._since = now = trio.current_time()
+        if not self.is_watching:  # otherwise it is recorded already
+            self._watched = {channel: (channel.progress(), now) for channel in self._channels}
+            self._lead = None
+            self._look_at(now + self._driver.resources.stall_seconds)
 
-    def _look_later(self, now: float) -> None:
-        """Check the progress at the time at which the first subscriber must have made some."""
-        since = [since for channel, (_, since) in self._watched.items() if not channel.is_stalled()]
+    def _look_at(self, time: float) -> None:
+        """Check the progress at this time."""
         self.is_watching = True
-        resources = self._driver.resources
-        resources.alarms.at(min(since, default=now) + resources.stall_seconds, self._look_who_moves)
+        self._driver.resources.alarms.at(time, self._look_who_moves)
 
     def _look_who_moves(self) -> None:
-        """Mark the stalled subscribers, and admit publishers that waited for them."""
-        watched, self._watched = self._watched, {}
+        """Mark the stalled subscribers, some in each step. Then admit publishers that waited for them."""
         self.is_watching = False
         if self._topic() is None:
             return
-        publisher_queue = self._driver.publisher_queue
-        if not publisher_queue.is_wanted:
+        driver = self._driver
+        if not driver.publisher_queue.is_wanted:
+            self._watched = {}
+            self._unlooked.clear()
+            self._lead = None
             return
         now = trio.current_time()
-        for channel in self._channels:
-            progress = channel.progress()
-            before, since = watched.get(channel, (None, now))
-            if channel.position >= self._driver.next_id:
-                before = None  # it has everything: so it cannot move
-            self._watched[channel] = (progress, since if progress == before else now)
-            if progress == before and now >= since + self._driver.resources.stall_seconds:
-                channel.mark_stalled()
-        publisher_queue.look()
-        self._look_later(now)
+        if not self._unlooked:
+            self._unlooked = list(self._channels)
+            self._earliest = inf
+        some = self._unlooked[-MOST_LOOKED:]
+        del self._unlooked[-MOST_LOOKED:]
+        for channel in some:
+            if channel in self._channels:
+                self._look(channel, now)
+        if self._unlooked:
+            self._look_at(now + LOOK_SECONDS)
+            return
+        self.is_watching = True
+        driver.publisher_queue.look()
+        # The time at which the first subscriber must have made some progress.
+        self._look_at(min(self._earliest, now) + driver.resources.stall_seconds)
+
+    def _look(self, channel: BroadcastChannel, now: float) -> None:
+        """Check the progress of a channel."""
+        stall_seconds = self._driver.resources.stall_seconds
+        progress = channel.progress()
+        before, since = self._watched.get(channel, (None, now))
+        since = max(since, self._since)
+        if progress != before or channel.position >= self._driver.next_id:
+            since = now  # one that has everything cannot move
+        elif now >= since + stall_seconds:
+            channel.mark_stalled()
+        self._watched[channel] = progress, since
+        if not channel.is_stalled():
+            self._earliest = min(self._earliest, since)
+
+
+def _position(channel: BroadcastChannel) -> int:
+    return channel.position

@@ -35,6 +35,8 @@ class BroadcastDriver(SpoolingDriver):
         """Its channels that do not follow (see `BroadcastChannel.follows`) and were not left behind. While
         there are any, messages that are pushed to the others are kept in the tail, too.
         """
+        self._written = 0
+        """The number of writes since blocks that no subscriber needs were looked for."""
         self._backpressure = Backpressure(self, self._channels)
         self.route.owner = self
         self._aim()
@@ -44,6 +46,7 @@ class BroadcastDriver(SpoolingDriver):
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
         self.fell_behind(channel)
+        self._backpressure.advanced(channel)
         return channel
 
     def _start(self, replay: Replay) -> int:
@@ -108,6 +111,7 @@ class BroadcastDriver(SpoolingDriver):
     def _leave(self, channel: BroadcastChannel) -> None:
         if channel in self._channels:
             del self._channels[channel]
+            self._backpressure.left(channel)
             if channel.follows:
                 channel.stop_following(self.next_id)
             elif channel.is_left:
@@ -179,9 +183,9 @@ class BroadcastDriver(SpoolingDriver):
             return False
         if batch.octets > LITTLE_OCTETS or not batch.count:
             return False
-        channels = self._active() if self._absent else self._channels
-        if len(channels) > MOST_FOLLOWERS:
+        if len(self._channels) - self._absent > MOST_FOLLOWERS:
             return False
+        channels = self._active() if self._absent else self._channels
         run = None
         if channels:
             taking, others = self._lines(channels, pushes)
@@ -236,6 +240,8 @@ class BroadcastDriver(SpoolingDriver):
 
     def caught_up(self, channel: BroadcastChannel) -> None:
         del self._behind[channel]
+        if self._backpressure.is_watching and channel.follows:
+            self._backpressure.advanced(channel)
         if not self._behind:
             self._behind.clear()  # an empty dict keeps its table, as large as it ever was
         self._aim()
@@ -248,9 +254,9 @@ class BroadcastDriver(SpoolingDriver):
         """Open the route: to the store of a persistent topic, or to the followers of a transient one. These
         may change often, so `aim` opens it when the next message comes.
         """
-        channels = self._active() if self._absent else self._channels
+        count = len(self._channels) - self._absent
         if self.writer is not None:
-            self.route.is_watched = bool(channels)
+            self.route.is_watched = count > 0
             lane = self.writer.routed.lane
             if lane is None or self.deleted or not self._may_route:
                 self.route.close()
@@ -259,11 +265,11 @@ class BroadcastDriver(SpoolingDriver):
             return
         if not self._behind and self.tail.octets:
             self.tail.clear()  # nobody reads it again
-        if self.deleted or len(channels) > MOST_FOLLOWERS:
+        if self.deleted or count > MOST_FOLLOWERS:
             self.route.close()
-        elif not channels:
+        elif not count:
             self.route.open(None)
-        elif len(self._behind) < len(channels):
+        elif len(self._behind) < count:
             self.route.open_later()
         else:
             self.route.close()
@@ -308,9 +314,13 @@ class BroadcastDriver(SpoolingDriver):
         """
         tails = self.resources.memory.tails
         if tails.used > tails.limit // 4:
-            self._forget_written()
+            # After about one write of each subscriber: there may be thousands, which are all asked.
+            self._written += 1
+            if self._written >= len(self._behind):
+                self._forget_written()
 
     def _forget_written(self) -> None:
+        self._written = 0
         self.tail.forget_below(min((channel.unwritten for channel in self._behind), default=self.next_id))
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------

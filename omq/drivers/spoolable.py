@@ -93,13 +93,14 @@ class Spoolable(Protocol):
         """Return the oldest blocks that may be spooled, about N `octets` of them: with `whole`, also those
         that the fastest subscriber has not received.
 
-        Leave subscribers behind that have received nothing for too long, and forget the messages that nobody
-        needs: those before the returned blocks; if no block is returned, at most about `excess` octets of
-        them.
+        Forget the messages that nobody needs: those before the returned blocks; if no block is returned, at
+        most about `excess` octets of them. `leave_behind` must precede.
         """
 
-    def leave_behind(self, watch: StallWatch) -> None:
-        """Keep nothing for subscribers that have received nothing for too long, until they take again."""
+    async def leave_behind(self, watch: StallWatch) -> None:
+        """Keep nothing for subscribers that have received nothing for too long, until they take again: in
+        turn with other tasks.
+        """
 
     def is_waited_for(self, watch: StallWatch) -> bool:
         """Return whether publishers should wait for a subscriber that is behind: see `Backpressure`."""

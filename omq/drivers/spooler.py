@@ -208,6 +208,7 @@ class Spooler:
                 await slices.step()
                 topic = None if tail.topic is None else tail.topic()
                 if octets > 0 and tail.octets in size and topic is not None:
+                    await topic.leave_behind(self._watch)
                     blocks = topic.to_spool(octets, self._excess(), self._watch, whole=whole)
                     if blocks:
                         runs[topic] = Spooling(blocks, self._joined(topic, blocks[0].first))

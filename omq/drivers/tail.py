@@ -87,7 +87,7 @@ class TailMemory:
             await slices.step()
             topic = user.topic() if isinstance(user, Tail) and user.topic is not None else None
             if topic is not None:
-                topic.leave_behind(watch)
+                await topic.leave_behind(watch)
 
     def room(self) -> int:
         """Return the approximate number of octets that may be kept now before the publisher must wait."""

@@ -1,0 +1,135 @@
+"""Transient broadcast topics with thousands of subscribers: none of them costs a look at all others."""
+
+import trio
+from counted_steps import counted_calls
+from quietness import quiet
+from served_drivers import KIB, MIB, Client, Drivers, emptied, post
+from trio.testing import MockClock
+
+from omq.drivers.broadcast import BroadcastDriver
+from omq.drivers.spoolable import MOST_COUNTED, StallWatch
+from omq.model import Transient
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+SUBSCRIBERS = 1000
+
+FEW_CALLS = SUBSCRIBERS
+"""A number of calls of functions that are not needed for one of them, and that would be needed to ask each of
+the others once.
+"""
+
+BODY = bytes(15 * KIB)
+
+
+async def crowded(drivers: Drivers) -> tuple[BroadcastDriver, list[Client]]:
+    topic = await drivers.declare(Transient())
+    assert isinstance(topic, BroadcastDriver)
+    return topic, [Client(topic) for _ in range(SUBSCRIBERS)]
+
+
+async def publish(topic: BroadcastDriver) -> None:
+    """Publish more than the memory has room for."""
+    for _ in range(40):
+        await topic.post(Bodies([BODY]))
+
+
+async def test_a_move_asks_no_others_while_publishers_wait_for_the_fastest(
+    shared_store: Store, mock_clock: MockClock
+) -> None:
+    async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
+        topic, clients = await crowded(drivers)
+        nursery.start_soon(publish, topic)
+        await quiet()
+        for client in clients[500:503]:  # each is the fastest one then
+            before = topic.next_id
+            while topic.next_id == before:
+                await client.read_once()
+                await quiet()
+        clients[7].request(1)  # so it gets no further than one message
+        assert topic.statistics().waiting_publishers == 1
+        end = topic.next_id
+        with counted_calls() as calls:
+            await clients[7].read_once()
+            await quiet()
+        assert (topic.next_id, bool(clients[7].got)) == (end, True)
+        assert calls.total < FEW_CALLS
+        # The fastest one leaves: then the next one sets the pace.
+        clients[502].close()
+        before = topic.next_id
+        while topic.next_id == before:
+            await clients[501].read_once()
+            await quiet()
+        for client in clients:
+            client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_new_subscriber_sets_the_pace_of_waiting_publishers(
+    shared_store: Store, mock_clock: MockClock
+) -> None:
+    """It is the fastest one: it has all that there is."""
+    async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
+        topic = await drivers.declare(Transient())
+        old = Client(topic)
+        nursery.start_soon(publish, topic)  # type: ignore[arg-type]
+        await quiet()
+        before = topic.next_id
+        new = Client(topic)
+        old.channel.written(0)
+        await old.read_once()
+        await quiet()
+        assert topic.next_id > before
+        for client in (old, new):
+            client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_stalled_subscribers_are_marked_in_steps(shared_store: Store, mock_clock: MockClock) -> None:
+    async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
+        topic, clients = await crowded(drivers)
+        nursery.start_soon(publish, topic)
+        await quiet()
+        assert topic.statistics().waiting_publishers == 1
+        longest = []
+        while topic.statistics().waiting_publishers:
+            with counted_calls() as calls:
+                mock_clock.jump(0.05)
+                await quiet()
+            longest.append(calls.longest)
+        # The last one ends the wait, and the messages of the publisher wake all subscribers.
+        assert max(longest[:-1]) < 4 * SUBSCRIBERS
+        assert len(longest) >= 7
+        for client in clients:
+            client.close()
+
+
+async def test_subscribers_are_left_behind_in_steps(shared_store: Store, mock_clock: MockClock) -> None:
+    async with emptied(shared_store) as drivers:
+        topic, clients = await crowded(drivers)
+        await post(topic, b"x")
+        await clients[3].read()
+        watch = StallWatch(1.0)
+        while not watch.has_found:
+            with counted_calls() as calls:
+                await topic.leave_behind(watch)
+                await trio.lowlevel.checkpoint()
+            mock_clock.jump(MOST_COUNTED)
+        assert [client.channel.statistics().behind > 0 for client in clients].count(False) == 1
+        assert calls.total > 20 * SUBSCRIBERS
+        for client in clients:
+            client.close()
+
+
+async def test_the_writes_of_all_look_few_times_for_what_nobody_needs(shared_store: Store) -> None:
+    async with emptied(shared_store, memory=MIB) as drivers:
+        topic, clients = await crowded(drivers)
+        for _ in range(6):
+            await post(topic, BODY)
+        with counted_calls() as calls:
+            for client in clients:
+                await client.read_once()
+        assert calls.total < 200 * SUBSCRIBERS
+        assert topic.statistics().octets == 0
+        for client in clients:
+            client.close()
