@@ -56,6 +56,10 @@ class CompetingDriver(Driver):
         if position is None:
             position = Position(self.extent.oldest(self.next_id), ())
         self.saved_position = opening.position
+        self._moves = 0
+        """A number that grows when messages are assigned, settled or returned."""
+        self._counted_unsettled = 0, 0
+        """This number at the last count of the unsettled messages, and their number then."""
         self.deleted_below = 0
         """The id up to which housekeeping has deleted messages that are done."""
         self._note_move()
@@ -413,14 +417,19 @@ class CompetingDriver(Driver):
 
     def mark(self) -> tuple[int, ...]:
         """See `Driver.mark`."""
-        return (*super().mark(), self.ready, self._unsettled())
+        return (*super().mark(), self.ready, self._moves)
 
     def _unsettled(self) -> int:
-        channels = (*self._channels, *self._finishing)
-        return len(self._retirement) + sum(channel.outstanding_count() for channel in channels)
+        moves, unsettled = self._counted_unsettled
+        if moves != self._moves:  # there may be thousands of channels
+            outstanding = (channel.outstanding_count() for channel in self.channels())
+            unsettled = len(self._retirement) + sum(outstanding)
+            self._counted_unsettled = self._moves, unsettled
+        return unsettled
 
     def _note_move(self) -> None:
-        """Ask housekeeping to save the position, which may have changed."""
+        """Note that messages were assigned, settled or returned: housekeeping saves the position."""
+        self._moves += 1
         if self.writer is not None:
             self.writer.changed_positions.add(self)
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
 from counted_steps import counted_calls
 from quietness import quiet
-from served_drivers import Client, Drivers, post
+from served_drivers import Client, Drivers, opened, post
 
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
@@ -216,3 +217,41 @@ async def test_the_next_single_active_consumer_is_found_at_once(drivers: Drivers
     for client in set(clients) - {clients[number] for number in (0, *ends[:5])}:
         client.close()
         await trio.lowlevel.checkpoint()
+
+
+async def test_a_restarted_queue_counts_what_many_consumers_have_seldom(tmp_path: Path) -> None:
+    """It looks whether stored messages are left, which may expire."""
+    async with opened(tmp_path) as drivers:
+        await post(await drivers.catalogue.declare_queue(b"q", QueueOptions(durable=True)), *bodies(3))
+    async with opened(tmp_path, boot_id="second") as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions(durable=True))
+        assert isinstance(queue, QueueDriver)
+        clients = consumers(queue, 1)
+        await quiet()
+        assert (queue.ready, queue.unacknowledged) == (0, 3)
+        busy = [client for client in clients if unsettled(client)]
+        with counted_calls() as calls:
+            busy[0].settle(*[got.id for got in (await busy[0].read()).got])
+            await quiet()
+        assert calls.total < FEW_CALLS
+        for client in clients:
+            client.close()
+
+
+async def test_whether_a_queue_has_changed_is_seen_without_its_consumers(drivers: Drivers) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    clients = consumers(queue, 1)
+    await post(queue, *bodies(2))
+    before = queue.mark()
+    assert queue.mark() == before
+    busy = next(client for client in clients if unsettled(client))
+    await busy.read()
+    written = queue.mark()
+    busy.settle(busy.got[0].id)
+    with counted_calls() as calls:
+        settled = queue.mark()
+    assert len({before, written, settled}) == 3
+    assert calls.total < FEW_CALLS
+    assert (queue.unacknowledged, queue.statistics().unsettled) == (1, 1)
+    for client in clients:
+        client.close()
