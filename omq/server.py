@@ -192,7 +192,7 @@ class Server:
         """
         self.config = config
         self.reception.quota.most = config.max_connections
-        self._access.reload(config)
+        await self._access.reload(config)
         slices = Slices()
         for terminal in self.terminals():
             session = terminal.session

@@ -23,6 +23,7 @@ from omq.access.link_names import LinkNames
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
+from omq.drivers.slices import Slices
 from omq.logs import LogThrottle, quoted
 
 UNLIMITED = ClientQuotas()
@@ -185,15 +186,18 @@ class Clients:
         """Whether clients are configured. Then nobody else may connect."""
         return bool(self._known)
 
-    def reload(self, configured: Iterable[ClientConfig], quotas: ClientQuotas) -> None:
+    async def reload(self, configured: Iterable[ClientConfig], quotas: ClientQuotas) -> None:
         """Apply another configuration; either both have clients, or neither. `Identity.withdrawn` says of
-        connections whether they may stay.
+        connections whether they may stay. There may be thousands of clients: other tasks run meanwhile. New
+        clients are known at the end.
         """
+        slices = Slices()
         self._quotas = quotas
-        for client in self._unnamed.values():
+        for client in list(self._unnamed.values()):
             client.change(EVERYTHING, quotas)
-        before = self._known
-        self._known = {}
+            await slices.step()
+        before = dict(self._known)
+        after: dict[bytes, _Known] = {}
         for config in configured:
             name = config.name.encode()
             known = before.pop(name, None)
@@ -201,9 +205,12 @@ class Clients:
                 known = _Known(config, quotas)
             else:
                 known.change(config, quotas)
-            self._known[name] = known
+            after[name] = known
+            await slices.step()
+        self._known = after
         for gone in before.values():
             gone.withdraw(CLIENT_GONE)
+            await slices.step()
         self._certified = self._by_certificate()
         self._attempts.forget_wrong_ids()
 
@@ -253,8 +260,8 @@ class Clients:
     def certified(self, certificate: str | None) -> tuple[bytes, Identity] | None:
         """Return the name and the identity of the client to which certificates with this name belong."""
         known = None if certificate is None else self._certified.get(certificate)
-        if known is None or known.certificate is None:
-            return None
+        if known is None or known.certificate is None or known.certificate[0] != certificate:
+            return None  # the latter in the middle of a reload
         return known.name.encode(), known.certificate[1]
 
     def identify_certified(

@@ -106,11 +106,11 @@ class AccessControl:
             raise Refused(Reason.FORBIDDEN, identity.withdrawn)
         return Session(self._shared, identity, name)
 
-    def reload(self, config: Config) -> None:
+    async def reload(self, config: Config) -> None:
         """Apply the clients and the quotas of another configuration. `Session.withdrawn` says of sessions
         whether they may go on.
         """
-        self.clients.reload(config.clients, ClientQuotas.of(config))
+        await self.clients.reload(config.clients, ClientQuotas.of(config))
         self.leases.change(config.max_leases)
         self.leased_connections.most = config.max_dmp_connections
         self.subscriptions.most = config.max_subscriptions

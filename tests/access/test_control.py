@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+from counted_steps import counted_calls, watched
 from served_control import Subscriber, connected, control, known
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -61,7 +62,7 @@ async def test_a_lease_of_a_client_that_is_gone_is_worth_nothing(tmp_path: Path)
     async with control(tmp_path, clients=[known("known", **RIGHTS), known("other")]) as access:
         session = await connected(access, b"known:s")
         lease = await leased_feed(access, session)
-        access.reload(Config(store=str(tmp_path), clients=[known("other")]))
+        await access.reload(Config(store=str(tmp_path), clients=[known("other")]))
         assert session.withdrawn == "the server's configuration does not have this client any more"
         assert await access.use_lease(lease, HERE) is LeaseProblem.NOT_VALID
         assert (access.subscriptions.used, access.leased_connections.used) == (0, 0)
@@ -102,7 +103,7 @@ async def test_a_connection_that_waits_for_a_place_is_refused_when_its_client_ha
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connect)
             await wait_all_tasks_blocked()
-            access.reload(Config(store=str(tmp_path), clients=[known("other")]))
+            await access.reload(Config(store=str(tmp_path), clients=[known("other")]))
             first.close()
         assert refused == ["the server's configuration does not have this client any more"]
 
@@ -140,9 +141,9 @@ async def test_a_certificate_that_is_no_longer_the_clients_proves_nothing(
         assert found is not None
         name, identity = found
         assert (name, identity.withdrawn) == (b"known", None)
-        access.reload(Config(store=str(tmp_path), clients=clients("name")))
+        await access.reload(Config(store=str(tmp_path), clients=clients("name")))
         assert access.clients.certified("name") == found
-        access.reload(Config(store=str(tmp_path), clients=clients(later)))
+        await access.reload(Config(store=str(tmp_path), clients=clients(later)))
         assert identity.withdrawn == "the certificate of this connection is not that of its client any more"
         assert access.clients.certified("name") is None
         assert (access.clients.certified("other") is not None) is (later is not None)
@@ -163,3 +164,36 @@ async def test_a_certificate_names_one_client(tmp_path: Path, caplog: pytest.Log
     first = next(one for one in caplog.records if "certificate" in one.getMessage())
     assert first.getMessage() == "peer A: it has not the certificate of this client"
     assert first.levelname == "WARNING"
+
+
+async def test_thousands_of_clients_are_changed_in_steps(tmp_path: Path) -> None:
+    """In the middle of it, no certificate proves that its owner is the client whose certificate it was."""
+    count = 1000
+
+    def config(certificate: str, **rights: list[str]) -> Config:
+        clients = [known(f"{number}", **rights) for number in range(count)]
+        return Config(
+            store=str(tmp_path),
+            clients=[
+                msgspec.structs.replace(each, certificate=f"{certificate}{number}")
+                for number, each in enumerate(clients)
+            ],
+        )
+
+    async with control(tmp_path, clients=config("old").clients) as access:
+
+        def changed() -> int:
+            return sum(access.clients.certified(f"old{number}") is None for number in range(0, count, 10))
+
+        async with trio.open_nursery() as nursery:
+            with counted_calls() as calls:
+                nursery.start_soon(access.reload, config("new", watch=["*"]))
+                await wait_all_tasks_blocked()
+        assert (changed(), calls.total > 20 * count, calls.longest < 2 * count) == (count // 10, True, True)
+        await access.reload(config("old"))
+        async with trio.open_nursery() as nursery:
+            with watched(changed) as gone:
+                nursery.start_soon(access.reload, config("new"))
+                await wait_all_tasks_blocked()
+        assert (gone.all[0], gone.all[-1]) == (0, count // 10)
+        assert gone.largest_rise() < count // 20

@@ -162,7 +162,7 @@ async def test_a_watcher_with_other_rights_begins_again(tmp_path: Path, mock_clo
         first, second = await terminal.round(), []
         for watch in (["t*"], ["u"], ["u"]):
             clients = [known("all", watch=["*"], **RIGHTS), known("few", watch=watch, **RIGHTS)]
-            access.reload(Config(store=str(tmp_path), clients=clients))
+            await access.reload(Config(store=str(tmp_path), clients=clients))
             mock_clock.jump(2.5)
             await quiet()
             second.append(await terminal.round())
@@ -250,5 +250,5 @@ async def test_a_round_leaves_out_topics_deleted_or_forbidden_meanwhile(tmp_path
         await terminal.watch(b"few:s", 1000)
         await client.delete(b"t1")
         fewer = [known("all", watch=["*"], **RIGHTS), known("few", watch=["t1", "t3"], **RIGHTS)]
-        access.reload(Config(store=str(tmp_path), clients=fewer))
+        await access.reload(Config(store=str(tmp_path), clients=fewer))
         assert names(await terminal.round()) == [b"t3"]
