@@ -1,4 +1,4 @@
-"""The common part of tests that compare the compiled codec with its plain twin."""
+"""The common part of tests of the compiled codec and its plain twin."""
 
 import importlib
 import importlib.util
@@ -37,6 +37,15 @@ def using(*, compiled: bool) -> Iterator[None]:
     """Use the compiled codec, or the plain one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", compiled)
+        yield
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "plain"])
+def each_codec(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the test with the compiled codec, and then with the plain one."""
+    if request.param and not codec.COMPILED:
+        pytest.skip("no compiled codec here")
+    with using(compiled=request.param):
         yield
 
 

@@ -38,7 +38,6 @@ from omq.protocol.amqp_0_9.methods import (
     decode,
 )
 from omq.protocol.amqp_0_9.server import MOST_HELD, WHOLE_BODY
-from omq_storage import codec
 
 BEGUN = call(1, BasicPublish(b"", b"q"))
 
@@ -226,9 +225,8 @@ def test_many_incomplete_messages_are_handed_on_in_parts() -> None:
     assert connection.unfinished <= MOST_HELD
 
 
-@pytest.mark.parametrize("compiled", [codec.COMPILED, False])
-def test_acknowledgements_are_ranges(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "COMPILED", compiled)
+@pytest.mark.usefixtures("each_codec")
+def test_acknowledgements_are_ranges() -> None:
     tags = [(1, False), (2, False), (3, False), (7, False), (9, True), (10, False), (11, False), (0, True)]
     octets = b"".join(call(1, BasicAck(*tag)) for tag in tags)
     assert feed(opened(1), octets) == [AckRun(1, [(1, 3), (7, 7), (0, 9), (10, 11), (0, 0)])]

@@ -22,7 +22,6 @@ from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope, EnvelopeError, En
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import LeaseReceived, ServerDialogue, SinkReady
 from omq.protocol.steps import finished
-from omq_storage import codec
 
 NAMED = Head(b"x", b"key")
 NAMED_OCTETS = b"\x01x\x03key\x00\x00"
@@ -419,9 +418,8 @@ def head_of_times(count: int, octets: int) -> bytes:
     return b"\0\0\x20\0" + sized(table)
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
-def test_heads_of_openamq_are_checked_as_such(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "COMPILED", compiled and codec.COMPILED)
+@pytest.mark.usefixtures("each_codec")
+def test_heads_of_openamq_are_checked_as_such() -> None:
     octets = dmp_writer.for_sink([b"a", b"b", b"c"], [b"\0\0" + TIMES, b"\0\0" + TIMES, NAMED_OCTETS])
     batch = EnvelopeReader(from_openamq=True).feed_batch(octets)
     assert batch.batch.bodies() == [b"a", b"b", b"c"]
@@ -437,9 +435,8 @@ def test_heads_of_openamq_are_checked_as_such(compiled: bool, monkeypatch: pytes
         assert raised.value.batch.batch.bodies() == [b""]
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
-def test_a_head_of_openamq_may_not_grow_too_long(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "COMPILED", compiled and codec.COMPILED)
+@pytest.mark.usefixtures("each_codec")
+def test_a_head_of_openamq_may_not_grow_too_long() -> None:
     most = (MAX_HEAD - len(head_of_times(0, 8))) // 9
     longest = head_of_times(most, 4)
     for heads in ([longest], [head_of_times(most // 2, 4), longest]):

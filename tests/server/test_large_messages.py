@@ -122,12 +122,9 @@ async def bodies_of(client: Client, count: int) -> list[bytes]:
         return [(await messages.__anext__()).body for _ in range(count)]
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.usefixtures("each_codec")
 @pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
-async def test_large_messages_of_a_transient_topic(
-    store: Path, monkeypatch: pytest.MonkeyPatch, delivery: bytes, is_compiled: bool
-) -> None:
-    monkeypatch.setattr(codec, "COMPILED", is_compiled and codec.COMPILED)
+async def test_large_messages_of_a_transient_topic(store: Path, delivery: bytes) -> None:
     bodies = [b"first", LARGE[0], b"second", LARGE[1], LARGE[2], body(LARGE_OCTETS, 4), b"last"]
     async with serving(store) as host:
         client = await host.connect()

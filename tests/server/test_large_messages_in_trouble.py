@@ -11,21 +11,13 @@ from trio.testing import MockClock
 
 from omq.protocol.dmp.envelopes import MANDATORY, NUMBER
 from omq.protocol.omq.types import Deleted
-from omq_storage import codec
 from omq_storage.fragments import FRAGMENTS
 
 from .conversation import Conversation, declared, eventually, serving, serving_process
 from .dmp_conversation import envelopes, news, said, sink, stored
 from .large_messages import LARGE, MIB, body, everything, fragments, leftovers, send, swept
 
-
-@pytest.fixture(params=[True, False], ids=["compiled", "plain"])
-def codecs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test with either codec."""
-    monkeypatch.setattr(codec, "COMPILED", request.param and codec.COMPILED)
-
-
-CODECS = pytest.mark.usefixtures("codecs")
+CODECS = pytest.mark.usefixtures("each_codec")
 
 
 @CODECS

@@ -23,7 +23,6 @@ from omq.drivers.spoolable import MOST_COUNTED
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Subscribed, Unsubscribed
 from omq.systemd import PassedSockets
-from omq_storage import codec
 from omq_storage.fragments import FRAGMENT_OCTETS
 
 from .conversation import PATIENCE, Conversation, InProcess, declared, eventually, publish, serving, tidied
@@ -201,19 +200,16 @@ async def sending_little(store: Path, **settings: float) -> AsyncIterator[InProc
 
 
 @WAYS
-@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.usefixtures("each_codec")
 @pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
 @pytest.mark.parametrize("then", ["goes on", "leaves", "topic deleted"])
 async def test_a_subscriber_that_stalls_in_fragment_two(
     store: Path,
     clock: MockClock,
-    monkeypatch: pytest.MonkeyPatch,
     way: str,
-    is_compiled: bool,
     delivery: bytes,
     then: str,
 ) -> None:
-    monkeypatch.setattr(codec, "COMPILED", is_compiled and codec.COMPILED)
     bodies = [body_of(number, 8 * FRAGMENT_OCTETS + 1) for number in (1, 2)]
     async with sending_little(store) as host:
         client = await declared(host, delivery + b" (Persistent Weak)")
