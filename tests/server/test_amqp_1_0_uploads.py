@@ -10,15 +10,20 @@ from omq.protocol.amqp_1_0.performatives import Detach, Transfer
 from omq.protocol.omq.types import Deleted
 
 from .amqp_1_0_peer import ACCEPTED, RELEASED, Peer, condition, data, opened
-from .conversation import InProcess, declared, eventually, serving, serving_process
+from .conversation import InProcess, declared, eventually, serving
 from .large_messages import MIB, body
+from .spooled_messages import (
+    LONG,
+    MANY,
+    MANY_OCTETS,
+    SETTINGS,
+    emptied,
+    spool,
+    taking_little_memory,
+)
 from .test_amqp_1_0_idempotent import numbered, ulong
 from .test_amqp_1_0_long_messages import FOOTER, PROPERTIES
 from .test_amqp_1_0_relay import rejected, to
-from .test_long_transient_messages import SETTINGS, anonymous, emptied, spool
-
-LONG = body(6 * MIB + 17, 1)
-"""Larger than the memory."""
 
 KINDS = {
     "stored": b"Broadcast (Persistent Weak)",
@@ -271,36 +276,22 @@ async def test_the_attach_tells_the_longest_message(store: Path) -> None:
 
 
 async def test_many_at_once_take_little_memory(store: Path, kind: bytes) -> None:
-    """`RssAnon` of a server in a process of its own."""
-    most, count, size = 120 * MIB, 8, 24 * MIB
-    text = "max_message_bytes = 4_294_967_282\nmemory_bytes = 16_777_216\n"
-    async with serving_process(store, text) as host, opened(host.port) as other:
+    async with taking_little_memory(store) as host, opened(host.port) as other:
         await declared(host, kind)
         await other.receiver("t", credit=100)
         await other.settle()
-        high = 0
-
-        async def watch() -> None:
-            nonlocal high
-            while True:
-                high = max(high, anonymous(host.process.pid))
-                await trio.sleep(0.02)
 
         async def publish(number: int) -> None:
             async with opened(host.port) as client:
                 await client.sender("t")
-                await client.publish_long(data(bytes([number]) * size))
+                await client.publish_long(data(bytes([number]) * MANY_OCTETS))
                 await client.accepted(0)
 
-        async with trio.open_nursery() as watching:
-            watching.start_soon(watch)
-            async with trio.open_nursery() as nursery:
-                for number in range(count):
-                    nursery.start_soon(publish, number)
-                for _ in range(count):
-                    message = await other.message()
-                    assert len(message.octets) > size
-                    if not message.settled:
-                        await other.told(message.delivery, message.delivery)
-            watching.cancel_scope.cancel()
-        assert high < most
+        async with trio.open_nursery() as nursery:
+            for number in range(MANY):
+                nursery.start_soon(publish, number)
+            for _ in range(MANY):
+                message = await other.message()
+                assert len(message.octets) > MANY_OCTETS
+                if not message.settled:
+                    await other.told(message.delivery, message.delivery)

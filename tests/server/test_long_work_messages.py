@@ -9,31 +9,25 @@ import trio
 from omq.client import connect
 from omq.protocol.omq.types import Deleted, Error
 
-from .conversation import Conversation, InProcess, declared, eventually, serving, serving_process
-from .dmp_conversation import envelopes, feed, news, said, sink, stored
+from .conversation import Conversation, InProcess, declared, eventually, serving
+from .dmp_conversation import envelopes, feed, said, sink, stored
 from .large_messages import MIB, body, send
 from .round_robin_workers import received, worker
-from .test_long_transient_messages import (
-    CODECS,
+from .spooled_messages import (
     LONG,
+    MANY,
+    MANY_OCTETS,
     SETTINGS,
-    anonymous,
-    begun,
-    codecs,
-    emptied,
+    done,
+    publish_many,
     spool,
+    taking_little_memory,
 )
-from .test_spool import spool_file, spool_names
-
-__all__ = ("codecs",)
+from .test_spool import spool_file
 
 
 async def topic(host: InProcess) -> Conversation:
     return await declared(host, b"Round_robin Transient")
-
-
-def waiting(host: InProcess) -> int:
-    return host.server.memory.statistics().waiting
 
 
 def sinks_wait(host: InProcess) -> int:
@@ -41,13 +35,7 @@ def sinks_wait(host: InProcess) -> int:
     return host.server.catalogue.spool.room.waiting
 
 
-async def done(host: InProcess) -> None:
-    """Wait until nothing of any message is left."""
-    await emptied(host)
-    await eventually(lambda: waiting(host) == 0)
-
-
-@CODECS
+@pytest.mark.usefixtures("each_codec")
 async def test_each_worker_gets_its_messages_as_they_were_sent(store: Path) -> None:
     """Those without a worker wait; small ones between them keep their places."""
     bodies = [b"first", LONG, b"second", body(5 * MIB, 3), b"last"]
@@ -55,7 +43,7 @@ async def test_each_worker_gets_its_messages_as_they_were_sent(store: Path) -> N
         client = await topic(host)
         await send(host, client, bodies)
         assert spool(host).used >= 11 * MIB
-        assert waiting(host) < 2 * MIB
+        assert host.server.memory.statistics().waiting < 2 * MIB
         (info,) = [info for name, info in (await client.topics()).items() if name == b"t"]
         assert (info.messages, info.bytes > 11 * MIB) == (len(bodies), True)
         plain = await worker(host)
@@ -143,50 +131,6 @@ async def test_rejected_messages_are_done(store: Path) -> None:
         await done(host)
 
 
-@pytest.mark.parametrize("how", ["done", "reset"])
-async def test_a_sink_that_ends_in_the_middle_leaves_nothing(store: Path, how: str) -> None:
-    async with serving(store, **SETTINGS) as host:
-        client = await topic(host)
-        connection = await begun(host, client)
-        assert not list(spool_names(store))
-        if how == "done":
-            await connection.done()
-            (answer,) = await said(connection)
-            assert answer.startswith(b"502 SYNTAX-ERROR 0 messages stored; the connection ended "), answer
-        else:
-            connection.reset()
-        await done(host)
-        await send(host, await host.connect(), [b"next"])
-        message = await (await worker(host)).message()
-        assert (message.id, message.body) == (1, b"next")
-
-
-async def test_a_topic_that_is_deleted_in_the_middle(store: Path) -> None:
-    async with serving(store, **SETTINGS) as host:
-        client = await topic(host)
-        connection = await begun(host, client)
-        other = await host.connect()
-        assert isinstance(await other.ask(b"(Delete t)"), Deleted)
-        await connection.send(envelopes([LONG])[2 * MIB : 4 * MIB])
-        (answer,) = await said(connection)
-        assert answer == b"404 NOT-FOUND 0 messages stored; the topic was deleted", answer
-        await done(host)
-
-
-async def test_a_topic_that_is_deleted_while_a_worker_is_in_the_middle(store: Path) -> None:
-    async with serving(store, **SETTINGS) as host:
-        client = await topic(host)
-        late = await worker(host, receive_octets=4096)
-        await send(host, client, [LONG])
-        assert await late.receive()
-        other = await host.connect()
-        assert isinstance(await other.ask(b"(Delete t)"), Deleted)
-        while await late.receive():
-            pass
-        assert late.unfinished
-        await done(host)
-
-
 async def test_a_purge_gives_the_room_back(store: Path) -> None:
     async with serving(store, **SETTINGS) as host:
         client = await topic(host)
@@ -194,19 +138,6 @@ async def test_a_purge_gives_the_room_back(store: Path) -> None:
         async with connect(f"omq://127.0.0.1:{host.port}") as other:
             assert await other.purge("t") == 3
         await done(host)
-
-
-async def test_a_message_that_the_spool_cannot_hold(store: Path) -> None:
-    async with serving(store, **SETTINGS, spool_bytes=5 * MIB) as host:
-        client = await topic(host)
-        connection = await sink(host, client)
-        await connection.send(envelopes([LONG])[: 2 * MIB])
-        (answer,) = await said(connection)
-        assert answer == b"541 INTERNAL-ERROR 0 messages stored; the spool is full", answer
-        assert await news(client) == b"Sink t: " + answer
-        await done(host)
-        await send(host, client, [LONG[: 4 * MIB]])
-        assert (await (await worker(host)).message()).body == LONG[: 4 * MIB]
 
 
 async def test_a_sink_waits_until_a_worker_has_made_room(store: Path) -> None:
@@ -303,48 +234,6 @@ async def test_an_idle_worker_does_not_wait_for_those_of_others(store: Path) -> 
         assert spool(host).written == before
 
 
-async def test_the_disk_has_only_its_reserve_free(store: Path) -> None:
-    async with serving(store, **SETTINGS, disk_reserve_bytes=1 << 60) as host:
-        client = await topic(host)
-        connection = await sink(host, client)
-        await connection.send(envelopes([LONG])[: 2 * MIB])
-        (answer,) = await said(connection)
-        assert answer == b"541 INTERNAL-ERROR 0 messages stored; the disk is full", answer
-        await send(host, await host.connect(), [body(3 * MIB)])
-        assert (await (await worker(host)).message()).body == body(3 * MIB)
-        assert spool(host).written == 0
-
-
-async def test_a_disk_that_becomes_full_in_the_middle(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    actual = os.fstatvfs
-
-    def full(file: int) -> os.statvfs_result:
-        found = list(actual(file))
-        found[4] = 0
-        return os.statvfs_result(found)
-
-    async with serving(store, **SETTINGS) as host:
-        client = await topic(host)
-        connection = await begun(host, client)
-        with monkeypatch.context() as filled:
-            filled.setattr(os, "fstatvfs", full)
-            await connection.send(envelopes([LONG])[2 * MIB : 4 * MIB])
-            (answer,) = await said(connection)
-        assert answer == b"541 INTERNAL-ERROR 0 messages stored; the disk is full", answer
-        await done(host)
-        await send(host, await host.connect(), [LONG])
-        assert (await (await worker(host)).message()).body == LONG
-
-
-async def test_without_a_spool_the_memory_is_the_limit(store: Path) -> None:
-    async with serving(store, **SETTINGS, spool_bytes=0) as host:
-        client = await topic(host)
-        connection = await sink(host, client)
-        await connection.send(envelopes([LONG])[:300_000])
-        (answer,) = await said(connection)
-        assert b"no message may take more than" in answer, answer
-
-
 async def test_damage_of_the_spool_ends_the_message(store: Path) -> None:
     """A worker that has a part of it is disconnected; another one is told, and gets the next one."""
     async with serving(store, **SETTINGS) as host:
@@ -362,50 +251,15 @@ async def test_damage_of_the_spool_ends_the_message(store: Path) -> None:
         await done(host)
 
 
-async def test_a_repeated_long_message_is_sent_once(store: Path) -> None:
-    async with serving(store, **SETTINGS) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
-        await topic(host)
-        for _ in range(2):
-            async with client.sink("t", producer="p") as numbered:
-                await numbered.publish(LONG)
-        await send(host, await host.connect(), [b"last"])
-        assert await (await worker(host)).bodies(2) == [LONG, b"last"]
-        await done(host)
-
-
 async def test_many_at_once_take_little_memory(store: Path) -> None:
-    """`RssAnon` of a server in a process of its own, while a worker stalls in the middle of one."""
-    most, count, size = 120 * MIB, 8, 24 * MIB
-    async with serving_process(
-        store, "max_message_bytes = 4_294_967_282\nmemory_bytes = 16_777_216\n"
-    ) as host:
+    """While a worker stalls in the middle of one."""
+    async with taking_little_memory(store) as host:
         client = await declared(host, b"Round_robin Transient")
         await worker(host, receive_octets=4096)
-        sinks = [await sink(host, client) for _ in range(count)]
-        high = 0
-
-        async def watch() -> None:
-            nonlocal high
-            while True:
-                high = max(high, anonymous(host.process.pid))
-                await trio.sleep(0.02)
-
-        async def publish(connection: Conversation, octets: bytes) -> None:
-            await connection.stream.send_all(octets)
-            assert await stored(connection) == 1
-
-        async def read() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_many, host, client)
             reader = await worker(host, credit=1)
-            for _ in range(count - 1):
+            for _ in range(MANY - 1):
                 message = await reader.message()
-                assert len(message.body) == size
+                assert len(message.body) == MANY_OCTETS
                 await received(reader, [message.id])
-
-        async with trio.open_nursery() as watching:
-            watching.start_soon(watch)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read)
-                for number, connection in enumerate(sinks):
-                    nursery.start_soon(publish, connection, envelopes([bytes([number]) * size]))
-            watching.cancel_scope.cancel()
-        assert high < most
