@@ -46,6 +46,7 @@ from omq.protocol.amqp_0_9.layouts import Method
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
+from omq.terminals.amqp_0_9.channels import Channels
 from omq.terminals.amqp_0_9.commands import Commands
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.consuming import Consuming
@@ -56,15 +57,12 @@ from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
 from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.peer_properties import has_capability, server_properties
-from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN
 from omq.terminals.amqp_0_9.publishing import Publishing
-from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
-from omq.terminals.connection.endings import Endings
 from omq.terminals.connection.login import BadLogin
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -127,14 +125,9 @@ class AmqpTerminal:
         self._principal: Principal | None = None
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
-        self._channels: dict[int, AmqpChannel] = {}
-        self._endings = Endings()
-        """The consumers of channels that are over."""
-        self._changed: dict[AmqpChannel, None] = {}
-        """The channels that may have confirms to send, or have failed."""
+        self._channels = Channels(self._duplex, self._protocol, self._outbox)
         self._woken: dict[Consumer, None] = {}
         """The consumers that may have messages, until `send_soon` or `send_at_once` is called."""
-        self._long: LongPublishes | None = None
         self._published = 0
         """The number of messages that the client has published so far."""
 
@@ -150,10 +143,8 @@ class AmqpTerminal:
             await self._duplex.serve(self)
         finally:
             self._state = InputEnded()
-            self._drop_channels()
-            await self._endings.finish()
-            if self._long is not None:
-                self._long.close()
+            self._channels.drop_all()
+            await self._channels.endings.finish()
             if self._topology is not None:
                 self._topology.close()
             if self._session is not None:
@@ -170,9 +161,9 @@ class AmqpTerminal:
             Kind.AMQP_0_9,
             client,
             messages_in=self._published,
-            unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
+            unconfirmed=self._channels.unconfirmed,
             waiting_answers=len(self._outbox),
-            subscriptions=sum(len(channel.consumers) for channel in self._channels.values()),
+            subscriptions=self._channels.consumers,
             answers=self._outbox.octets,
         )
 
@@ -184,10 +175,7 @@ class AmqpTerminal:
 
     def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
         """Yield the topics and channels of the consumers that it has now."""
-        for channel in list(self._channels.values()):
-            for consumer in list(channel.consumers.values()):
-                if consumer.channel is not None:
-                    yield consumer.topic, consumer.channel
+        return self._channels.subscribed()
 
     @property
     def is_limited(self) -> bool:
@@ -242,49 +230,22 @@ class AmqpTerminal:
             return
         self._transport.ends(str(problem))
         self._state = Closing()
-        self._drop_channels()
-        self._endings.begin(self._duplex.nursery, partial(self._close, self._protocol.close(problem)))
+        self._channels.drop_all()
+        self._channels.endings.begin(
+            self._duplex.nursery, partial(self._close, self._protocol.close(problem))
+        )
 
     def _close(self, closing: bytes) -> None:
         """Send the last method. What the consumers had is in the queues again."""
         self._outbox.add(closing)
         set_closing_deadline(self._duplex.scope)
 
-    def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
-        self._close_channel(channel.number, problem)
-
-    def _close_channel(self, number: int, problem: ChannelProblem) -> None:
-        """End a channel with Channel.Close."""
-        closing = self._protocol.close_channel(number, problem)
-        self._drop(number)
-        then = partial(self._outbox.add, closing, channel=number) if closing else None
-        self._endings.begin(self._duplex.nursery, then)
-
-    def _drop(self, number: int) -> None:
-        """End a channel. Let its consumers end, too, then: see `Endings.begin`."""
-        if self._long is not None:
-            self._long.drop(number)
-        channel = self._channels.pop(number, None)
-        if channel is not None:
-            self._changed.pop(channel, None)
-            channel.end(at_once=False)
-            self._endings.add(channel)
-
-    def _drop_channels(self) -> None:
-        if self._long is not None:
-            self._long.close()
-        self._changed.clear()
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.end(at_once=True)
-            self._endings.add(channel)
-
     def _end(self) -> None:
         """Read nothing more, and send what is in the outbox."""
         self._state = InputEnded()
-        self._drop_channels()
+        self._channels.drop_all()
         set_closing_deadline(self._duplex.scope)
-        self._endings.begin(self._duplex.nursery, self._sender.signal.set)
+        self._channels.endings.begin(self._duplex.nursery, self._sender.signal.set)
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
@@ -296,33 +257,11 @@ class AmqpTerminal:
             self._look_for_life(now)
             parts.append(HEARTBEAT)
         if may_answer or not isinstance(self._state, Serving):
-            parts += self._answers()
-        return parts
-
-    def _answers(self) -> list[Octets]:
-        """Return the answers and confirms that are ready."""
-        parts = self._outbox.collect()
-        if not self._outbox:  # returned messages must leave before their confirms
-            left = LOOKED_IN_TURN
-            for channel in list(self._changed):
-                if left <= 0:
-                    break
-                if channel.failure is not None:
-                    self._fail_channel(channel, problem_of(channel.failure, methods.BasicPublish))
-                elif not self._outbox.is_held(channel.number):
-                    del self._changed[channel]
-                    confirmed, count = channel.confirmed(left)
-                    left -= 1 + count
-                    if confirmed:
-                        parts.append(confirmed)
-                    if left <= 0:
-                        self._changed[channel] = None  # it may have more
-            if left <= 0:
-                self._sender.signal.set()  # to go on, in turn with other connections
+            parts += self._channels.answers()
         return parts
 
     def _has_changed(self, channel: AmqpChannel) -> None:
-        self._changed[channel] = None
+        self._channels.changed[channel] = None
         self._context.at_once.add(self)
 
     def _has_messages(self, consumer: Consumer) -> None:
@@ -335,7 +274,7 @@ class AmqpTerminal:
             self.send_soon()
             return
         may_send = True
-        if (self._outbox or self._changed) and (answers := self._answers()):
+        if (self._outbox or self._channels.changed) and (answers := self._channels.answers()):
             self._sender.send_at_once(answers, ())
             may_send = bool(self._woken) and self._sender.may_send_at_once()
         woken, self._woken = self._woken, {}
@@ -361,20 +300,14 @@ class AmqpTerminal:
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
-        return isinstance(self._state, InputEnded) and not self._outbox and not self._endings
+        return isinstance(self._state, InputEnded) and not self._outbox and not self._channels.endings
 
     def due(self) -> float:
         return self._heartbeats.due
 
     def channels(self) -> Iterable[Channel]:
         """Return the open channels of the seam, except those that the client has paused."""
-        for channel in self._channels.values():
-            if channel.is_flowing:
-                for consumer in channel.consumers.values():
-                    if consumer.channel is not None:
-                        yield consumer.channel
-            for getter in channel.getters.values():
-                yield getter.channel
+        return self._channels.flowing()
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -410,7 +343,8 @@ class AmqpTerminal:
         if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:
             text = f"before the client is known, a frame has at most {LONGEST_INTRODUCTION} octets"
             self._fail(ConnectionProblem(ReplyCode.FRAME_ERROR, text))
-        held = self._protocol.unfinished + (0 if self._long is None else self._long.octets)
+        long = self._channels.long
+        held = self._protocol.unfinished + (0 if long is None else long.octets)
         if admission.must_hold(held):
             await admission.hold(held)
         return not isinstance(self._state, InputEnded)
@@ -441,20 +375,20 @@ class AmqpTerminal:
                 await self._flush()
                 with self._duplex.excused:
                     slices = Slices()
-                    for channel in list(self._channels.values()):
+                    for channel in list(self._channels.open.values()):
                         await channel.settled()
                         await slices.step()
-                    self._drop_channels()
-                    await self._endings.finish()
+                    self._channels.drop_all()
+                    await self._channels.endings.finish()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
                 self._end()
             case ClosedByPeer(number):
                 await self._flush()
                 with self._duplex.excused:
-                    if (closed := self._channels.get(number)) is not None:
+                    if (closed := self._channels.open.get(number)) is not None:
                         await closed.settled()
-                    self._drop(number)
-                    await self._endings.finish()
+                    self._channels.drop(number)
+                    await self._channels.endings.finish()
                 self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
             case CloseAnswered(0):
                 self._end()
@@ -464,7 +398,7 @@ class AmqpTerminal:
                 self._outbox.add(octets)
             case ChannelFault(number, problem):
                 await self._flush()
-                self._close_channel(number, problem)
+                self._channels.close(number, problem)
             case ConnectionFault(problem):
                 await self._flush()
                 self._fail(problem)
@@ -506,7 +440,7 @@ class AmqpTerminal:
             publishing,
             self._outbox,
             self._sender,
-            self._fail_channel,
+            self._channels.fail,
             direct,
             self._has_messages,
             tells_cancels=has_capability(event.client_properties, b"consumer_cancel_notify"),
@@ -521,8 +455,8 @@ class AmqpTerminal:
             direct,
             consuming,
         )
-        self._long = LongPublishes(to_exchanges, publishing)
-        self._state = Serving(session, self._topology, publishing, commands, self._long, direct)
+        self._channels.long = long = LongPublishes(to_exchanges, publishing)
+        self._state = Serving(session, self._topology, publishing, commands, long, direct)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
         await self._duplex.limit_reading(session)
 
@@ -545,7 +479,7 @@ class AmqpTerminal:
                 self._state.direct.frame_max = frame_max
 
     def _is_open(self, channel: AmqpChannel) -> bool:
-        return isinstance(self._state, Serving) and self._channels.get(channel.number) is channel
+        return isinstance(self._state, Serving) and self._channels.open.get(channel.number) is channel
 
     # -- methods -------------------------------------------------------------------------------------------
 
@@ -559,14 +493,14 @@ class AmqpTerminal:
         if isinstance(method, methods.ChannelOpen):
             frame_max = self._state.publishing.frame_max
             contents = Contents(number, self._sender, self._outbox, self._tell_gap, frame_max)
-            self._channels[number] = AmqpChannel(number, contents, self._has_changed)
-        channel = self._channels.get(number)
+            self._channels.open[number] = AmqpChannel(number, contents, self._has_changed)
+        channel = self._channels.open.get(number)
         if channel is None:
             return  # it failed meanwhile
         try:
             await self._state.commands.act(channel, method)
         except ChannelProblem as problem:
-            self._fail_channel(channel, problem)
+            self._channels.fail(channel, problem)
         except ConnectionProblem as problem:
             self._fail(problem)
 
@@ -575,22 +509,22 @@ class AmqpTerminal:
         self._context.log_gap(self._transport.peer(), topic, gap)
 
     async def _publish(self, run: PublishRun) -> None:
-        channel = self._channels.get(run.channel)
+        channel = self._channels.open.get(run.channel)
         if channel is None or not isinstance(self._state, Serving):
             return
         if isinstance(channel.mode, Transaction):
             if not channel.mode.hold(run):
                 text = "the transaction has more messages than there is memory for"
-                self._fail_channel(channel, ChannelProblem(ReplyCode.RESOURCE_ERROR, text))
+                self._channels.fail(channel, ChannelProblem(ReplyCode.RESOURCE_ERROR, text))
             return
         try:
             await self._state.publishing.publish(channel, run)
         except ChannelProblem as problem:
             await self._flush()
-            self._fail_channel(channel, problem)
+            self._channels.fail(channel, problem)
 
     async def _publish_long(self, number: int, event: LongBegun | LongPart | LongEnded) -> None:
-        channel = self._channels.get(number)
+        channel = self._channels.open.get(number)
         if channel is None or not isinstance(self._state, Serving):
             return
         long = self._state.long
@@ -598,7 +532,7 @@ class AmqpTerminal:
             match event:
                 case LongBegun():
                     must_hold = isinstance(channel.mode, Transaction)
-                    may_wait = not any(each.is_consuming for each in self._channels.values())
+                    may_wait = not any(each.is_consuming for each in self._channels.open.values())
                     with self._duplex.excused:
                         await long.begin(channel, event, must_hold=must_hold, may_wait=may_wait)
                 case LongPart(_, octets):
@@ -612,10 +546,10 @@ class AmqpTerminal:
                 case _:
                     assert_never(event)
         except ChannelProblem as problem:
-            self._fail_channel(channel, problem)
+            self._channels.fail(channel, problem)
 
     async def _acknowledge(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
-        channel = self._channels.get(number)
+        channel = self._channels.open.get(number)
         if channel is None:
             return
         unacknowledged = channel.tags.unacknowledged
@@ -629,4 +563,4 @@ class AmqpTerminal:
                 await channel.settle(portions, ACCEPTED)
         except UnknownTag as unknown:
             ids = methods.BasicAck.CLASS, methods.BasicAck.METHOD
-            self._fail_channel(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))
+            self._channels.fail(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))
