@@ -46,7 +46,7 @@ ACCEPTED = performatives.write(Accepted())
 def waiting(peer: Peer, link: SendingLink, size: int = 100, channel: int = 0) -> bytes:
     """Let a transfer wait for the window, and return its octets."""
     octets = frame(Transfer(0, more=True), b"x" * size, channel=channel)
-    link.session.wait(link, octets)
+    link.session.outgoing.wait(link, octets)
     return octets
 
 
@@ -57,15 +57,15 @@ def credit(peer: Peer, credit: int, window: int, handle: int = 0, *, channel: in
 def test_a_window_is_never_negative(peer: Peer) -> None:
     link = peer.attach_receiver()
     credit(peer, 9, 1)
-    link.session.transferred(2)
-    assert link.session.window == 0
+    link.session.outgoing.transferred(2)
+    assert link.session.outgoing.room == 0
     peer.say(frame(Flow(None, 3, 0, 1)))  # the client has received none of them
-    assert link.session.window == 1
-    assert link.session.may_transfer
+    assert link.session.outgoing.room == 1
+    assert link.session.outgoing.may_transfer
     peer.say(frame(Flow(1, 3, 0, 1)))
-    assert link.session.window == 2
+    assert link.session.outgoing.room == 2
     waiting(peer, link)
-    assert link.session.window == 0
+    assert link.session.outgoing.room == 0
 
 
 def test_a_link_states_its_credit_behind_what_waits(peer: Peer) -> None:
@@ -89,8 +89,8 @@ def test_a_credit_that_waits_alone_needs_no_window(peer: Peer) -> None:
     link = peer.attach_receiver()
     credit(peer, 5, 0)
     waiting(peer, link)
-    link.session.tell(link)
-    link.session.tell(link)
+    link.session.outgoing.tell(link)
+    link.session.outgoing.tell(link)
     peer.say(frame(Flow(0, 1, 0, 1)))
     peer.connection.flush()
     assert [type(said) for said in peer.heard()] == [Transfer, Flow, Flow]
@@ -129,15 +129,15 @@ def test_what_waits_is_dropped_with_its_link(peer: Peer) -> None:
     octets = waiting(peer, first)
     waiting(peer, second)
     session = second.session
-    session.begin_send()
+    session.outgoing.begin_send()
     second.detach(LinkProblem(Condition.RESOURCE_DELETED, "the topic was deleted"))
     assert peer.connection.waiting == len(octets)
     peer.say(frame(Flow(0, 9, 0, 1)))
-    assert session.end_send() == ()
+    assert session.outgoing.end_send() == ()
     assert first in peer.connection.flush()
     assert peer.connection.waiting == 0
     peer.heard()
-    session.forget(second, 3)  # nothing is left of it
+    session.outgoing.forget(second, 3)  # nothing is left of it
     waiting(peer, second)
     assert peer.connection.waiting == 0
 
@@ -147,12 +147,12 @@ def test_links_go_on_when_all_that_waited_was_dropped_during_a_send(peer: Peer) 
     credit(peer, 5, 3)
     waiting(peer, first)
     session = first.session
-    session.begin_send()
-    assert not session.may_transfer
+    session.outgoing.begin_send()
+    assert not session.outgoing.may_transfer
     first.detach()
     assert peer.connection.waiting == 0
     assert peer.connection.flush() == ()
-    session.end_send()
+    session.outgoing.end_send()
     assert peer.connection.may_flush
     assert second in peer.connection.flush()
     assert not peer.connection.may_flush
@@ -187,25 +187,25 @@ def receivers_of_two_sessions(peer: Peer) -> tuple[SendingLink, SendingLink]:
 
 def test_a_long_message_begins_while_nothing_waits_on_the_connection(peer: Peer) -> None:
     first, second = receivers_of_two_sessions(peer)
-    assert second.session.may_begin(3)  # longer than the window, and nothing waits
+    assert second.session.outgoing.may_begin(3)  # longer than the window, and nothing waits
     waiting(peer, first)
-    assert second.session.may_begin(2)
-    assert not second.session.may_begin(3)
-    assert not second.session.may_transfer
-    assert second.session.unblocked() == ()
+    assert second.session.outgoing.may_begin(2)
+    assert not second.session.outgoing.may_begin(3)
+    assert not second.session.outgoing.may_transfer
+    assert second.session.outgoing.unblocked() == ()
     peer.say(frame(Flow(0, 1, 0, 1)))
-    assert set(peer.connection.flush()) == {first, second} or second.session.may_transfer
-    assert second.session.may_begin(3)
+    assert set(peer.connection.flush()) == {first, second} or second.session.outgoing.may_transfer
+    assert second.session.outgoing.may_begin(3)
 
 
 def test_a_flow_lets_a_blocked_session_go_on(peer: Peer) -> None:
     first, second = receivers_of_two_sessions(peer)
     waiting(peer, first)
-    assert not second.session.may_begin(3)
+    assert not second.session.outgoing.may_begin(3)
     assert peer.say(frame(Flow(0, 3, 0, 1), channel=7)) == [WindowOpened((second,))]
-    assert second.session.may_begin(3)
+    assert second.session.outgoing.may_begin(3)
     # The end of the other session drops its transfer: that unblocks, too.
-    assert not second.session.may_begin(4)
+    assert not second.session.outgoing.may_begin(4)
     events = peer.say(frame(End()))
     assert events == [SessionEnded((first,), None), WindowOpened((second,))]
 

@@ -167,7 +167,7 @@ def send(peer: Peer, link: SendingLink, message: int, octets: bytes = b"x", *, s
     session = link.session
     delivery = session.begin(link, range(message, message + 1), settled=settled)
     framing = Framing(session.channel, link.handle, 512)
-    session.transferred(1)
+    session.outgoing.transferred(1)
     opening = framing.opening(delivery, message, len(octets), settled=settled, more=False)
     peer.connection.put(opening + octets)
 
@@ -227,14 +227,14 @@ def test_waiting_transfers_stay_during_a_send(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5, window=1)
     session = link.session
-    session.begin_send()
+    session.outgoing.begin_send()
     send(peer, link, 1)
-    session.wait(link, frame(Transfer(0, 1, b"t"), b"x"))
+    session.outgoing.wait(link, frame(Transfer(0, 1, b"t"), b"x"))
     assert peer.say(frame(Flow(1, 9, 0, 1))) == []
     assert [type(said) for said in peer.heard()] == [Transfer]
-    session.forget(link, 1)
-    session.wait(link, frame(Transfer(0, 1, b"u"), b"y"))
-    assert session.end_send() == ()
+    session.outgoing.forget(link, 1)
+    session.outgoing.wait(link, frame(Transfer(0, 1, b"u"), b"y"))
+    assert session.outgoing.end_send() == ()
     assert peer.connection.flush() == (link,)
     assert peer.heard() == [Transfer(0, 1, b"u")]
 
@@ -243,7 +243,7 @@ def test_the_window_of_the_client(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5, window=1)
     send(peer, link, 1)
-    assert link.session.window == 0
+    assert link.session.outgoing.room == 0
     assert peer.say(frame(Flow(0, 1, 0, 1))) == []  # it has not received the transfer yet
     assert peer.say(frame(Flow(1, 1, 0, 1))) == [WindowOpened((link,))]
 
@@ -261,7 +261,7 @@ def test_messages_in_parts(peer: Peer) -> None:
         framing.continuation(1, more=False) + b"c",
         framing.opening(second, 2, 1, settled=True, more=True) + b"d",
     ):
-        session.transferred(1)
+        session.outgoing.transferred(1)
         peer.connection.put(octets)
     assert peer.heard() == [
         Transfer(0, 0, b"1", 0, False, True), Transfer(0, more=True), Transfer(0),
@@ -299,10 +299,10 @@ def test_frames_wait_for_the_window(peer: Peer) -> None:
     give(peer, 5, window=1)
     session = link.session
     send(peer, link, 1)
-    assert not session.may_transfer
+    assert not session.outgoing.may_transfer
     for number in range(3):
-        session.wait(link, frame(Transfer(0, number + 1, b"t"), b"%d" % number))
-    session.forget(link, 1)
+        session.outgoing.wait(link, frame(Transfer(0, number + 1, b"t"), b"%d" % number))
+    session.outgoing.forget(link, 1)
     peer.heard()
     assert peer.say(frame(Flow(1, 1, 0, 1))) == []
     assert peer.connection.flush() == ()
@@ -319,7 +319,7 @@ def test_frames_that_waited_leave_in_portions(peer: Peer) -> None:
     send(peer, link, 1)
     waiting = [frame(Transfer(0, more=True), bytes(FLUSHED_OCTETS // 2 - 100)) for _ in range(5)]
     for each in waiting:
-        session.wait(link, each)
+        session.outgoing.wait(link, each)
     peer.heard()
 
     def may_flush() -> bool:

@@ -90,7 +90,7 @@ def _feed(connection: AmqpConnection, octets: bytes, found: list[object]) -> Non
                 case Attaching(ReceivingLink() as link):
                     link.accept(link.attach.target, _LONGEST)
                     link.grant(_CREDIT)
-                case Credit(link) if link.credit > 0 and link.session.may_transfer:
+                case Credit(link) if link.credit > 0 and link.session.outgoing.may_transfer:
                     ids = range(1, 1 + min(link.credit, 3))
                     link.session.begin(link, ids, settled=False)
                 case Part(link) | StoredRun(link) if link.credit == 0:

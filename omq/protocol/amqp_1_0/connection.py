@@ -22,6 +22,7 @@ from omq.protocol.amqp_1_0.events import (
 )
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType, RawFrame
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.outgoing_window import OutgoingWindow
 from omq.protocol.amqp_1_0.performatives import (
     Begin,
     Close,
@@ -105,8 +106,8 @@ class AmqpConnection:
         """Sessions that were over with the connection, until `free`."""
         self._is_blocked = False
         """Whether a message did not begin, because transfers of others wait."""
-        self._flushable: dict[Session, None] = {}
-        """Sessions with transfers that waited, and may leave."""
+        self._flushable: dict[OutgoingWindow, None] = {}
+        """The windows of sessions with transfers that waited, and may leave."""
         self._told_windows: set[Session] = set()
         """Sessions whose new windows are stated in the octets that `take` returns next."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
@@ -143,13 +144,13 @@ class AmqpConnection:
         opened: list[SendingLink] = []
         room = FLUSHED_OCTETS
         while self._flushable:
-            session = next(iter(self._flushable))
+            window = next(iter(self._flushable))
             before = self.waiting
-            opened += session.flush(room)
+            opened += window.flush(room)
             room -= before - self.waiting
-            if session.may_flush:
+            if window.may_flush:
                 break
-            del self._flushable[session]
+            del self._flushable[window]
         return (*opened, *self.unblocked())
 
     def frame_room(self) -> int:
@@ -418,23 +419,23 @@ class AmqpConnection:
         self._told_windows.add(session)
 
     def waits(self, octets: int) -> None:
-        """See `session.Peer`."""
+        """See `outgoing_window.TransferPeer`."""
         self.waiting += octets
 
-    def flushable(self, session: Session) -> None:
-        """See `session.Peer`."""
-        self._flushable[session] = None
+    def flushable(self, window: OutgoingWindow) -> None:
+        """See `outgoing_window.TransferPeer`."""
+        self._flushable[window] = None
 
     def block(self) -> None:
-        """See `session.Peer`."""
+        """See `outgoing_window.TransferPeer`."""
         self._is_blocked = True
 
     def unblocked(self) -> tuple[SendingLink, ...]:
-        """See `session.Peer`."""
+        """See `outgoing_window.TransferPeer`."""
         if self.waiting or not self._is_blocked:
             return ()
         self._is_blocked = False
-        return tuple(link for session in self._sessions.values() for link in session.unblock())
+        return tuple(link for session in self._sessions.values() for link in session.outgoing.unblock())
 
     def use_handles(self, count: int) -> None:
         """See `session.Peer`."""

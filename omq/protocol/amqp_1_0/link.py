@@ -25,6 +25,42 @@ LARGEST_CREDIT = 2**31 - 1
 T = TypeVar("T")
 
 
+class LinkWindow(Protocol):
+    """The transfers of a session to the client, as `outgoing_window.OutgoingWindow` is."""
+
+    @property
+    def room(self) -> int:
+        """The number of transfers that may leave now; 0 while others wait."""
+
+    @property
+    def may_transfer(self) -> bool:
+        """Whether transfers may be sent now."""
+
+    def transferred(self, count: int) -> None:
+        """Count transfer frames that are about to be sent; a negative number for some that were not."""
+
+    def may_begin(self, frames: int) -> bool:
+        """Return whether a message of N `frames` may begin; frames that the window does not allow wait."""
+
+    def unblocked(self) -> "tuple[SendingLink, ...]":
+        """Return the links of all sessions that may send now because nothing waits any more."""
+
+    def wait(self, sender: "SendingLink", octets: bytes) -> None:
+        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
+
+    def forget(self, sender: "SendingLink", count: int) -> None:
+        """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
+
+    def tell(self, sender: "SendingLink") -> None:
+        """Let a link state its credit after its transfers that wait."""
+
+    def begin_send(self) -> None:
+        """Begin a send of a link: transfers that wait for the window stay until `end_send`."""
+
+    def end_send(self) -> "tuple[SendingLink, ...]":
+        """End the send. Return the links that may send now, and could not before it."""
+
+
 class LinkSession(Protocol):
     """The session of a link, as `session.Session` is."""
 
@@ -35,12 +71,12 @@ class LinkSession(Protocol):
     """Whether it has ended, and all its links with it."""
 
     @property
-    def next_delivery(self) -> int:
-        """The delivery-id of the next delivery."""
+    def outgoing(self) -> LinkWindow:
+        """The transfers that the server sends in it."""
 
     @property
-    def window(self) -> int:
-        """The number of transfers that may leave now; 0 while others wait."""
+    def next_delivery(self) -> int:
+        """The delivery-id of the next delivery."""
 
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
@@ -68,10 +104,6 @@ class LinkSession(Protocol):
         it, too.
         """
 
-    @property
-    def may_transfer(self) -> bool:
-        """Whether transfers may be sent now."""
-
     def begin(self, sender: "SendingLink", ids: range, *, settled: bool) -> int:
         """Count messages that are about to be sent; return the delivery-id of the first one."""
 
@@ -82,30 +114,6 @@ class LinkSession(Protocol):
 
     def given_up(self, delivery: int) -> None:
         """Forget a delivery that is begun and will be aborted: that settles it."""
-
-    def transferred(self, count: int) -> None:
-        """Count transfer frames that are about to be sent; a negative number for some that were not."""
-
-    def may_begin(self, frames: int) -> bool:
-        """Return whether a message of N `frames` may begin; frames that the window does not allow wait."""
-
-    def unblocked(self) -> "tuple[SendingLink, ...]":
-        """Return the links of all sessions that may send now because nothing waits any more."""
-
-    def wait(self, sender: "SendingLink", octets: bytes) -> None:
-        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
-
-    def forget(self, sender: "SendingLink", count: int) -> None:
-        """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
-
-    def tell(self, sender: "SendingLink") -> None:
-        """Let a link state its credit after its transfers that wait."""
-
-    def begin_send(self) -> None:
-        """Begin a send of a link: transfers that wait for the window stay until `end_send`."""
-
-    def end_send(self) -> "tuple[SendingLink, ...]":
-        """End the send. Return the links that may send now, and could not before it."""
 
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
@@ -258,7 +266,7 @@ class SendingLink(Link):
     def drained(self) -> None:
         """Give the rest of the credit back: there is nothing more to send now."""
         self.sent(self.credit)
-        self.session.tell(self)
+        self.session.outgoing.tell(self)
 
     def tell(self) -> None:
         """State the link's own view of its credit."""

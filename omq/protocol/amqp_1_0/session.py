@@ -1,9 +1,8 @@
-"""One session: its windows, its links, and the deliveries that pass through them.
+"""One session: its links, the deliveries that pass through them, and the window of what the client sends.
 
 Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
@@ -23,6 +22,7 @@ from omq.protocol.amqp_1_0.events import (
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.outgoing_window import OutgoingWindow, TransferPeer
 from omq.protocol.amqp_1_0.performatives import (
     Accepted,
     Attach,
@@ -54,11 +54,8 @@ MOST_HANDLES = 1024
 """The links that a session may have at a time."""
 
 
-class Peer(Protocol):
+class Peer(TransferPeer, Protocol):
     """The methods that a session needs of its connection."""
-
-    def put(self, octets: bytes) -> None:
-        """Add octets that the connection sends."""
 
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
@@ -79,22 +76,6 @@ class Peer(Protocol):
     def use_handles(self, count: int) -> None:
         """Count handles that are in use from now on; a negative number for some that are free."""
 
-    @property
-    def waiting(self) -> int:
-        """The octets of transfers that wait for the windows of all sessions."""
-
-    def waits(self, octets: int) -> None:
-        """Count octets of transfers that wait for a window; a negative number for some that waited."""
-
-    def flushable(self, session: "Session") -> None:
-        """Call `flush` of this session when there is room for more octets."""
-
-    def block(self) -> None:
-        """Note that a message did not begin, because transfers of others wait."""
-
-    def unblocked(self) -> tuple[SendingLink, ...]:
-        """Return the links that may send now because nothing waits any more."""
-
 
 class Session:
     """One session, after its begin."""
@@ -107,16 +88,9 @@ class Session:
         self._window = WINDOW
         self._end_in = serials.add(begin.next_outgoing_id, WINDOW)
         """The first transfer-id after the window that the client can know."""
-        self._next_out = 0
-        self._remote_window = begin.incoming_window
-        self._waiting: deque[tuple[SendingLink, bytes]] = deque()
-        """Transfers of messages that are begun, and their links; without octets, a link states its credit."""
-        self._is_blocked = False
-        """Whether a message longer than the window did not begin, because others of the connection wait."""
-        self._is_sending = False
-        self._was_freed = False
-        """Whether all that waited was dropped during a send: then other links may send after it."""
         self._links: dict[int, SendingLink | ReceivingLink] = {}
+        self.outgoing = OutgoingWindow(peer, begin.incoming_window, self._links)
+        """The transfers that the server sends."""
         self._free_handles: list[int] = []
         """Handles below the number of links that no link has: a heap."""
         self._handle_max = min(begin.handle_max, MOST_HANDLES - 1)
@@ -149,17 +123,12 @@ class Session:
 
     def _windows(self) -> tuple[int, int, int, int]:
         """Return the state of the session that every flow has."""
-        return self._next_in, self._window, self._next_out, link.LARGEST_CREDIT
+        return self._next_in, self._window, self.outgoing.next_id, link.LARGEST_CREDIT
 
     @property
     def next_delivery(self) -> int:
         """The delivery-id of the next delivery."""
         return self._deliveries.next_id
-
-    @property
-    def window(self) -> int:
-        """The number of transfers that may leave now; 0 while others wait."""
-        return 0 if self._waiting else max(self._remote_window, 0)
 
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
@@ -188,113 +157,6 @@ class Session:
         """Forget a delivery that is begun and will be aborted: that settles it."""
         self._deliveries.settle(delivery, delivery)
 
-    def transferred(self, count: int) -> None:
-        """Count transfer frames that are about to be sent; a negative number for some that were not."""
-        self._next_out = serials.add(self._next_out, count)
-        self._remote_window -= count
-
-    def begin_send(self) -> None:
-        """Begin a send of a link. What waits for the window stays until `end_send`, because it stands behind
-        what is being sent, and may be forgotten.
-        """
-        self._is_sending = True
-
-    def end_send(self) -> tuple[SendingLink, ...]:
-        """End the send. Return the links that may send now, and could not before it."""
-        self._is_sending = False
-        self._look_flushable()
-        return self.unblocked()
-
-    @property
-    def may_flush(self) -> bool:
-        """Whether `flush` has something to do."""
-        if self._waiting:
-            return self._remote_window > 0 or not self._waiting[0][1]
-        return self._was_freed
-
-    def _look_flushable(self) -> None:
-        if self.may_flush:
-            self._peer.flushable(self)
-
-    def flush(self, room: int) -> tuple[SendingLink, ...]:
-        """Send about `room` octets of the waiting transfers, as far as the window allows. Return the links
-        that may send now because nothing waits any more.
-        """
-        if self._is_sending:
-            return ()
-        self._was_freed = False
-        while room > 0 and self.may_flush:
-            sender, octets = self._waiting.popleft()
-            if octets:
-                self._peer.put(octets)
-                self._peer.waits(-len(octets))
-                self.transferred(1)
-                room -= len(octets)
-            else:
-                sender.tell()
-        return self._senders() if self.may_transfer else ()
-
-    def _senders(self) -> tuple[SendingLink, ...]:
-        return tuple(each for each in self._links.values() if isinstance(each, SendingLink))
-
-    def may_begin(self, frames: int) -> bool:
-        """Return whether a message of N `frames` may begin.
-
-        The transfers that the window does not allow wait in memory. So a message that is longer than the
-        window begins only while nothing waits on the whole connection.
-        """
-        if self.may_transfer and frames > self._remote_window and self._peer.waiting:
-            self._is_blocked = True
-            self._peer.block()
-        return self.may_transfer
-
-    def unblock(self) -> tuple[SendingLink, ...]:
-        """Return the links if one of them could not begin a message: nothing waits on the connection any
-        more.
-        """
-        was_blocked, self._is_blocked = self._is_blocked, False
-        return self._senders() if was_blocked and self.may_transfer else ()
-
-    def unblocked(self) -> tuple[SendingLink, ...]:
-        """Return the links of all sessions that may send now because nothing waits any more."""
-        return self._peer.unblocked()
-
-    def wait(self, sender: SendingLink, octets: bytes) -> None:
-        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
-        if sender.is_attached:
-            self._waiting.append((sender, octets))
-            self._peer.waits(len(octets))
-
-    def forget(self, sender: SendingLink, count: int) -> None:
-        """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
-        for _ in range(count if sender.is_attached else 0):
-            _, octets = self._waiting.pop()
-            self._peer.waits(-len(octets))
-
-    def tell(self, sender: SendingLink) -> None:
-        """Let a link state its credit after its transfers that wait."""
-        if self._waiting:
-            self._waiting.append((sender, b""))
-        else:
-            sender.tell()
-
-    def _drop(self, gone: SendingLink) -> None:
-        """Drop the waiting transfers of a detached link.
-
-        A transfer that aborts a begun delivery is not sent: the window may be closed, and the detach ends the
-        delivery anyway.
-        """
-        if self._waiting:
-            kept = deque(each for each in self._waiting if each[0] is not gone)
-            self._peer.waits(-sum(len(octets) for sender, octets in self._waiting if sender is gone))
-            self._was_freed = self._is_sending and not kept
-            self._waiting = kept
-
-    @property
-    def may_transfer(self) -> bool:
-        """Whether transfers may be sent now."""
-        return self._remote_window > 0 and not self._waiting and not self._is_blocked
-
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
         self._peer.put(frames.write(self.channel, performatives.write_outcome(first, last, state)))
@@ -305,7 +167,7 @@ class Session:
         self.send(End(NULL if problem is None else problem.error()))
 
     def _over(self, error: Error | None) -> Iterator[Event]:
-        self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
+        self.outgoing.drop_all()
         self._peer.use_handles(-len(self._links))
         ended = tuple(each for each in self._links.values() if each.is_attached)
         for each in ended:
@@ -317,8 +179,7 @@ class Session:
 
     def free(self) -> None:
         """Free the memory of a session that is over."""
-        self._waiting.clear()
-        self._was_freed = False
+        self.outgoing.free()
         self._deliveries.clear()
         self._links.clear()
 
@@ -397,7 +258,7 @@ class Session:
         """
         if isinstance(gone, SendingLink):
             self._deliveries.drop(gone)
-            self._drop(gone)
+            self.outgoing.drop(gone)
         self._peer.detached(gone)
 
     def _link(self, handle: int) -> SendingLink | ReceivingLink:
@@ -407,20 +268,16 @@ class Session:
         return found
 
     def _flow(self, flow: Flow) -> Iterator[Event]:
-        was_closed = not self.may_transfer
-        # Transfers that the client had not received when it said this use up the window that it states.
-        seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        in_flight = serials.difference(self._next_out, seen)
-        self._remote_window = flow.incoming_window - in_flight
-        self._is_blocked = False  # the window may be wide enough now
+        was_closed = not self.outgoing.may_transfer
+        self.outgoing.flowed(flow)
         if flow.handle is None:
             if flow.echo:
                 self.send(Flow(*self._windows()))
         else:
             yield from self._link_flow(self._link(flow.handle), flow)
-        self._look_flushable()
-        if was_closed and self.may_transfer:
-            yield WindowOpened(self._senders())
+        self.outgoing.look_flushable()
+        if was_closed and self.outgoing.may_transfer:
+            yield WindowOpened(self.outgoing.senders())
 
     def _link_flow(self, found: SendingLink | ReceivingLink, flow: Flow) -> Iterator[Event]:
         if not found.is_attached:

@@ -56,6 +56,7 @@ class Transfers:
         self.link = link
         self._annotates = annotates
         self._session = link.session
+        self._window = link.session.outgoing
         most = min(link.session.frame_room(), MOST_FRAME)
         self.framing = Framing(link.session.channel, link.handle, most)
         self.piece = self.framing.room * max(1, LITTLE_OCTETS // self.framing.room)
@@ -115,12 +116,12 @@ class Transfers:
         """Frame messages of one frame each, as far as the window and the portion allow; return the frames and
         the number of messages.
         """
-        window = self._session.window
-        if selection.deliveries or self._annotates or not self._session.may_transfer:
+        room = self._window.room
+        if selection.deliveries or self._annotates or not self._window.may_transfer:
             return b"", 0  # each message has sections of its own
-        octets, count = self.framing.run(selection.block, ids[:window], delivery, portion, settled=settled)
+        octets, count = self.framing.run(selection.block, ids[:room], delivery, portion, settled=settled)
         if count:
-            self._session.transferred(count)
+            self._window.transferred(count)
             self._framed.append(_Run(count))
         return octets, count
 
@@ -152,7 +153,7 @@ class Transfers:
                 case _Run(messages):
                     whole, within = (0, 0) if left else self.framing.messages_within(part, octets)
                     octets, count, left = octets - within, count + whole, left + messages - whole
-                    self._session.transferred(whole - messages)
+                    self._window.transferred(whole - messages)
                 case SentFrames():
                     left += 1
                     self.undo(each)
@@ -225,7 +226,7 @@ class Transfers:
 
     def may_begin(self, size: int) -> bool:
         """Return whether a message with a payload of this size may begin."""
-        return self._session.may_begin(-(-size // self.framing.room))
+        return self._window.may_begin(-(-size // self.framing.room))
 
     def may_go_on(self) -> bool:
         """Return whether the next piece of a message may follow. Frames beyond the window wait."""
@@ -256,17 +257,17 @@ class Transfers:
 
     def admit(self, frames: Sequence[bytes]) -> int:
         """Return the number of these frames that may leave now; the others wait for the window."""
-        session = self._session
-        now = min(len(frames), session.window)
-        session.transferred(now)
+        window = self._window
+        now = min(len(frames), window.room)
+        window.transferred(now)
         for frame in frames[now:]:
-            session.wait(self.link, frame)
+            window.wait(self.link, frame)
         return now
 
     def undo(self, frames: SentFrames) -> None:
         """Undo `admit` for these frames, which have not left."""
-        self._session.transferred(-frames.now)
-        self._session.forget(self.link, frames.waiting)
+        self._window.transferred(-frames.now)
+        self._window.forget(self.link, frames.waiting)
 
 
 class MessageInPieces:

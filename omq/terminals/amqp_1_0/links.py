@@ -331,7 +331,7 @@ class Links:
     def _detach(self, link: AnyLink, problem: LinkProblem) -> None:
         link.detach(problem)
         self.detached(link)
-        self.opened(link.session.unblocked())
+        self.opened(link.session.outgoing.unblocked())
         self._sender.signal.set()
 
     def _failed(self, link: SendingLink, failure: Failure) -> None:

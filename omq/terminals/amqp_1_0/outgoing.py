@@ -140,7 +140,7 @@ class Outgoing(Generic[C]):
             self._sender.ready(self)
 
     def _may_send(self) -> bool:
-        return self._is_wanted() and self.link.session.may_transfer
+        return self._is_wanted() and self.link.session.outgoing.may_transfer
 
     def _has_more(self, channel: C) -> bool:
         if self._begun is None:
@@ -152,7 +152,7 @@ class Outgoing(Generic[C]):
         if channel is None or not self._may_send() or not self._has_more(channel):
             return False
         self._is_sending = True
-        self.link.session.begin_send()
+        self.link.session.outgoing.begin_send()
         self._begun = None
         sent: Unavailable | Unfinished | None = None
         try:
@@ -165,7 +165,7 @@ class Outgoing(Generic[C]):
             self._is_sending = False
             if isinstance(sent, Unfinished):
                 self._begun = channel, sent
-            self._opened(self.link.session.end_send())
+            self._opened(self.link.session.outgoing.end_send())
             self._sent(channel)
         if isinstance(sent, Unavailable) and not self._is_closed:
             if self.is_replay:
