@@ -107,14 +107,14 @@ class StoredReads(ABC):
 
         Raises omq_storage.errors.DamagedBlock, and StoreError, which is also logged.
         """
-        return await self._in_reader(partial(self.environment.open_message, self.topic.id, message))
+        return await self._in_reader(partial(self.environment.bodies.open_message, self.topic.id, message))
 
     async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
         """Return a piece of its body; None when it must be opened again.
 
         Raises StoreError, which is also logged.
         """
-        return await self._in_reader(partial(self.environment.read_piece, message, begin, octets))
+        return await self._in_reader(partial(self.environment.bodies.read_piece, message, begin, octets))
 
     async def _in_reader(self, read: Callable[[], T]) -> T:
         try:

@@ -133,7 +133,7 @@ class StoredUpload(Upload):
         """Begin a message to a persistent topic. Raises Refused."""
         assert driver.writer is not None, "a transient topic has no store"
         try:
-            return cls(driver, await in_thread(driver.writer.environment.begin_body))
+            return cls(driver, await in_thread(driver.writer.environment.bodies.begin))
         except StoreError as problem:
             raise Refused.of(for_clients(problem)) from problem
 
@@ -144,7 +144,7 @@ class StoredUpload(Upload):
 
     async def _read_back(self) -> bytes:
         written = Uploaded(self._body, self._size, self._checksum).message(self._driver.topic.id, 0, 0, b"")
-        return await in_thread(partial(self._writer.environment.loose_body, written))
+        return await in_thread(partial(self._writer.environment.bodies.loose, written))
 
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
         uploaded = Uploaded(self._body, self._size, self._checksum)
@@ -153,4 +153,4 @@ class StoredUpload(Upload):
         return confirmation
 
     def _abandon(self) -> None:
-        self._writer.environment.abandon(self._body)
+        self._writer.environment.bodies.abandon(self._body)

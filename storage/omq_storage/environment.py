@@ -19,34 +19,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from threading import Lock, RLock
+from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
 from omq_storage.appending import append_blocks, packed
 from omq_storage.blocks import SPAN_LIMIT, Block
+from omq_storage.bodies import LargeBodies
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.commits import put_commit
 from omq_storage.database import Database, Writing
 from omq_storage.deleting import Kept, delete_oldest, within
-from omq_storage.errors import DamagedBlock, Limit, StoreFull
+from omq_storage.errors import Limit, StoreFull
 from omq_storage.extents import extent_of
-from omq_storage.fragments import (
-    FRAGMENT_TABLES,
-    LOOSE,
-    Fragmented,
-    Fragments,
-    body_of,
-    last_body,
-    put_fragments,
-    sweep,
-)
+from omq_storage.fragments import FRAGMENT_TABLES, Fragmented, Fragments, put_fragments, sweep
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
 from omq_storage.journal import has_records
 from omq_storage.journaled import JournaledCommits
 from omq_storage.levels import Level
 from omq_storage.lookup import VerifiedBlock, infos_from, read_stored
 from omq_storage.merging import merge_small
-from omq_storage.pieces import LargeMessage, VerifiedBodies, open_message, read_piece, verify_fragments
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from omq_storage.records import (
     BLOCKS,
@@ -125,11 +116,8 @@ class Environment:
         self._database = Database(
             path, TABLES_OF_FORMAT_1, map_size=map_size, sync=not has_checkpoints, added=ADDED_TABLES
         )
-        # The bodies that are being written, with their topics: sweep leaves them alone.
-        self._bodies: set[int] = set()
-        self._last_body: int | None = None
-        self._bodies_lock = Lock()
-        self._verified = VerifiedBodies()
+        self.bodies = LargeBodies(self._database)
+        """The bodies of its large messages."""
         with ExitStack() as failed:
             failed.callback(self._database.close)
             with self._database.reading() as transaction:
@@ -201,8 +189,7 @@ class Environment:
         extents = self._write(lambda transaction: append_blocks(transaction, blocks, values, sequences))
         for block in blocks:
             if isinstance(block, Fragmented):
-                self.abandon(block.body)  # it is a message, and not written any more
-                self._verified.add(block.body)
+                self.bodies.became_message(block.body)
         return extents
 
     def append_commit(self, commit: "StoreCommit") -> None:
@@ -212,31 +199,6 @@ class Environment:
         """
         self._write(lambda transaction: put_commit(transaction, commit))
 
-    # -- messages in fragments: see omq_storage.fragments --------------------------------------------------
-
-    def begin_body(self) -> int:
-        """Return the number for a body that is about to be written with ``put_fragments``.
-
-        ``append`` with a ``Fragmented`` makes it a message.  Call ``abandon`` if that does not happen.
-
-        Raises StoreFull in an old store whose disk had no room yet for the tables of fragments.
-        """
-        if not self.has_fragments():
-            path = self._database.path
-            raise StoreFull(Limit.DISK, f"There was no room for the tables of large messages in {path}.")
-        with self._bodies_lock:
-            if self._last_body is None:
-                with self._database.reading() as transaction:
-                    self._last_body = last_body(transaction)
-            self._last_body += 1
-            self._bodies.add(self._last_body)
-            return self._last_body
-
-    def has_fragments(self) -> bool:
-        """Return whether the tables for fragments exist: an old store on a full disk has none yet."""
-        with self._database.reading() as transaction:
-            return all(map(transaction.has, FRAGMENT_TABLES))
-
     def put_fragments(self, parts: Sequence[Fragments]) -> None:
         """Store parts of bodies in one transaction; invisible until ``append``.
 
@@ -244,26 +206,16 @@ class Environment:
         """
         self._write(lambda transaction: put_fragments(transaction, parts))
 
-    def abandon(self, body: int) -> None:
-        """Give up a body that nobody writes any more. If it is no message, ``sweep`` deletes it."""
-        with self._bodies_lock:
-            self._bodies.discard(body)
-
     def sweep(self, topic: int | None = None) -> bool:
         """Delete fragments that belong to no message (of this topic), except those of bodies that are being
         written: up to 64 MiB in one transaction.  Return whether there may be more.
         """
-        if not self.has_fragments():
+        if not self.bodies.are_loose():
             return False
-        with self._database.reading() as transaction:
-            if not transaction.cursor(LOOSE).first():
-                return False
         return self._with_room(lambda writing, divisor: self._sweep(writing, topic, divisor))
 
     def _sweep(self, transaction: Writing, topic: int | None, divisor: int) -> bool:
-        with self._bodies_lock:
-            kept = frozenset(self._bodies)
-        return sweep(transaction, kept, topic, divisor)
+        return sweep(transaction, self.bodies.begun(), topic, divisor)
 
     def sequences(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
         """Return the last sequence number of each of these producers of a topic that has one.
@@ -309,44 +261,6 @@ class Environment:
         in fragments.
         """
         return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks, largest)
-
-    def open_message(self, topic: int, message: int) -> LargeMessage | None:
-        """Verify a message for reading piece by piece.  Return None when it is not stored any more.
-
-        Raises DamagedBlock and NewerFormat when its block cannot be read.
-        """
-        while True:
-            found = open_message(self._database, topic, message)
-            if (
-                found is None
-                or not isinstance(found.place, Fragmented)
-                or self._verified.has(found.place.body)
-            ):
-                return found
-            try:
-                verify_fragments(self._database, found.place)
-            except DamagedBlock:
-                if open_message(self._database, topic, message) == found:
-                    raise  # otherwise it was deleted meanwhile
-            else:
-                self._verified.add(found.place.body)
-
-    def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
-        """Return a copy of a part of its body; see ``pieces.read_piece``."""
-        try:
-            return read_piece(self._database, message, begin, octets)
-        except DamagedBlock:
-            if isinstance(message.place, Fragmented):
-                self._verified.discard(message.place.body)  # the next task that opens it learns of it at once
-            raise
-
-    def loose_body(self, message: Fragmented) -> bytes:
-        """Return all of a body whose fragments are stored and that is no message yet.  Raises DamagedBlock.
-
-        ``message``: its description, whose id means nothing.
-        """
-        with self._database.viewing() as get:
-            return b"".join(body_of(get, message))
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockRecord]:
         """Return the index records of up to ``limit`` blocks that ``read`` would find, without their

@@ -239,7 +239,7 @@ def _renew_level(
 
 def _copy_large(path: Path, level: LevelInspection, message: Fragmented, environment: Environment) -> None:
     """Copy a message in fragments, which the inspection has found whole."""
-    body = environment.begin_body()
+    body = environment.bodies.begin()
     parts = level.found.body(path, message)
     index = 0
     while some := list(islice(parts, _GROUP_FRAGMENTS)):

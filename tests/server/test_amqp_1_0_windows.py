@@ -11,7 +11,7 @@ from garbage import uncollected
 
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
-from omq_storage.environment import Environment
+from omq_storage.bodies import LargeBodies
 from omq_storage.pieces import LargeMessage
 
 from .amqp_1_0_peer import Peer, condition, data, opened, source, target
@@ -237,9 +237,9 @@ async def test_a_client_lowers_its_credit_while_a_long_message_is_read(
 ) -> None:
     message = data(bytes(2 << 20))
     reads, has_flowed = trio.Event(), threading.Event()
-    open_message, flowed = Environment.open_message, SendingLink.flowed
+    open_message, flowed = LargeBodies.open_message, SendingLink.flowed
 
-    def slow(self: Environment, topic: int, message: int) -> LargeMessage | None:
+    def slow(self: LargeBodies, topic: int, message: int) -> LargeMessage | None:
         trio.from_thread.run_sync(reads.set)
         assert has_flowed.wait(60)
         return open_message(self, topic, message)
@@ -256,7 +256,7 @@ async def test_a_client_lowers_its_credit_while_a_long_message_is_read(
         await client.accepted(await client.publish_long(message))
     # Not in memory after a restart.
     async with serving(store) as host, opened(host.port) as client:
-        monkeypatch.setattr(Environment, "open_message", slow)
+        monkeypatch.setattr(LargeBodies, "open_message", slow)
         monkeypatch.setattr(SendingLink, "flowed", note)
         await client.receiver("long", credit=1)
         await reads.wait()

@@ -11,7 +11,7 @@ from quietness import quiet
 from omq.drivers.seam import EndReason, Piece
 from omq.model import FromCurrent
 from omq.protocol.omq.types import Unsubscribed
-from omq_storage.environment import Environment
+from omq_storage.bodies import LargeBodies
 
 from .conversation import declared, eventually, publish, serving
 
@@ -38,9 +38,9 @@ async def test_a_message_that_was_not_sent_counts_no_delivery(
     store: Path, monkeypatch: pytest.MonkeyPatch, credit: bytes
 ) -> None:
     reading, go_on = threading.Event(), threading.Event()
-    read = Environment.open_message
+    read = LargeBodies.open_message
 
-    def read_slowly(self: Environment, *arguments: Any) -> object:
+    def read_slowly(self: LargeBodies, *arguments: Any) -> object:
         reading.set()
         assert go_on.wait(60)
         return read(self, *arguments)
@@ -52,7 +52,7 @@ async def test_a_message_that_was_not_sent_counts_no_delivery(
         await client.confirm()
     async with serving(store, **sizes) as host:  # again, so the message is in the store only
         worker = await host.connect()
-        monkeypatch.setattr(Environment, "open_message", read_slowly)
+        monkeypatch.setattr(LargeBodies, "open_message", read_slowly)
         await worker.send(credit)
         await worker.ask(b"(Subscribe t From_current)")
         await eventually(reading.is_set)

@@ -45,7 +45,7 @@ def write(path: Path, level: Level, last_step: int) -> None:
     environment = store.level(level)
     for message in (1, 2):
         content = body(MIB, message)
-        number = environment.begin_body()
+        number = environment.bodies.begin()
         for begin in range(0, len(content), AT_ONCE):
             part = content[begin : begin + AT_ONCE]
             environment.put_fragments([Fragments(0, number, begin // FRAGMENT_OCTETS, part)])

@@ -43,11 +43,11 @@ def read_all(environment: Environment, topic: int, first: int = 0, max_bytes: in
 
 def whole(environment: Environment, topic: int, message: int, octets: int = 1 << 20) -> bytes:
     """Read a body piece by piece."""
-    looked_at = environment.open_message(topic, message)
+    looked_at = environment.bodies.open_message(topic, message)
     assert looked_at is not None
     found = b""
     while len(found) < looked_at.size:
-        piece = environment.read_piece(looked_at, len(found), octets)
+        piece = environment.bodies.read_piece(looked_at, len(found), octets)
         assert piece is not None
         assert 0 < len(piece) <= octets
         found += piece

@@ -39,7 +39,7 @@ SIZES = [1, FRAGMENT_OCTETS - 1, FRAGMENT_OCTETS, FRAGMENT_OCTETS + 1, 3 * MIB +
 
 def put(environment: Environment, topic: int, content: bytes, at_once: int = 5) -> int:
     """Store the fragments of a body, a few in each transaction, and return its number."""
-    number = environment.begin_body()
+    number = environment.bodies.begin()
     step = at_once * FRAGMENT_OCTETS
     for begin in range(0, len(content), step):
         part = Fragments(topic, number, begin // FRAGMENT_OCTETS, content[begin : begin + step])
@@ -91,7 +91,7 @@ def test_pieces_make_up_the_message(environment: Environment, size: int, octets:
     environment.append([numbered(0, 0, 5)])
     message = store_large(environment, 0, 5, content, b"head")
     environment.append([numbered(0, 6, 5)])
-    looked_at = environment.open_message(0, 5)
+    looked_at = environment.bodies.open_message(0, 5)
     assert looked_at is not None
     assert (looked_at.size, looked_at.head) == (size, b"head")
     if octets >= 99_991 or size < MIB:
@@ -120,7 +120,7 @@ def test_a_body_is_invisible_before_it_is_a_message(environment: Environment, pa
     assert environment.blocks(0, 0) == []
     assert environment.extent(0) == Extent()
     assert environment.read(0, 0) == []
-    assert environment.open_message(0, 0) is None
+    assert environment.bodies.open_message(0, 0) is None
     with pytest.raises(StoreError, match="are not stored"):
         environment.append([described(0, 1, number + 1, content)])
     with pytest.raises(StoreError, match="are not stored"):
@@ -143,7 +143,7 @@ def test_a_message_and_its_producer_are_stored_in_one_commit(environment: Enviro
 def test_a_body_that_is_written_is_not_swept_and_an_abandoned_one_is(store: Store, path: Path) -> None:
     environment = store.level(Level.WEAK)
     kept, left = put(environment, 0, body(MIB, 1)), put(environment, 0, body(MIB, 2))
-    environment.abandon(left)
+    environment.bodies.abandon(left)
     assert environment.sweep()
     assert not environment.sweep()
     environment.append([described(0, 1, kept, body(MIB, 1))])
@@ -156,7 +156,7 @@ def test_a_body_that_is_written_is_not_swept_and_an_abandoned_one_is(store: Stor
 def test_a_large_body_is_swept_in_several_transactions(environment: Environment, path: Path) -> None:
     number = put(environment, 0, b"." * (1025 * FRAGMENT_OCTETS), at_once=100)
     store_large(environment, 0, 1, body(MIB))
-    environment.abandon(number)
+    environment.bodies.abandon(number)
     before = environment.usage().transaction
     while environment.sweep():
         pass
@@ -187,7 +187,7 @@ def test_deletion_frees_the_fragments(store: Store, path: Path, how: str) -> Non
     if how == "drop":
         assert environment.extents().keys() == {1}
     else:
-        assert environment.open_message(0, 2) is None
+        assert environment.bodies.open_message(0, 2) is None
         assert whole(environment, 0, 3) == body(MIB, 3)
     while environment.sweep():
         pass
@@ -201,12 +201,12 @@ def test_a_full_map_refuses_a_fragment_and_has_room_after_the_sweep(tmp_path: Pa
     with Store.open(tmp_path / "small", map_size=8 * MIB, boot_id="first") as store:
         environment = store.level(Level.STRONG)
         store_large(environment, 0, 1, body(MIB))
-        number = environment.begin_body()
+        number = environment.bodies.begin()
         parts = [Fragments(0, number, index, b"." * (4 * FRAGMENT_OCTETS)) for index in range(0, 128, 4)]
         with pytest.raises(StoreFull) as full:
             list(map(environment.put_fragments, ([part] for part in parts)))
         assert full.value.limit is Limit.MAP
-        environment.abandon(number)
+        environment.bodies.abandon(number)
         while environment.sweep():
             pass
         store_large(environment, 0, 2, body(MIB, 2))
@@ -267,17 +267,17 @@ def replace(path: Path, table: bytes, key: bytes | None, change: bytes | None) -
 def test_a_damaged_fragment_is_told_and_not_sent(path: Path, change: bytes | None) -> None:
     with Store.open(path, map_size=1 << 28, boot_id="first") as store:
         store_large(store.level(Level.WEAK), 0, 1, body(MIB))
-        looked_at = store.level(Level.WEAK).open_message(0, 1)
+        looked_at = store.level(Level.WEAK).bodies.open_message(0, 1)
     assert looked_at is not None
     assert isinstance(looked_at.place, Fragmented)
     replace(path / "weak", FRAGMENTS, None, change)
     with Store.open(path, map_size=1 << 28, boot_id="first") as store:
         environment = store.level(Level.WEAK)
         with pytest.raises(DamagedBlock, match="fragment is"):
-            environment.open_message(0, 1)  # before anything of it is sent
-        assert environment.read_piece(looked_at, 0, 100) == body(MIB)[:100]
+            environment.bodies.open_message(0, 1)  # before anything of it is sent
+        assert environment.bodies.read_piece(looked_at, 0, 100) == body(MIB)[:100]
         with pytest.raises(DamagedBlock, match="fragment is"):
-            environment.read_piece(looked_at, MIB - 1, 100)
+            environment.bodies.read_piece(looked_at, MIB - 1, 100)
 
 
 def test_a_message_whose_index_record_is_damaged_is_found(path: Path) -> None:
@@ -290,10 +290,10 @@ def test_a_message_whose_index_record_is_damaged_is_found(path: Path) -> None:
 
 def test_a_piece_of_a_deleted_message_is_not_given(environment: Environment) -> None:
     store_large(environment, 0, 1, body(MIB))
-    looked_at = environment.open_message(0, 1)
+    looked_at = environment.bodies.open_message(0, 1)
     assert looked_at is not None
     environment.trim(0, 2)
-    assert environment.read_piece(looked_at, 0, 100) is None
+    assert environment.bodies.read_piece(looked_at, 0, 100) is None
 
 
 # -- check, repair, backup ---------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def test_a_check_reports_a_message_without_a_fragment_and_a_repair_saves_the_oth
     filled: Path, change: bytes | None
 ) -> None:
     with Store.open(filled, map_size=1 << 28, boot_id="first") as store:
-        looked_at = store.level(Level.WEAK).open_message(0, 7)
+        looked_at = store.level(Level.WEAK).bodies.open_message(0, 7)
     assert looked_at is not None
     assert isinstance(looked_at.place, Fragmented)
     key = looked_at.place.body.to_bytes(8, "big") + (3).to_bytes(8, "big")
@@ -349,7 +349,7 @@ def test_a_check_reports_a_message_without_a_fragment_and_a_repair_saves_the_oth
         environment = store.level(Level.WEAK)
         for message in (6, 8):
             assert whole(environment, 0, message) == body(MIB, message)
-        assert environment.open_message(0, 7) is None
+        assert environment.bodies.open_message(0, 7) is None
         assert environment.extent(0).messages == 12
 
 
@@ -423,7 +423,7 @@ def test_an_environment_without_the_tables_refuses_large_messages(tmp_path: Path
     environment = open_level(tmp_path / "weak")
     assert not environment.sweep()
     with pytest.raises(StoreFull, match="There was no room for the tables"):
-        environment.begin_body()
+        environment.bodies.begin()
     environment.close()
 
 

@@ -30,7 +30,7 @@ def test_pieces_make_up_the_message(environment: Environment, octets: int, heads
     environment.append([numbered(1, 0, 5), block, numbered(1, 8, 5), numbered(2, 0, 100)])
     for message in range(5, 8):
         assert whole(environment, 1, message, octets) == block.frame(message)[FRAME_HEADER:]
-        looked_at = environment.open_message(1, message)
+        looked_at = environment.bodies.open_message(1, message)
         assert looked_at is not None
         assert looked_at.head == (heads[message - 5] if heads else b"")
 
@@ -38,10 +38,10 @@ def test_pieces_make_up_the_message(environment: Environment, octets: int, heads
 def test_an_empty_message_is_one_empty_piece(environment: Environment) -> None:
     environment.append([large(5, [0, MIB, 0])])
     for message in (5, 7):
-        looked_at = environment.open_message(1, message)
+        looked_at = environment.bodies.open_message(1, message)
         assert looked_at is not None
         assert looked_at.size == 0
-        assert environment.read_piece(looked_at, 0, MIB) == b""
+        assert environment.bodies.read_piece(looked_at, 0, MIB) == b""
 
 
 def test_a_block_above_the_limit_is_not_read(environment: Environment) -> None:
@@ -56,21 +56,21 @@ def test_a_block_above_the_limit_is_not_read(environment: Environment) -> None:
 
 def test_a_deleted_message_is_not_found(environment: Environment) -> None:
     environment.append([large(5, [2 * MIB]), numbered(1, 6, 5)])
-    looked_at = environment.open_message(1, 5)
+    looked_at = environment.bodies.open_message(1, 5)
     assert looked_at is not None
     environment.trim(1, 6)
-    assert environment.read_piece(looked_at, MIB, 100) is None
-    assert environment.open_message(1, 5) is None
-    assert environment.open_message(1, 11) is None
+    assert environment.bodies.read_piece(looked_at, MIB, 100) is None
+    assert environment.bodies.open_message(1, 5) is None
+    assert environment.bodies.open_message(1, 11) is None
 
 
 def test_a_message_is_opened_again_after_its_block_was_merged(environment: Environment) -> None:
     blocks = [numbered(1, first, 1, size=100_000) for first in range(4)]
     environment.append(blocks)
-    looked_at = environment.open_message(1, 3)
+    looked_at = environment.bodies.open_message(1, 3)
     assert looked_at is not None
     environment.merge_small(1, 0)
-    assert environment.read_piece(looked_at, 0, 100) is None
+    assert environment.bodies.read_piece(looked_at, 0, 100) is None
     assert whole(environment, 1, 3, 999) == blocks[3].frame(3)[FRAME_HEADER:]
 
 
@@ -89,7 +89,7 @@ def test_a_message_is_found_while_its_block_is_merged(environment: Environment) 
         while not growing.done():
             newest = environment.extent(1).last
             for message in range(max(0, newest - together), newest + 1):
-                looked_at = environment.open_message(1, message)
+                looked_at = environment.bodies.open_message(1, message)
                 assert looked_at is not None
                 looks += looked_at.id == message
         growing.result()
@@ -101,7 +101,7 @@ def test_damage_is_detected_before_and_after_a_message_was_opened(
 ) -> None:
     block = large(5, [3 * MIB])
     environment.append([block])
-    looked_at = environment.open_message(1, 5)
+    looked_at = environment.bodies.open_message(1, 5)
     assert looked_at is not None
     assert isinstance(looked_at.place, InBlock)
     environment.close()
@@ -112,10 +112,10 @@ def test_damage_is_detected_before_and_after_a_message_was_opened(
             value[looked_at.place.at + MIB + 5] ^= 1
             transaction.put(block_key(1, 5), bytes(value), db=table)
     environment = open_level(tmp_path / "weak")
-    assert environment.read_piece(looked_at, 0, 100) is not None
-    assert environment.read_piece(looked_at, MIB, 100) is None
+    assert environment.bodies.read_piece(looked_at, 0, 100) is not None
+    assert environment.bodies.read_piece(looked_at, MIB, 100) is None
     with pytest.raises(DamagedBlock, match="its checksum is wrong"):
-        environment.open_message(1, 5)
+        environment.bodies.open_message(1, 5)
 
 
 def test_the_newest_verified_bodies_are_remembered() -> None:
