@@ -18,12 +18,13 @@ from msgspec.structs import replace
 
 from omq.access.attempts import AttemptOrigin, Attempts
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
-from omq.access.limits import Owner, Quota, Rates
+from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.link_names import LinkNames
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
 from omq.drivers.slices import Slices
+from omq.drivers.topic_quota import Release
 from omq.logs import LogThrottle, quoted
 
 UNLIMITED = ClientQuotas()
@@ -65,6 +66,17 @@ class ClientAccount:
         self.rates = Rates.of(max_bytes_per_second)
         self.large_answers = trio.CapacityLimiter(LARGE_ANSWERS)
         self.link_names = LinkNames()
+
+    def hold(self, quota: Quota, what: str) -> Release:
+        """Count one more thing in one of its quotas, which counts N `what`. Raises Refused."""
+        check_quota(quota, self.owner, what)
+        quota.take()
+        # This refers to the client and not to its quota alone: a client that is known by its address is kept
+        # as long as anything refers to it, and its topics count for as long as they exist.
+        return partial(self._give, quota)
+
+    def _give(self, quota: Quota) -> None:
+        quota.give()
 
     def change(self, rights: Rights, quotas: ClientQuotas) -> None:
         """Give it other rights and quotas. What it has beyond a lower quota stays."""

@@ -462,26 +462,15 @@ class Session:
         if not is_allowed and name not in self.rights.declare:
             raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
         self._catalogue.check_room()
-        client = self._client
-        check_quota(client.topics, client.owner, "topics")
-        client.topics.take()
-        # This refers to the client and not to its quota alone: a client that is known by its address is kept
-        # as long as anything refers to it, and its topics count for as long as they exist.
-        return lambda: client.topics.give()
+        return self._client.hold(self._client.topics, "topics")
 
     def admit_exchange(self) -> Release:
         """Count an exchange that will be made. Raises Refused."""
-        client = self._client
-        check_quota(client.exchanges, client.owner, "exchanges")
-        client.exchanges.take()
-        return lambda: client.exchanges.give()  # it refers to the client, see `admit`
+        return self._client.hold(self._client.exchanges, "exchanges")
 
     def admit_binding(self) -> Release:
         """Count a binding that will be made. Raises Refused."""
-        client = self._client
-        check_quota(client.bindings, client.owner, "bindings")
-        client.bindings.take()
-        return lambda: client.bindings.give()  # it refers to the client, see `admit`
+        return self._client.hold(self._client.bindings, "bindings")
 
     # -- messages out --------------------------------------------------------------------------------------
 
@@ -507,12 +496,13 @@ class Session:
 
     def hold_subscription(self) -> Release:
         """Count a subscription before it is opened. Raises Refused."""
+        # Of all that is counted there are most subscriptions, so this takes as little memory as possible.
         every, own = self._shared.subscriptions, self._client.subscriptions
         check_quota(every, Owner.SERVER, "subscriptions")
         check_quota(own, self._client.owner, "subscriptions")
         every.take()
         own.take()
-        client = self._client  # which is kept as long as this refers to it, see `admit`
+        client = self._client  # which is kept as long as this refers to it, see `ClientAccount.hold`
         is_held = True
 
         def release() -> None:
