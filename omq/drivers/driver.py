@@ -13,6 +13,7 @@ from msgspec import Struct
 from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.counted_topic import CountedTopic
 from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
@@ -29,13 +30,12 @@ from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.seam import Channel, EndReason, Subscriber
 from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
 from omq.drivers.spool import Spool
-from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.stored_reads import StoredReads
 from omq.drivers.tail import Tail
 from omq.drivers.wait_graph import Room
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
-from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
+from omq.model import Persistence, Replay, Topic
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import Extent, Position
@@ -103,10 +103,9 @@ class InitialState(Struct, frozen=True):
     """The options of a queue."""
 
 
-class Driver(StoredReads, RoutedTopic):
+class Driver(StoredReads, CountedTopic, RoutedTopic):
     """One topic."""
 
-    delivery: Delivery
     resources: Resources
 
     def __init__(self, opening: InitialState) -> None:
@@ -119,8 +118,7 @@ class Driver(StoredReads, RoutedTopic):
         self._may_route = True
         self._extent = opening.extent
         self.lost = opening.lost
-        self.retention: tuple[int | None, float | None] = (None, None)
-        """The limits of retention in octets and in seconds; None for no limit."""
+        self.retention = (None, None)
         self.ages: Ages | None = None
         """The ages of the messages, if there is a limit in seconds."""
         self.retain(*opening.retention)
@@ -135,7 +133,7 @@ class Driver(StoredReads, RoutedTopic):
         self._exclusive: Channel | None = None
         self.failures = 0
         self.rejections = 0
-        self.traffic: Traffic = self.route
+        self.traffic = self.route
         # The progress of housekeeping: the id up to which it has looked, and the id at which merging
         # continues.
         self.tidied = self.next_id
@@ -468,89 +466,8 @@ class Driver(StoredReads, RoutedTopic):
         """Return a copy of the open channels; it is made quickly, also where there are many."""
 
     @abstractmethod
-    def subscriber_count(self) -> int:
-        """Return the number of open channels that may still give messages."""
-
-    @abstractmethod
     def check_replay(self, first: int) -> None:
         """Raise Refused unless stored messages can be read from this id on."""
-
-    # -- the rest ------------------------------------------------------------------------------------------
-
-    def info(self) -> TopicInfo:
-        messages, octets, first, last = self._kept()
-        return TopicInfo(
-            id=self.topic.id,
-            topic=self.topic.topic,
-            delivery=self.delivery,
-            persistence=self.persistence,
-            messages=messages,
-            bytes=octets,
-            first=first,
-            last=last,
-            subscribers=self.subscriber_count(),
-        )
-
-    def statistics(self) -> DriverStatistics:
-        """Return a snapshot of the topic and its counters."""
-        messages, octets, _, last = self._kept()
-        return DriverStatistics(
-            topic=self.topic,
-            delivery=self.delivery,
-            persistence=self.persistence,
-            messages=messages,
-            octets=octets,
-            next_id=last + 1,
-            subscribers=self.subscriber_count(),
-            unsettled=self._unsettled(),
-            waiting_publishers=self.publisher_queue.waiting,
-            failures=self.failures,
-            rejections=self.rejections,
-            messages_in=self.traffic.messages_in,
-            octets_in=self.traffic.octets_in,
-            messages_out=self.traffic.messages_out,
-            octets_out=self.traffic.octets_out,
-        )
-
-    def mark(self) -> tuple[int, ...]:
-        """Return numbers of which at least one differs when the topic has changed; quicker than
-        `statistics`.
-        """
-        traffic, extent = self.traffic, self.extent
-        return (
-            self.next_id,
-            traffic.messages_in,
-            traffic.messages_out,
-            traffic.octets_out,
-            extent.messages,
-            extent.bytes,
-            self.tail.octets,
-            self.subscriber_count(),
-            self.publisher_queue.waiting,
-            self.failures,
-            hash(self.retention),
-        )
-
-    @property
-    def ready(self) -> int:
-        """Round-robin: the number of messages that no subscriber has. Broadcast: 0."""
-        return 0
-
-    def _unsettled(self) -> int:
-        """Return the number of messages that were dealt and are not done."""
-        return 0
-
-    def _kept(self) -> tuple[int, int, int, int]:
-        """Return the number of kept messages, their octets, their first and their last id; first is last + 1
-        when none is kept.
-        """
-        last = self.next_id - 1
-        if self.is_persistent:
-            first = self.extent.oldest(self.next_id)
-            return self.extent.messages, self.extent.bytes, first if last else 0, last
-        held = self.tail.first
-        first = self.next_id if held is None else held
-        return self.next_id - first, self.tail.octets, first if last else 0, last
 
     def end(self) -> Iterator[None]:
         """End the channels of a topic that was deleted, in steps: there may be thousands."""
