@@ -29,6 +29,9 @@ ARGUMENTS = (
     "--window-size=1400,900",
 )
 
+ATTACK = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
+"""A name or a body that changes the page where it is taken for HTML."""
+
 
 class Page:
     """A browser with the console."""
@@ -117,3 +120,11 @@ def publish(client: blocking.Client, topic: str, *bodies: str) -> None:
     """Publish messages, and wait until they are confirmed."""
     client.publish_many(topic, [body.encode() for body in bodies])
     client.confirm()
+
+
+def tailing(page: Page, client: blocking.Client, topic: str) -> None:
+    """Wait until the tail of the page is subscribed."""
+    page.until(
+        lambda: any(each.topic == topic.encode() and each.subscribers for each in client.topics()),
+        f"nobody is subscribed to {topic}",
+    )
