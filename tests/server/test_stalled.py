@@ -1,45 +1,37 @@
 """Clients that stop reading in the middle of large messages: what is held for them, and how they go on."""
 
-import errno
 import gc
 import logging
-import os
 import re
-import socket
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from quietness import pass_until, quiet
 from trio.testing import MockClock
 
-from omq.connections import Terminal
 from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS
-from omq.drivers.spoolable import MOST_COUNTED
 from omq.model import Topic
-from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Subscribed, Unsubscribed
-from omq.systemd import PassedSockets
+from omq.protocol.omq.types import Confirmed, Deleted, Message, Subscribed, Unsubscribed
 from omq_storage.fragments import FRAGMENT_OCTETS
 
 from .conversation import PATIENCE, Conversation, InProcess, declared, eventually, publish, serving, tidied
-from .dmp_conversation import Consumer, feed, send_all
-
-MIB = 1 << 20
-SIZE = 6 * MIB
-"""More than a socket takes, so a client that is sent that much and reads nothing is in the middle of it."""
-
-IN_MEMORY = 64 * MIB
-"""A number of octets below which a message does not go to the disk as it arrives."""
-
-
-def body_of(number: int, size: int = SIZE) -> bytes:
-    """Return a body in which every place looks different, and unlike those of other messages."""
-    lines = b"".join(b"%03d %07d\n" % (number, place) for place in range(0, size, 12 * 1024))
-    return (lines * (size // len(lines) + 1))[:size]
+from .dmp_conversation import send_all
+from .stalled_readers import (
+    IN_MEMORY,
+    MIB,
+    SIZE,
+    WAYS,
+    Reader,
+    body_of,
+    is_stalled,
+    sending_little,
+    small_server,
+    stall,
+    stalled,
+)
 
 
 @pytest.fixture
@@ -55,32 +47,9 @@ def allocated() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-@asynccontextmanager
-async def small_server(store: Path, **settings: int) -> AsyncIterator[InProcess]:
-    """Yield one that may hold one large message and little more."""
-    async with serving(
-        store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, ping_seconds=1000, **settings
-    ) as host:
-        yield host
-
-
-def is_stalled(terminal: Terminal) -> bool:
-    return terminal.statistics().stalled_seconds is not None
-
-
-def stalled(host: InProcess) -> int:
-    """Return the number of connections that are being sent something for longer than a second."""
-    return sum(map(is_stalled, host.server.terminals()))
-
-
 def sending(host: InProcess) -> int:
     """Return the number of connections that are being sent something."""
     return sum(terminal.statistics().is_sending for terminal in host.server.terminals())
-
-
-async def stall(clock: MockClock, host: InProcess, count: int) -> None:
-    """Let time pass until so many are."""
-    await pass_until(lambda: stalled(host) >= count, clock, SLOW_SECONDS / 2)
 
 
 async def stalled_subscriber(host: InProcess, client: Conversation, clock: MockClock) -> Conversation:
@@ -97,48 +66,6 @@ def held(host: InProcess) -> list[int]:
     return host.server.memory.stalled.holders()
 
 
-class Reader:
-    """A client that reads nothing until it is told to, by one protocol or the other."""
-
-    def __init__(self, of: Conversation | Consumer) -> None:
-        self.of = of
-
-    @classmethod
-    async def open(
-        cls, host: InProcess, client: Conversation, way: str, replay: bytes, receive_octets: int = 4096
-    ) -> "Reader":
-        if way == "feed":
-            return cls(await feed(host, client, b"(Get t %s)" % replay, receive_octets))
-        subscriber = await host.connect(receive_octets)
-        assert isinstance(await subscriber.ask(b"(Subscribe t %s)" % replay), Subscribed)
-        return cls(subscriber)
-
-    @property
-    def connection(self) -> Conversation:
-        return self.of.connection if isinstance(self.of, Consumer) else self.of
-
-    async def bodies(self, count: int) -> list[bytes]:
-        """Return the next N (`count`) bodies: from now on it reads fast."""
-        self.connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
-        return await self.of.bodies(count)
-
-    async def next(self) -> object:
-        """Return the next frame of a subscription."""
-        assert isinstance(self.of, Conversation)
-        return await self.of.frame()
-
-    async def is_cut_off(self) -> bool:
-        """Read to the end; return whether it is in the middle of something."""
-        with trio.fail_after(PATIENCE):
-            try:
-                while await self.of.receive():
-                    pass
-            except trio.BrokenResourceError:
-                return True
-        return self.of.unfinished > 0
-
-
-WAYS = pytest.mark.parametrize("way", ["subscription", "feed"])
 TIMES = pytest.mark.parametrize("replayed", [True, False], ids=["replayed", "live"])
 
 
@@ -184,19 +111,6 @@ async def test_stalled_readers_hold_no_memory_for_stored_messages(
         host.hang_up()
         await eventually(lambda: host.connections == 0)
         assert host.server.memory.replayed.used == 0
-
-
-@asynccontextmanager
-async def sending_little(store: Path, **settings: float) -> AsyncIterator[InProcess]:
-    """Yield a server whose sockets take some KiB at a time: connections inherit that from the one that
-    listens.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
-        async with serving(
-            store, PassedSockets((listener.dup(),)), **{"ping_seconds": 1000, **settings}
-        ) as host:
-            yield host
 
 
 @WAYS
@@ -532,74 +446,3 @@ async def test_damage_in_the_middle_of_a_message_ends_it_there(
         assert isinstance(await later.frame(), Subscribed)
         assert b"messages 1 to 1 are gone: the store is damaged there" in await later.error()
         assert (await later.message()).body == b"small"
-
-
-@asynccontextmanager
-async def left_in_a_spooled_message(
-    store: Path, clock: MockClock, way: str
-) -> AsyncIterator[tuple[InProcess, Conversation, Reader]]:
-    """Yield a reader that has begun message 6 of 20, which was on the spool, and does not take the rest until
-    it is left behind.
-    """
-    bodies = [body_of(number, 300_000) for number in range(1, 21)]
-    settings: dict[str, Any] = {"memory_bytes": 4 * MIB, "stall_seconds": PATIENCE, "spool_seconds": 30}
-    async with sending_little(store, **settings, fragment_octets=IN_MEMORY) as host:
-        client = await declared(host, b"Broadcast Transient")
-        principal = await host.connect()
-        reader = await Reader.open(host, principal, way, b"From_current", receive_octets=8 << 10)
-        quick = await Reader.open(host, principal, "subscription", b"From_current", receive_octets=MIB)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send_all, host, client, bodies)
-            assert await quick.bodies(20) == bodies
-        assert await reader.of.bodies(5) == bodies[:5]
-        while reader.of.unfinished < LITTLE_OCTETS:
-            assert await reader.of.receive()
-        await stall(clock, host, 1)
-        await pass_until(lambda: host.server.statistics().spool.used <= MIB, clock, MOST_COUNTED)
-        yield host, client, reader
-        host.hang_up()
-        await eventually(lambda: host.connections == 0)
-        await pass_until(lambda: host.server.statistics().spool.used == 0, clock, MOST_COUNTED)
-
-
-@WAYS
-async def test_who_is_left_behind_in_a_spooled_message_gets_its_rest(
-    store: Path, clock: MockClock, way: str
-) -> None:
-    """And is told then of what is missing."""
-    async with left_in_a_spooled_message(store, clock, way) as (host, client, reader):
-        assert host.server.statistics().spool.used > 300_000
-        assert (await reader.bodies(1))[0] == body_of(6, 300_000)
-        await client.say(b"(Publish t last)")
-        if way == "subscription":
-            gap = await reader.next()
-            assert isinstance(gap, Error)
-            assert gap.text.startswith(b"Subscribe t: messages 7 to ")
-            assert gap.text.endswith(b" are gone: the subscriber was too slow")
-        recent = 0
-        while (await reader.bodies(1))[0] != b"last":
-            recent += 1
-        assert recent < 4
-
-
-async def test_a_full_spool_keeps_no_rests_for_whom_it_left_behind(
-    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with left_in_a_spooled_message(store, clock, "subscription") as (host, client, reader):
-
-        def write(file: int, octets: object, place: int) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        await Reader.open(host, client, "subscription", b"From_current")
-        quick = await Reader.open(host, client, "subscription", b"From_current", receive_octets=MIB)
-        bodies = [b"%04d" % number * 250 for number in range(3000)]
-        received: list[bytes] = []
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "pwrite", write)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.stream.send_all, publish(b"t", bodies))
-                nursery.start_soon(pass_until, lambda: bool(received), clock, 1)
-                received += await quick.bodies(len(bodies))
-        assert received == bodies
-        assert await reader.is_cut_off()
-    assert any(line.endswith("in the middle of a message: it is no longer kept") for line in caplog.messages)
