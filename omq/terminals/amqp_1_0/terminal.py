@@ -7,11 +7,9 @@ task sends the rest, heartbeats, and the messages of topics, the links in turn.
 
 import logging
 import math
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import assert_never
 
 import trio
@@ -22,9 +20,9 @@ from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices
 from omq.logs import quoted, subject
 from omq.model import Topic
-from omq.protocol.amqp_1_0 import encoding, performatives, types
+from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem
-from omq.protocol.amqp_1_0.connection import AmqpConnection, Offer, Stage
+from omq.protocol.amqp_1_0.connection import AmqpConnection, Stage
 from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
@@ -42,6 +40,7 @@ from omq.protocol.amqp_1_0.events import (
     WindowOpened,
 )
 from omq.terminals.amqp_1_0.links import Links, QueueConsumers
+from omq.terminals.amqp_1_0.offer import IDLE_SECONDS, offer
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
@@ -58,9 +57,6 @@ from omq.terminals.connection.statistics import (
 )
 from omq.terminals.connection.transport import BY_SHUTDOWN
 from omq.terminals.connection.turns import EVENTS_IN_TURN
-
-IDLE_SECONDS = 60.0
-"""The idle-time-out that the server states. A client is gone after twice as long without an octet."""
 
 MOST_WAITING = 256 << 10
 """The number of octets that may wait to be sent before nothing more is read."""
@@ -99,13 +95,8 @@ class Amqp1Terminal:
         self._config = config = context.config
         self._duplex = Duplex(arrival, context, header + arrival.received)
         self._sender = self._duplex.sender
-        needs_sasl = bool(config.clients)
-        mechanisms = ("PLAIN",) if needs_sasl else ("ANONYMOUS", "PLAIN")
-        if context.access.clients.certified(transport.certificate) is not None:
-            mechanisms = ("EXTERNAL", *mechanisms)
-        self._protocol = AmqpConnection(
-            Offer(_container(), mechanisms, needs_sasl, _IDLE_MS, _CAPABILITIES, _PROPERTIES)
-        )
+        is_certified = context.access.clients.certified(transport.certificate) is not None
+        self._protocol = AmqpConnection(offer(needs_sasl=bool(config.clients), is_certified=is_certified))
         self._state: State = Greeting(math.inf)
         self._admitted: Admitted | None = None
         self._endings = Endings()
@@ -489,24 +480,3 @@ class Amqp1Terminal:
         elif error is not None:
             said = quoted(f"{error.condition}: {error.description or ''}".encode())
             log.info("%s closed with %s", peer, said, extra=subject(peer=peer))
-
-
-_IDLE_MS = int(IDLE_SECONDS * 1000)
-
-_CAPABILITIES = ("ANONYMOUS-RELAY",)
-
-_PROPERTIES = encoding.write(
-    types.Map(
-        (
-            (types.Symbol("product"), "omq"),
-            (types.Symbol("version"), version("omq-server")),
-            # Clients with a JMS interface put these before the names of queues and topics.
-            (types.Symbol("queue-prefix"), "queue://"),
-            (types.Symbol("topic-prefix"), "topic://"),
-        )
-    )
-)
-
-
-def _container() -> str:
-    return f"omq-{socket.gethostname()}"
