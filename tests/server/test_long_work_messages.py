@@ -18,6 +18,7 @@ from .spooled_messages import (
     MANY,
     MANY_OCTETS,
     SETTINGS,
+    begun,
     done,
     publish_many,
     spool,
