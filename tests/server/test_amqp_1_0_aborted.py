@@ -7,7 +7,7 @@ import pytest
 from omq.protocol.amqp_1_0.performatives import Detach, Transfer
 from omq.protocol.amqp_1_0.types import NULL, Symbol
 from omq.terminals.connection.statistics import SubscriptionStatistics
-from omq_storage.environment import Environment
+from omq_storage.bodies import LargeBodies
 from omq_storage.errors import StoreError
 
 from .amqp_1_0_peer import Peer, condition, data, from_filter, opened
@@ -130,7 +130,7 @@ async def test_a_message_stays_in_its_queue_when_the_store_fails(
     ):
         await begin(host, client, other, b"Round_robin")
         with monkeypatch.context() as failing:
-            failing.setattr(Environment, "read_piece", fail)
+            failing.setattr(LargeBodies, "read_piece", fail)
             await aborted(client)
             assert condition(await client.heard(Detach)) == "amqp:internal-error"
         await go_on(client, other, 1)
