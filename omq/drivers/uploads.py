@@ -1,6 +1,8 @@
 """A large message on its way to a topic, piece by piece: the common part, and the way into a store."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from crc32c import crc32c
@@ -26,7 +28,8 @@ memory of its own, which is many times as much for a client that sends one octet
 class Upload(ABC):
     """Takes the body of one message as it arrives. It holds a fragment, and more while memory is free.
 
-    Call `close` at the end in any case: it deletes the octets that did not become a message.
+    Call `close` at the end in any case: it deletes the octets that did not become a message. Another task may
+    call it at any time, because a channel or a link may end while a part of its message waits to be written.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -38,6 +41,9 @@ class Upload(ABC):
         self._size = 0
         self._checksum = 0
         self._is_posted = False
+        self._is_used = False
+        """Whether it writes, reads or posts."""
+        self._is_closed = False
 
     async def add(self, octets: bytes) -> None:
         """Take the next octets of the body, and write them when they suffice. Raises Refused."""
@@ -55,7 +61,8 @@ class Upload(ABC):
         if not self._taken and self._driver.resources.memory.uploaded.try_take(PORTION_OCTETS):
             self._taken = PORTION_OCTETS
         if self._octets >= max(self._taken, FRAGMENT_OCTETS):
-            await self._write(self._octets // FRAGMENT_OCTETS * FRAGMENT_OCTETS)
+            with self._using():
+                await self._write(self._octets // FRAGMENT_OCTETS * FRAGMENT_OCTETS)
 
     async def _write(self, octets: int) -> None:
         """Write the first octets that are collected. Raises Refused."""
@@ -77,12 +84,13 @@ class Upload(ABC):
         """Return the octets that were added; None if no topic keeps them. Then only `close` may be called.
         Raises Refused.
         """
-        if self._octets:
-            await self._write(self._octets)
-        try:
-            return await self._read_back()
-        except StoreError as problem:
-            raise Refused.of(for_clients(problem)) from problem
+        with self._using():
+            if self._octets:
+                await self._write(self._octets)
+            try:
+                return await self._read_back()
+            except StoreError as problem:
+                raise Refused.of(for_clients(problem)) from problem
 
     @abstractmethod
     async def _read_back(self) -> bytes | None:
@@ -90,18 +98,35 @@ class Upload(ABC):
 
     async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
         """Post the message, whose body is complete. Raise Refused."""
-        if self._octets:
-            await self._write(self._octets)
-        confirmation = await self._post(head, origin)
-        self._is_posted = True
-        return confirmation
+        with self._using():
+            if self._octets:
+                await self._write(self._octets)
+            confirmation = await self._post(head, origin)
+            self._is_posted = True
+            return confirmation
 
     @abstractmethod
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
         """Post the message, whose body is written. Raise Refused."""
 
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Delay `close` to the end of this block. A part that waits for its commit may still be written, and
+        a post may still be made: what was written must not be deleted before.
+        """
+        self._is_used = True
+        try:
+            yield
+        finally:
+            self._is_used = False
+            if self._is_closed:
+                self.close()
+
     def close(self) -> None:
-        """End the upload; a post that was made stays."""
+        """End the upload; a post that was made stays, and one that waits goes on."""
+        self._is_closed = True
+        if self._is_used:
+            return
         self._collected.clear()
         self._give_back()
         if not self._is_posted:

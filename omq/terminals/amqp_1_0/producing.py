@@ -118,6 +118,8 @@ class Producing(ABC):
         if (message := self._uploaded) is None:
             return part
         await message.add(octets)
+        if self._uploaded is not message:  # its link ended meanwhile
+            return None
         if message.must_be_held:
             self._look_size(message.octets)
             whole = await message.whole()

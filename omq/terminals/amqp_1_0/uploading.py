@@ -117,6 +117,6 @@ class UploadedMessage:
         self._upload = failure
 
     def close(self) -> None:
-        """End it; a post that was made stays."""
+        """End it; a post that was made stays, and one that waits goes on."""
         if isinstance(self._upload, Upload):
             self._upload.close()
