@@ -248,13 +248,12 @@ class DirectNode:
             del self._retired[channel]
         elif channel in self._channels:
             self._channels.remove(channel)
-        for message in unsent:
-            self.place(message)
         for message in sent:
             self._finish(message, IN_DOUBT)
-        # Messages that waited for credit of this consumer wait for others now, or finish if there are none.
+        # Messages that waited for credit of this consumer wait for others now, or finish if there are none:
+        # behind those that it had, which are older.
         waiting, self._waiting = self._waiting, deque()
-        for message in waiting:
+        for message in (*unsent, *waiting):
             self.place(message)
         self.freed()
         self._look_used()

@@ -274,3 +274,27 @@ async def test_a_flow_in_the_middle_of_a_blocked_send(store: Path) -> None:
             await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
             assert (await slow.message()).octets == body
         assert host.server.statistics().defects == 0
+
+
+async def test_messages_that_a_leaving_consumer_had_come_before_those_that_wait(store: Path) -> None:
+    async with (
+        serving(store) as host,
+        opened(host.port) as client,
+        opened(host.port, window=0) as leaving,
+        opened(host.port) as other,
+    ):
+        await leaving.say(Attach("r", 0, True, source=source("unicast.x"), target=target("here")))
+        await leaving.heard(Attach)
+        await leaving.say(Flow(0, 0, 0, 1 << 20, 0, 0, 3, echo=True))
+        await leaving.heard(Flow)
+        await other.receiver("unicast.x")
+        await client.sender("unicast.x")
+        await leaving.say(Flow(0, 0, 0, 1 << 20, 0, 0, 2, echo=True))
+        await leaving.heard(Flow)
+        for number in range(3):
+            await client.publish(text(f"{number}"))
+        await client.settle()
+        await leaving.say(Detach(0, True))
+        await leaving.heard(Detach)
+        await other.credit(3)
+        assert [(await other.message()).octets for _ in range(3)] == [text(f"{n}") for n in range(3)]
