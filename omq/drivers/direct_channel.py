@@ -194,6 +194,7 @@ class DirectChannel:
         if drained is not None and not self._queued and not self._taken:
             self._drained = None
             left, self._credit = self._credit, 0
+            self._node.changed()
             drained(left)
 
     def settle(self, ids: range, outcome: Outcome) -> int:

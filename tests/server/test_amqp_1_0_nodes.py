@@ -298,3 +298,14 @@ async def test_messages_that_a_leaving_consumer_had_come_before_those_that_wait(
         await leaving.heard(Detach)
         await other.credit(3)
         assert [(await other.message()).octets for _ in range(3)] == [text(f"{n}") for n in range(3)]
+
+
+async def test_a_consumer_that_has_drained_its_credit_gives_the_producer_none(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("unicast.x")
+        await client.sender("unicast.x")
+        await worker.credit(5, drain=True)
+        assert (await worker.heard(Flow)).link_credit == 0
+        await client.settle()
+        await worker.credit(2, count=5)
+        assert (await client.heard(Flow)).link_credit == 2
