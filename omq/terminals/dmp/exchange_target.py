@@ -9,7 +9,7 @@ import trio
 
 from omq.access.leases import LeasedExchange
 from omq.access.routed_publishing import RoutedPublishing
-from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.confirmation import CONFIRMED, Confirmation, all_of
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.sequences import Origin
@@ -99,12 +99,19 @@ class ExchangeTarget:
         return offered
 
     async def _offer(self, topic: RoutedTopic, group: _Group) -> Confirmation:
-        """Post the messages of a group, waiting for room if there is none. Raise Refused."""
+        """Post the messages of a group, waiting for room if there is none. A topic that was deleted meanwhile
+        does not count. Raise Refused.
+        """
         batch = joined(group.batches)
-        offered = self._publishing.offer(topic, batch, group.heads)
-        if isinstance(offered, Confirmation):
-            return offered
-        return await self._publishing.taken(topic, batch, group.heads, offered)
+        try:
+            offered = self._publishing.offer(topic, batch, group.heads)
+            if not isinstance(offered, Confirmation):
+                offered = await self._publishing.taken(topic, batch, group.heads, offered)
+        except Refused as refused:
+            if refused.reason is not Reason.DELETED:
+                raise
+            return CONFIRMED
+        return _unless_deleted(offered)
 
 
 class RoutedUpload:
@@ -129,7 +136,7 @@ class RoutedUpload:
         confirmations: list[Confirmation] = []
         for upload in list(self._uploads):
             try:
-                confirmations.append(await upload.post(self._head, None))
+                confirmations.append(_unless_deleted(await upload.post(self._head, None)))
             except Refused as refused:
                 self._leave(upload, refused)
         return all_of(confirmations)
@@ -145,6 +152,22 @@ class RoutedUpload:
         """See `omq.terminals.dmp.sink.BodyUpload`."""
         for upload in self._uploads:
             upload.close()
+
+
+def _unless_deleted(posted: Confirmation) -> Confirmation:
+    """Return a confirmation that succeeds, too, if the topic of the post is deleted: its deletion would have
+    taken the messages all the same.
+    """
+    if posted.settled and posted.failure is None:
+        return posted
+    found = Confirmation()
+
+    def settle() -> None:
+        failure = posted.failure
+        found.settle(None if failure is not None and failure.reason is Reason.DELETED else failure)
+
+    posted.listen(settle)
+    return found
 
 
 async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
