@@ -48,7 +48,8 @@ class Post:
     """Messages for one topic, and the octets that they take from the budget.
 
     `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
-    has none. `producers` are those of the origins. `failures` is that of the driver when the post was made.
+    has none. `producers` are those of the origins; a post of a transient topic has them alone, because the
+    repeated messages are removed before. `failures` is that of the driver when the post was made.
     """
 
     driver: StoredDriver

@@ -7,6 +7,7 @@ dealt. Nobody needs it after a restart, which deletes it.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Protocol
 
@@ -52,6 +53,10 @@ class Spill:
         """
         self._last = CONFIRMED
         """The confirmation of the last post."""
+        self.numbered = CONFIRMED
+        """The confirmation of the last post of idempotent producers. If it succeeds, so have those before it,
+        unless their failure is known.
+        """
         self._is_deleting = False
         self._problems = LogThrottle.of_problem(
             log,
@@ -72,11 +77,29 @@ class Spill:
         self.submit(post)
         return post.confirmation
 
-    def force(self, batch: Batch, heads: Sequence[bytes], octets: int) -> Confirmation:
-        """Submit a batch as `offer` does, beyond the memory for messages on their way to a store."""
+    def force(
+        self,
+        batch: Batch,
+        heads: Sequence[bytes],
+        octets: int,
+        producers: AbstractSet[bytes] = frozenset(),
+    ) -> Confirmation:
+        """Submit a batch as `offer` does, beyond the memory for messages on their way to a store. It has new
+        messages of these idempotent `producers`, if any.
+        """
         self._budget.force(octets)
-        post = Post(self._queue, batch, octets, Confirmation(), heads)
+        post = Post(
+            self._queue,
+            batch,
+            octets,
+            Confirmation(),
+            heads,
+            producers=producers,
+            failures=self._queue.failures,
+        )
         self.submit(post)
+        if producers:
+            self.numbered = post.confirmation
         return post.confirmation
 
     def submit(self, post: Post) -> None:

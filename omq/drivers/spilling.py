@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver, InitialState
 from omq.drivers.lifetime import Ephemeral
 from omq.drivers.offer import Offered, PendingOffer
@@ -60,23 +60,23 @@ class SpillingDriver(RoundRobinDriver):
         if self._spill is None or not self._spill.on_the_way:
             return super().hand_over(batch, heads, origins, octets)
         self.free(octets)
+        if not origins:
+            return self._spill.force(batch, heads, octets)
         sequences = self.resources.memory.sequences
         producers = producers_of(origins)
         before = sequences.last(self.topic.id, producers)
-        if origins:
-            last = dict(before)
-            batch, heads = without_repeated(batch, heads, origins, last)
-            sequences.keep(self.topic.id, last)
+        last = dict(before)
+        batch, heads = without_repeated(batch, heads, origins, last)
+        sequences.keep(self.topic.id, last)
         if not batch.count:
-            return CONFIRMED
-        confirmation = self._spill.force(batch, heads, octets)
+            return self._spill.numbered  # which may be on their way, too, and fail
+        confirmation = self._spill.force(batch, heads, octets, producers)
 
         def look_failed() -> None:
             if confirmation.failure is not None:  # so they are not repeated when they come again
                 sequences.lower(self.topic.id, producers, before)
 
-        if origins:
-            confirmation.listen(look_failed)
+        confirmation.listen(look_failed)
         return confirmation
 
     @property

@@ -298,7 +298,7 @@ class Writer:
         for number, post in enumerate(group, 1):
             if not number % POSTS_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            if post.origins and post.failures != post.driver.failures:
+            if post.producers and post.failures != post.driver.failures:
                 late.append(post)  # see `LATE`
             else:
                 posts_of.setdefault(post.driver, []).append(post)

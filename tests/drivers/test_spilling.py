@@ -380,3 +380,59 @@ async def test_a_publisher_that_has_waited_learns_that_the_disk_is_full(tmp_path
         assert queue.ready == 0
         await post(queue, *batch.bodies(), origins=origins)
         assert queue.purge() == 11
+
+
+async def numbered_on_its_way(queue: QueueDriver, *numbers: int) -> list[Confirmation]:
+    """Let a numbered message follow others of the same queue to the disk, one post for each number."""
+    spilled = queue.spill(Bodies([b"before"]))
+    assert isinstance(spilled, Confirmation)
+    offered: list[Confirmation] = []
+    for number in numbers:
+        found = queue.offer(Bodies([b"%d" % number]), origins=[(b"p", number)])
+        assert isinstance(found, Confirmation)
+        offered.append(found)
+    assert not any(each.settled for each in offered)
+    return offered
+
+
+async def test_a_repeat_of_a_message_on_its_way_to_the_disk_fails_with_it(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        writer = drivers.catalogue.writers[Level.ASYNC]
+        writer.refusal = full = Failure(Reason.NO_ROOM, "the disk is full")
+        for each in await numbered_on_its_way(queue, 1, 1):
+            assert await settled(each) == full
+        writer.refusal = None
+        assert queue.ready == 0
+        for each in await numbered_on_its_way(queue, 1, 1):
+            assert await settled(each) is None
+        await post(queue, b"again", origins=[(b"p", 1)])
+        assert queue.purge() == 2
+
+
+async def test_numbered_messages_behind_a_failed_one_fail_and_can_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if they are stored by a later commit, which does not fail."""
+    append = Environment.append
+
+    def fail_once(*_: object) -> NoReturn:
+        monkeypatch.setattr(Environment, "append", append)
+        raise StoreError("The disk does not answer.")
+
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        monkeypatch.setattr(Environment, "append", fail_once)
+        (first,) = await numbered_on_its_way(queue, 1)
+        while drivers.catalogue.writers[Level.ASYNC].statistics().waiting_posts:
+            await trio.lowlevel.checkpoint()  # until the first commit has its posts
+        second = queue.offer(Bodies([b"2"]), origins=[(b"p", 2)])
+        assert isinstance(second, Confirmation)
+        assert await settled(first) is not None
+        assert await settled(second) is not None
+        await post(queue, b"1", origins=[(b"p", 1)])
+        await post(queue, b"2", origins=[(b"p", 2)])
+        client = Client(queue)
+        await client.read()
+        assert client.bodies == [b"1", b"2"]
+        client.close()
