@@ -60,8 +60,11 @@ class DriverFactory:
         return driver
 
     def stop(self, driver: Driver) -> None:
-        """End the dealer of a driver whose topic was deleted, or has another driver."""
+        """End the dealer of a driver whose topic was deleted, or has another driver. Messages for it that
+        wait for room on the spool need not wait any longer.
+        """
         driver.deleted = True
+        self._resources.spool.room.topic_ended()
         driver.route.owner = None
         scope = self._dealers.pop(driver, None)
         if scope is not None:

@@ -3,7 +3,6 @@
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import RETYPED, Refused
@@ -42,11 +41,6 @@ class SpooledTopic(Driver):
         """Post a message whose `body` is on the spool, and belongs to the topic from then on; None if it was
         not kept when it began. Raises Refused.
         """
-
-    def end(self) -> Iterator[None]:
-        """See `Driver.end`. Messages that wait for room on the spool need not wait any longer."""
-        yield from super().end()
-        self.resources.spool.room.topic_ended()
 
     async def _reserve_id(self) -> None:
         """Wait until an id may be assigned. Raise Refused."""

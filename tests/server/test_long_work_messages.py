@@ -195,6 +195,25 @@ async def test_a_sink_does_not_wait_for_a_topic_that_is_deleted(store: Path) -> 
         await done(host)
 
 
+async def test_a_sink_does_not_wait_for_a_topic_that_gets_other_types(store: Path) -> None:
+    defaults = {"default_delivery": "round-robin", "default_persistence": "transient"}
+    async with serving(store, **SETTINGS, **defaults, spool_bytes=8 * MIB) as host:
+        client = await topic(host)
+        await send(host, client, [LONG])
+        waiting_sink = await sink(host, await host.connect(), b"other")
+        await waiting_sink.send(envelopes([LONG])[: MIB // 8])
+        await eventually(lambda: sinks_wait(host) == 1)
+        await declared(host, b"Broadcast Transient", b"other")
+        await eventually(lambda: sinks_wait(host) == 0)
+        await waiting_sink.send(envelopes([LONG])[MIB // 8 :])
+        (answer,) = await said(waiting_sink)
+        assert answer.endswith(b"0 messages stored; the topic was declared with other types meanwhile"), (
+            answer
+        )
+        assert isinstance(await client.ask(b"(Delete t)"), Deleted)
+        await done(host)
+
+
 async def test_one_that_waits_for_workers_keeps_no_room_from_broadcast_topics(store: Path) -> None:
     """A message of a broadcast topic behind it is taken if it fits, and otherwise refused after a while."""
     settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.05}
