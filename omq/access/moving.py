@@ -1,6 +1,6 @@
 """Moves messages from one queue to others (docs/PROTOCOL.md, "Manage")."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import trio
@@ -18,7 +18,7 @@ from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, LongString, Table
 from omq.protocol.amqp.head import Head
 from omq_storage.batches import Bodies
-from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.blocks import FRAME_HEADER
 from omq_storage.errors import StoreError
 
 MOST_MOVED = 10_000
@@ -35,7 +35,8 @@ DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-fir
 
 
 async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver | None], count: int) -> int:
-    """Move messages, each of which is stored in its new queue before it is done in this one. Raises Refused.
+    """Move messages, each of which is stored in its new queue before it is done in this one. Those that are
+    too large to be moved stay. Raises Refused, also if it has moved none because of these.
 
     `target_of` returns the new queue, None for a message that stays. It gets the name of the queue in which
     the message became a dead letter last.
@@ -45,6 +46,7 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
     moved = 0
     waiting: list[tuple[Confirmation, range]] = []
     kept: list[range] = []
+    large: list[int] = []
     try:
         # Each message is looked at once; those that stay return to their places at the end.
         for number in range(min(count, driver.ready)):
@@ -57,6 +59,9 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
             target = target_of(found.died_in)
             if target is None:
                 continue
+            if found.body is None:
+                large.append(found.id)
+                continue
             batch, its_heads = Bodies([found.body]), [found.head]
             offered = offer_or_spill(target, batch, its_heads)
             confirmation = await taken_or_spilled(target, batch, its_heads, offered)
@@ -64,7 +69,10 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
             waiting.append((confirmation, range(found.id, found.id + 1)))
             if len(waiting) >= MOVED_AT_ONCE:
                 moved += await _settle(waiting, getter)
-        return moved + await _settle(waiting, getter)
+        moved += await _settle(waiting, getter)
+        if large and not moved:
+            raise Refused(Reason.TOO_LARGE, _too_large(large))
+        return moved
     except Refused:
         await _settle(waiting, getter)  # those before it are in their new queues
         raise
@@ -79,7 +87,8 @@ class _Message:
     """A message to move."""
 
     id: int
-    body: bytes
+    body: bytes | None
+    """None if it is too large to be moved."""
     head: bytes
     died_in: bytes | None
     """The queue in which it became a dead letter last."""
@@ -101,7 +110,7 @@ class _Mover:
 
 
 async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | None:
-    """Take the next message that is ready; None if there is none, or it is too large to be moved."""
+    """Take the next message that is ready; None if there is none. Raises Refused."""
     try:
         while await driver.deal_one(getter):
             taken = await getter.take()
@@ -109,19 +118,18 @@ async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | No
                 (selection,) = taken.selections
                 (id,) = selection.ids
                 getter.written(1)
-                return _message(selection.block, id)
+                body = bytes(selection.block.frame(id)[FRAME_HEADER:])
+                return _message(id, body, selection.block.head(id))
             if isinstance(taken, Piece):
-                getter.written(0)  # so it does not count as delivered
-                raise Refused(Reason.TOO_LARGE, f"message {taken.message} is too large to be moved")
+                getter.written(1)
+                return _message(taken.message, None, taken.head)
             # Otherwise it is lost: the next one.
     except StoreError as problem:
         raise Refused.of(for_clients(problem)) from problem
     return None
 
 
-def _message(block: Block, id: int) -> _Message:
-    octets = block.head(id)
-    body = bytes(block.frame(id)[FRAME_HEADER:])
+def _message(id: int, body: bytes | None, octets: bytes) -> _Message:
     head = heads.decode(octets) if octets else Head()
     table = head.properties.headers
     if table is None:
@@ -137,6 +145,12 @@ def _message(block: Block, id: int) -> _Message:
     if died_in is not None:
         octets = heads.encode(replace(head, properties=replace(head.properties, headers=kept)))
     return _Message(id, body, octets, died_in)
+
+
+def _too_large(ids: Sequence[int]) -> str:
+    if len(ids) == 1:
+        return f"message {ids[0]} is too large to be moved"
+    return f"{len(ids)} messages are too large to be moved, the first is message {ids[0]}"
 
 
 async def _settle(waiting: list[tuple[Confirmation, range]], getter: RoundRobinChannel) -> int:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from omq import management
 from omq.cli.json_values import json_text
 from omq.cli.output import CommandFailed, columns, print_octets, print_text, shown
-from omq.client import Client
+from omq.client import Client, OmqError
 from omq.management import Answer, Request
 from omq.model import PERSISTENCES, Delivery
 
@@ -205,11 +205,16 @@ async def _change(client: Client, options: argparse.Namespace) -> None:
 async def _move(client: Client, options: argparse.Namespace) -> None:
     """Move in several requests, each of which moves a limited number of messages."""
     moved = 0
-    while moved < options.count:
-        done = await _do(client, management.Move(options.name, options.to, options.count - moved))
-        moved += done
-        if not done:
-            break
+    try:
+        while moved < options.count:
+            done = await _do(client, management.Move(options.name, options.to, options.count - moved))
+            moved += done
+            if not done:
+                break
+    except OmqError:
+        if moved:  # they are moved, whatever the failure
+            await print_octets(b"%d\n" % moved)
+        raise
     await print_octets(b"%d\n" % moved)
 
 

@@ -1,6 +1,7 @@
 """omq queues, omq exchanges and omq bindings, as processes against a server process."""
 
 import json
+from pathlib import Path
 
 import pytest
 from cli_helpers import Shell
@@ -45,6 +46,23 @@ def test_a_queue_from_its_declaration_to_its_end(shell: Shell) -> None:
     for name in ("cli-jobs", "cli-other"):
         shell.ok("queues", "delete", name)
     assert b"cli-" not in shell.ok("queues", "list")
+
+
+def test_long_messages_are_not_moved(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"x" * (6 << 20))
+    for name in ("cli-from", "cli-to"):
+        shell.ok("queues", "declare", name, "--persistence", "transient")
+    shell.ok("pub", "cli-from", "first", "--confirm")
+    shell.ok("pub", "cli-from", "--file", str(tmp_path / "long"), "--confirm")
+    shell.ok("pub", "cli-from", "last", "--confirm")
+    done = shell.omq("queues", "move", "cli-from", "--to", "cli-to")
+    assert (done.returncode, done.stdout) == (1, b"2\n")
+    assert b"message 2 is too large to be moved" in done.stderr
+    done = shell.omq("queues", "move", "cli-from", "--to", "cli-to")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert (queue(shell, "cli-from")["ready"], queue(shell, "cli-to")["ready"]) == (1, 2)
+    for name in ("cli-from", "cli-to"):
+        shell.ok("queues", "delete", name)
 
 
 def test_declare_changes_nothing_of_a_queue_that_exists(shell: Shell) -> None:

@@ -343,19 +343,27 @@ async def test_messages_that_are_not_moved_do_not_count_as_delivered(host: InPro
     assert await bodies(client, b"dead") == [b"1", b"2", b"4", b"5"]
 
 
-async def test_a_message_that_is_too_large_is_not_moved(host: InProcess, client: Client) -> None:
+@pytest.mark.parametrize("persistence", [Transient(), STRONG])
+async def test_messages_that_are_too_large_are_not_moved(client: Client, persistence: Persistence) -> None:
+    """Those behind them are."""
     for name in ("from", "to"):
-        await client.declare(name, Delivery.ROUND_ROBIN, STRONG)
+        await client.declare(name, Delivery.ROUND_ROBIN, persistence)
+    large = b"x" * (6 << 20)
     async with client.sink("from") as sink:
-        for body in (b"small", b"x" * (6 << 20), b"behind"):
+        for body in (b"small", large, b"behind", large, b"last"):
             await sink.publish(body)
-    assert "Manage from: message 2 is too large to be moved" in await refusal(
-        client, m.Move(b"from", b"to", 3)
+    assert await client.manage(m.Move(b"from", b"to", 10)) == m.Done(3)
+    assert await bodies(client, b"to") == [b"small", b"behind", b"last"]
+    assert "Manage from: 2 messages are too large to be moved, the first is message 2" in await refusal(
+        client, m.Move(b"from", b"to", 10)
     )
-    assert await bodies(client, b"to") == [b"small"]
+    # They would have stayed anyway: they came from no queue.
+    assert await client.manage(m.Move(b"from", None, 10)) == m.Done(0)
     info = (await queues(client))[b"from"]
     assert (info.ready, info.unacknowledged) == (2, 0)
-    assert await bodies(client, b"from") == [b"behind"]  # a peek leaves large ones out
+    assert await bodies(client, b"from") == []  # a peek leaves large ones out
+    async with client.subscribe("from", credit=2) as messages:  # in their order
+        assert [(await messages.__anext__()).id for _ in range(2)] == [2, 4]
 
 
 async def test_a_message_that_is_too_large_to_be_moved_does_not_count_as_delivered(
