@@ -10,6 +10,7 @@ import trio
 from quietness import quiet
 
 from omq.config import Config
+from omq.drivers.queue_options import QueueOptions
 from omq.server import Server, open_server
 
 from .broker import Broker
@@ -142,6 +143,33 @@ def test_a_rejected_message_comes_again(tmp_path: Path) -> None:
         client.send(ack(1, 2))
 
     run(tmp_path, work)
+
+
+@pytest.mark.parametrize("queue", ["stored", "one"])
+def test_one_from_before_a_dead_letter_exchange_is_dropped(
+    tmp_path: Path, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = QueueOptions(dead_letter_exchange=b"", dead_letter_key=b"other")
+
+    def work(broker: Broker, server: Server) -> None:
+        client = bound(broker)
+        client.call(select_confirms(1))
+        client.send(*begin_long(client, queue))
+        assert client.wait().told() == "ack tag=1 bits=0"
+        client.send(publishing(1, "", queue), header(1, 5), body(1, b"short"))
+        assert client.wait().told() == "ack tag=2 bits=0"
+        trio.from_thread.run(server.catalogue.changes.change_queue, queue.encode(), options)
+        assert client.call(get(1, queue)).body == LONG
+        assert client.call(get(1, queue)).body == b"short"
+        client.send(reject(1, 1, requeue=0), reject(1, 2, requeue=0))
+        while (dead := client.call(get(1, "other", 1))).told() == "get-empty":
+            trio.from_thread.check_cancelled()
+        assert dead.body == b"short"
+        assert client.call(get(1, "other", 1)).told() == "get-empty"
+
+    run(tmp_path, work)
+    assert "messages 1 to 1: " in caplog.text
+    assert "a dead letter" in caplog.text
 
 
 def test_it_keeps_its_place_between_messages_that_are_spilled(tmp_path: Path) -> None:
