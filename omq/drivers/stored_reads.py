@@ -99,7 +99,9 @@ class StoredReads(ABC):
             kept = min(large.message.first, known)
         if kept <= position:
             return blocks
-        ids, reason = missing(self.extent, self.lost, position, kept)
+        # A deletion may have come before the read, and not be known to the driver yet: ask the store.
+        extent = await self._in_reader(partial(self.environment.extent, self.topic.id))
+        ids, reason = missing(extent, self.lost, position, kept)
         return Unavailable(position, ids.stop - 1, reason)
 
     async def look_at(self, message: int) -> LargeMessage | None:
