@@ -72,7 +72,7 @@ async def test_a_new_subscriber_sets_the_pace_of_waiting_publishers(
     async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
         topic = await drivers.declare(Transient())
         old = Client(topic)
-        nursery.start_soon(publish, topic)  # type: ignore[arg-type]
+        nursery.start_soon(publish, topic)
         await quiet()
         before = topic.next_id
         new = Client(topic)
