@@ -10,6 +10,7 @@ import trio
 from quietness import quiet
 
 from omq.config import Config
+from omq.connections import Terminal
 from omq.drivers.queue_options import QueueOptions
 from omq.server import Server, open_server
 
@@ -232,9 +233,20 @@ def until_waiting(server: Server, topic: bytes, count: int) -> None:
         trio.from_thread.check_cancelled()
 
 
+def of(server: Server, name: bytes) -> list[Terminal]:
+    """Return the terminals of a client."""
+    return [each for each in server.terminals() if each.statistics().client == name]
+
+
+def until_gone(server: Server, name: bytes) -> None:
+    """Wait until a client has no connection any more."""
+    while trio.from_thread.run_sync(of, server, name):
+        trio.from_thread.check_cancelled()
+
+
 def disconnect(server: Server, name: bytes) -> None:
     """End the connection of a client, as an operator does."""
-    (found,) = [each for each in server.terminals() if each.statistics().client == name]
+    (found,) = of(server, name)
     found.disconnect("an operator ended the connection")
 
 
@@ -242,7 +254,9 @@ def test_a_publisher_that_ends_while_its_complete_message_waits_leaves_nothing(t
     """The message follows what the connection published before to a topic that has no room."""
 
     def work(broker: Broker, server: Server) -> None:
-        with socket.create_connection(broker.address) as stalled:
+        with socket.socket() as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that room never comes later
+            stalled.connect(broker.address)
             stalled.sendall(bytes(7) + b"\1(Connect 1 stalled)\n(Declare full Broadcast Transient)\n")
             stalled.sendall(b"(Subscribe full From_current)\n")
             client, other = broker.channel(user="ended"), broker.channel()
@@ -257,7 +271,8 @@ def test_a_publisher_that_ends_while_its_complete_message_waits_leaves_nothing(t
             client.send(publish(2, "", "full", bytes(5_000)), body(1, last[-2:-1]))
             until_waiting(server, b"full", 2)
             trio.from_thread.run_sync(disconnect, server, b"ended")
-            until_waiting(server, b"full", 1)
+            until_gone(server, b"ended")
+            assert waiting(server, b"full") == 1
             other.close()
             declared = broker.channel().call(declare_queue(1, "one", passive=1))
             assert declared.told() == "queue.declare-ok messages=0 consumers=0"
