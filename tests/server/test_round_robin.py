@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import quiet
 
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Unsubscribed
@@ -316,6 +317,23 @@ async def test_jobs_at_work_in_many_topics_are_bounded(store: Path) -> None:
                 message = await client.message()
                 assert waiting.used <= 2 * waiting.limit + len(body) + 17
                 await client.say(b"(Received t%d %d)" % (message.topic, message.id))
+
+
+async def test_a_publisher_that_ends_while_it_waits_is_noticed_when_there_is_room(store: Path) -> None:
+    count = 0
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+        publisher = await declared(host, b"Round_robin Transient")
+        driver = host.server.catalogue.by_name[b"t"]
+        while not driver.statistics().waiting_publishers:
+            await publisher.send(publish(b"t", [b"x" * 16_000]))
+            await quiet()
+            count += 1
+        publisher.close()
+        other = await host.connect()
+        await other.settle()
+        assert host.connections == 2
+        assert await (await worker(host)).ids(count) == [*range(1, count + 1)]
+        await eventually(lambda: host.connections == 2)
 
 
 async def test_a_transient_topic_holds_publishers_back_while_it_is_full(store: Path) -> None:
