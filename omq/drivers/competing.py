@@ -173,7 +173,8 @@ class CompetingDriver(Driver):
     def cancelled(self, channel: RoundRobinChannel) -> None:
         """Deal nothing more to a channel that was cancelled; it keeps its unsettled messages."""
         self.finishing(channel)
-        self._cancelled.add(channel)
+        if channel in self._finishing:  # not if it was closed before
+            self._cancelled.add(channel)
         self._left(channel)
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:

@@ -2,8 +2,8 @@
 
 A topic may have thousands of channels, so that all of them cannot be asked in one step. Between two slices
 messages move: a subscriber releases one that another one gets, or leaves. None may be missed, since a message
-that is missing from the stored position is lost when the server is killed. A message that is found although it
-is done meanwhile is only delivered again then, as is everything that was done since the last position.
+that is missing from the stored position is lost when the server is killed. A message that is found although
+it is done meanwhile is only delivered again then, as is everything that was done since the last position.
 
 So this has
 

@@ -438,3 +438,16 @@ async def test_an_idle_worker_has_a_message_in_the_moment_of_its_post(
     await client.read()
     assert client.bodies == [b"first", b"second"]
     client.close()
+
+
+@ROUND_ROBIN
+async def test_a_channel_that_is_cancelled_after_its_end_counts_no_more(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client, other = Client(driver), Client(driver)
+    client.close()
+    client.channel.cancel()
+    assert driver.info().subscribers == 1
+    other.close()
+    assert driver.info().subscribers == 0
