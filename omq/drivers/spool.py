@@ -114,12 +114,12 @@ class Spool:
         self._file: BinaryIO | None = None
         self._opening = Lock()
         self._is_closed = False
-        self.room = SpoolRoom(self._pages)
+        self.changed = Signal()
+        """Wakes the spooler."""
+        self.room = SpoolRoom(self._pages, self.changed)
         """The room for long messages."""
         self.topics: dict[Spoolable, None] = {}
         """The topics with messages on it."""
-        self.changed = Signal()
-        """Wakes the spooler."""
         self.refused = LogThrottle.of_problem(log, "long messages were refused")
         """Logs why."""
         self._extents = 0

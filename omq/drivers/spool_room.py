@@ -2,6 +2,9 @@
 
 Without that, several messages that do not fit together would all fail in their middle. While one waits for
 room, and nothing moves on the spool, the others lose their promises: their clients send almost nothing.
+
+A message waits until the spooler has found the subscribers that take nothing, and has given back the room of
+their messages. So both measure time in the same way (`omq.drivers.scheduled_time`).
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +13,12 @@ from math import inf
 
 import trio
 
+from omq.drivers.scheduled_time import MOST_COUNTED, ScheduledTime
+from omq.drivers.signal import Signal
 from omq.drivers.spool_pages import PAGE_OCTETS, SpoolPages
+
+LEAST_WAIT = 0.01
+"""The least number of seconds between two checks of a message that waits."""
 
 
 class Promise:
@@ -43,8 +51,11 @@ class SpoolRoom:
     There may be thousands, so what moves on the spool wakes none: free pages wake those that get them.
     """
 
-    def __init__(self, pages: SpoolPages) -> None:
+    def __init__(self, pages: SpoolPages, changed: Signal) -> None:
+        """Create the room on these pages. `changed` wakes the spooler, which calls `looked`."""
         self._pages = pages
+        self._changed = changed
+        self._time = ScheduledTime()
         self._promises: dict[Promise, None] = {}
         self._promised = 0
         """The pages of all promises."""
@@ -101,19 +112,21 @@ class SpoolRoom:
         if not place.is_patient:
             self._urgent[place] = None
         self._look()
-        began = trio.current_time()
+        self._changed.set()
+        began = self._time.seconds
         try:
             while not place.woken.is_set():
-                with trio.move_on_at(max(began, self._moved_at) + seconds) as waiting:
-                    await place.woken.wait()
-                now = trio.current_time()
-                if not waiting.cancelled_caught or now < self._moved_at + seconds:
+                # The spooler may have seen a subscriber for the first time one round after that.
+                left = max(began, self._moved_at) + seconds + MOST_COUNTED - self._time.seconds
+                if left > 0:
+                    with trio.move_on_after(max(left, LEAST_WAIT)):
+                        await place.woken.wait()
                     continue
                 if self._is_next(place):
                     self._break_promises()
                 if goes_on is None or not goes_on():
                     break
-                began = now
+                began = self._time.seconds
         except BaseException:
             if place.promise is not None:
                 self.withdraw(place.promise)
@@ -169,7 +182,13 @@ class SpoolRoom:
 
     def moved(self) -> None:
         """Note that something came of a message, or left."""
-        self._moved_at = trio.current_time()
+        self._moved_at = self._time.seconds
+
+    def looked(self) -> None:
+        """Note that the spooler has dropped what no subscriber needs: it does so all the time while a message
+        waits.
+        """
+        self._time.pass_to(trio.current_time())
 
     def freed(self) -> None:
         """Note that pages are free."""

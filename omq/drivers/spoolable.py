@@ -7,11 +7,9 @@ from weakref import WeakKeyDictionary, ref
 import trio
 from msgspec import Struct
 
+from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.drivers.slices import Slices
 from omq_storage.blocks import Block
-
-MOST_COUNTED = 0.1
-"""The greatest number of seconds between two checks of a subscriber that count."""
 
 LEAST_COUNTED = 0.02
 """The least number of seconds between two checks of a subscriber."""

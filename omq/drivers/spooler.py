@@ -118,10 +118,11 @@ class Spooler:
         self._tails.relief = self
         try:
             while True:
-                is_idle = not self._spool.topics and self.asked_from == self._most_used
+                has_work = self._spool.topics or self._spool.room.waiting
+                is_idle = not has_work and self.asked_from == self._most_used
                 with trio.move_on_after(inf if is_idle else LOOK_SECONDS):
                     await self._signal.wait()
-                await self._forget(is_full=self._spool.room.is_wanted)
+                await self._forget()
                 if self._waits_until is None:
                     self.asked_from = self._most_used
                 else:
@@ -236,10 +237,12 @@ class Spooler:
     async def _forget(self, *, is_full: bool = False) -> None:
         """Drop the messages on the spool that no subscriber needs."""
         slices = Slices()
-        topics = self._spool.topics
+        topics, room = self._spool.topics, self._spool.room
+        is_full = is_full or room.is_wanted
         for topic in list(topics):
             await slices.step()
             if not topic.forget_spooled(self._watch, is_full=is_full):
                 del topics[topic]
+        room.looked()
         if not topics:
             await self._spool.shorten()

@@ -13,8 +13,9 @@ from math import inf
 import trio
 
 from omq.drivers.backlog import Backlog
+from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.drivers.signal import Signal
-from omq.drivers.spoolable import MOST_COUNTED, StallWatch
+from omq.drivers.spoolable import StallWatch
 from omq.drivers.tail import TailMemory
 from omq.logs import LogThrottle
 

@@ -7,7 +7,8 @@ from served_drivers import KIB, MIB, Client, Drivers, emptied, post
 from trio.testing import MockClock
 
 from omq.drivers.broadcast import BroadcastDriver
-from omq.drivers.spoolable import MOST_COUNTED, StallWatch
+from omq.drivers.scheduled_time import MOST_COUNTED
+from omq.drivers.spoolable import StallWatch
 from omq.model import Transient
 from omq_storage.batches import Bodies
 from omq_storage.store import Store

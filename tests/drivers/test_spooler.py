@@ -10,8 +10,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer
+from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.drivers.spool import Spool
-from omq.drivers.spoolable import LEAST_COUNTED, MOST_COUNTED, StallWatch
+from omq.drivers.spoolable import LEAST_COUNTED, StallWatch
 from omq.drivers.spooler import BACKLOG_SECONDS, LOOK_SECONDS, Spooler
 from omq.drivers.tail import Tail, TailMemory
 from omq.drivers.unspooled import Unspooled

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import pass_until, quiet, stopped
+from trio.testing import MockClock
 
+from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.protocol.omq.types import Subscribed
 from omq.terminals.connection.statistics import Kind
 
@@ -211,17 +214,31 @@ async def test_a_subscriber_that_stalls_in_its_middle_gets_the_rest(store: Path)
         await emptied(host)
 
 
-async def test_a_stalled_subscriber_holds_nothing_that_others_need(store: Path) -> None:
-    """The message in whose middle it is goes when the spool is full: then its connection is closed."""
-    settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 0.2, "stall_seconds": 0.05}
+async def test_a_stalled_subscriber_holds_nothing_that_others_need(store: Path, clock: MockClock) -> None:
+    """The message in whose middle it is goes when the spool is full: then its connection is closed. The next
+    message waits that long, also after a pause of the whole process.
+    """
+    settings = {**SETTINGS, "spool_bytes": 8 * MIB, "spool_seconds": 2, "stall_seconds": 0.25}
+    first, second = body(6 * MIB, 1), body(6 * MIB, 2)
+    received: list[bytes] = []
+
+    async def receive(reader: Conversation) -> None:
+        received.append((await reader.message()).body)
+
     async with serving(store, **settings) as host:
         client = await topic(host)
         stalled, quick = await subscribed(host, 4096), await subscribed(host)
-        for number in range(2):
-            long = body(6 * MIB, number)
+        with stopped(clock):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(send, host, client, [long])
-                assert (await quick.message()).body == long
+                nursery.start_soon(send, host, client, [first])
+                await receive(quick)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send, host, client, [second])
+                nursery.start_soon(receive, quick)
+                await quiet()
+                clock.jump(5)
+                await pass_until(lambda: len(received) == 2, clock, MOST_COUNTED)
+        assert received == [first, second]
         while await stalled.receive():
             pass
         assert stalled.unfinished

@@ -12,8 +12,8 @@ import trio
 from quietness import pass_until
 from trio.testing import MockClock
 
+from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.drivers.seam import LITTLE_OCTETS
-from omq.drivers.spoolable import MOST_COUNTED
 from omq.protocol.omq.types import Error
 
 from .conversation import PATIENCE, Conversation, InProcess, declared, eventually, publish
