@@ -143,7 +143,8 @@ class EnvelopeReader:
             )
         except FieldError as error:
             raise EnvelopeError(self._name(error, len(run)), run) from error
-        self._keep(whole, done, needed, len(run))
+        self._hold(whole, done, needed)
+        self._read += len(run)
         return run
 
     def feed_batch(self, data: bytes) -> EnvelopeBatch:
@@ -166,17 +167,36 @@ class EnvelopeReader:
                 before = yield from _batching(error.before)
                 raise EnvelopeError(str(error), EnvelopeRun([], [], []), before) from error.__cause__
             return (yield from _batching(run))
-        whole = self._completed(data)
-        if whole is None:
-            return EnvelopeBatch(Bodies([]), [], [])
-        spans = codec.native.Spans(whole)
+        spans = codec.native.Spans(data)
         try:
-            done, needed = yield from _finding(spans, whole, self._max_message, self._from_openamq)
+            yield from self._finding(spans, data)
         except FieldError as error:
             text = self._name(error, spans.count)
             raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
-        self._keep(whole, done, needed, spans.count)
-        return _spanned(spans)
+        self._read += spans.count
+        return _spanned(spans) if spans.count else EnvelopeBatch(Bodies([]), [], [])
+
+    def _finding(self, spans: "Spans", data: bytes) -> Steps[None]:
+        """Find the envelopes that `data` completes, and hold the rest.
+
+        Only the first of them is joined with what is held: one large read would be copied otherwise, which
+        takes as long as everything else that is done with its octets.
+        """
+        position = 0
+        while self._unfinished:
+            end = position + self._needed - len(self._unfinished)
+            if end > len(data):
+                self._unfinished += memoryview(data)[position:]
+                return
+            first = b"".join((self._unfinished, memoryview(data)[position:end]))
+            self._unfinished = bytearray()
+            spans.follow(first)
+            done, needed = yield from _finding(spans, first, 0, self._max_message, self._from_openamq)
+            self._hold(first, done, needed)
+            position = end
+        spans.follow(data)
+        done, needed = yield from _finding(spans, data, position, self._max_message, self._from_openamq)
+        self._hold(data, done, needed)
 
     def _completed(self, data: bytes) -> bytes | None:
         """Join the held octets and `data`; if these allow no progress, hold both and return None."""
@@ -189,12 +209,11 @@ class EnvelopeReader:
         self._unfinished = bytearray()
         return whole
 
-    def _keep(self, data: bytes, done: int, needed: int, count: int) -> None:
+    def _hold(self, data: bytes, done: int, needed: int) -> None:
         """Hold the incomplete rest."""
         self._needed = needed
         if done < len(data):
             self._unfinished += memoryview(data)[done:]
-        self._read += count
 
     def _name(self, error: FieldError, before: int) -> str:
         return f"envelope {self._read + before + 1}: {error}"
@@ -239,7 +258,7 @@ def _scanning(
         return (yield from _scanning_plain(data, max_message, bodies, heads, options, from_openamq))
     spans = codec.native.Spans(data)
     try:
-        return (yield from _finding(spans, data, max_message, from_openamq))
+        return (yield from _finding(spans, data, 0, max_message, from_openamq))
     finally:
         before = len(bodies)
         bodies += spans.bodies()
@@ -251,9 +270,10 @@ def _scanning(
             options += found_options or [0] * spans.count
 
 
-def _finding(spans: "Spans", data: bytes, max_message: int, from_openamq: bool) -> Steps[tuple[int, int]]:
-    """Find all complete envelopes; returns and raises as `scan` does."""
-    position = 0
+def _finding(
+    spans: "Spans", data: bytes, position: int, max_message: int, from_openamq: bool
+) -> Steps[tuple[int, int]]:
+    """Find all complete envelopes from `position` on; returns and raises as `scan` does."""
     longest, time = (SURE_HEAD, openamq.TIME) if from_openamq else (MAX_HEAD, openamq.ORDINARY_TIME)
     while True:
         position, needed = spans.take_envelopes(position, max_message, longest, ENVELOPES_A_STEP, time)

@@ -5,6 +5,7 @@ cdef class Spans:
     """The positions of bodies in `data`: found here, or added by the plain code."""
 
     cdef bytes _data
+    cdef list _before  # the octets that `follow` has replaced: bodies were found there
     cdef Span* _spans
     cdef int64_t _capacity
     cdef readonly Py_ssize_t count
@@ -13,6 +14,7 @@ cdef class Spans:
 
     def __cinit__(self, bytes data not None):
         self._data = data
+        self._before = []
         self._spans = NULL
         self._capacity = 0
         self.count = 0
@@ -21,6 +23,12 @@ cdef class Spans:
 
     def __dealloc__(self):
         PyMem_RawFree(self._spans)
+
+    def follow(self, bytes data not None):
+        """Continue with `data`: positions that are added later are in these octets."""
+        if self.count:
+            self._before.append(self._data)
+        self._data = data
 
     cdef int add(
         self, const uint8_t* at, uint32_t length, uint32_t written, uint32_t head, uint32_t options
