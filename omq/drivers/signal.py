@@ -19,6 +19,10 @@ class Signal:
         if waiter is not None:
             trio.lowlevel.reschedule(waiter)
 
+    def clear(self) -> None:
+        """Forget earlier calls of `set`: the waiter looks at everything after this that they told of."""
+        self.is_set = False
+
     async def wait(self) -> None:
         """Wait until it is set; return at once if it was set since the last wait."""
         if self.is_set:

@@ -319,6 +319,7 @@ class Sender:
         try:
             owes_turn = False  # to a source, because the backlog was sent before
             while True:
+                self.signal.clear()
                 self._is_busy = True
                 if (
                     self._rest
