@@ -20,10 +20,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, AnyStr
 
-AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "OMQ_PLAIN", "PYTHON", "TQDM")
+from omq.cli.start import CACHED
+
+AT_START = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "OMQ_PLAIN", "PYTHON", "TQDM")
 """Variables that Python, a library or a module looks at when it starts begin so."""
 
-AS_RESTARTED = {"PYTHONMALLOC": "malloc"}
+AS_RESTARTED = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": CACHED}
 """The environment with which `omq-server` starts Python again, in the same process, unless it is chosen."""
 
 MOST_OCTETS = 1 << 20

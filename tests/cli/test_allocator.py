@@ -16,6 +16,7 @@ from measuring import unmeasured
 from server_command import RunningServer, configured_server, running_server
 
 from omq.cli.allocator import FIRST_LOOKS, LITTLE_OCTETS, MOST_LOOKS, MUCH_OCTETS, Returns
+from omq.cli.start import CACHED
 
 PROGRAM = """
 import resource, sys
@@ -176,6 +177,7 @@ def test_objects_are_in_the_memory_of_the_c_library_unless_another_is_chosen(
     with running_server(*options, forked=False) as server:
         environment = Path(f"/proc/{server.process.pid}/environ").read_bytes().split(b"\0")
         assert b"PYTHONMALLOC=" + chosen.encode() in environment
+        assert (b"GLIBC_TUNABLES=" + CACHED.encode() in environment) == (chosen == "malloc")
         assert server.stop()[0] == 0
 
 
