@@ -37,14 +37,19 @@ class StoredMessages(Protocol):
 class Archive:
     """The stored messages under one name, for a client that may subscribe to it."""
 
-    __slots__ = ("_catalogue", "_name")
+    __slots__ = ("_catalogue", "_name", "check")
 
-    def __init__(self, catalogue: Catalogue, name: bytes) -> None:
+    def __init__(self, catalogue: Catalogue, name: bytes, check: Callable[[], None]) -> None:
         self._catalogue = catalogue
         self._name = name
+        self.check = check
+        """Raises Refused when the client may not read the messages any more: a read may last long, and wait
+        for others before it begins.
+        """
 
     def find(self, first: int, count: int) -> StoredMessages:
         """Return the topic if `count` messages from `first` on can be read. Raises Refused."""
+        self.check()
         driver = self._catalogue.lookup(self._name)
         if driver is None:
             raise Refused.of(NO_TOPIC)

@@ -523,7 +523,7 @@ class Session:
     def archive(self, name: bytes) -> Archive:
         """Return the stored messages under a name, whether there are any or not. Raises Refused."""
         self.check(Right.SUBSCRIBE, name)
-        return Archive(self._catalogue, name)
+        return Archive(self._catalogue, name, partial(self.check, Right.SUBSCRIBE, name))
 
     def open_driver(
         self,

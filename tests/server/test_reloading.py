@@ -14,7 +14,7 @@ from omq import watching as w
 from omq.access.limits import UNLIMITED, Rates
 from omq.config import Config
 from omq.protocol.amqp_1_0.performatives import Attach, Close
-from omq.protocol.omq.types import Error
+from omq.protocol.omq.types import Error, StoredBlock
 from omq.server import Server
 from omq.terminals.connection.statistics import Kind
 
@@ -134,6 +134,33 @@ async def test_a_node_of_its_own_needs_no_right(store: Path) -> None:
         await reload(host.server, lambda _: {"clients": [client("alice", subscribe=["news"])]})
         await alice.say(Attach("other", 1, True, source=source(None, dynamic=True), target=target("here")))
         await alice.until(Attach)
+
+
+async def test_a_fetch_ends_when_the_right_is_lost(store: Path) -> None:
+    async with serving(store, clients=[client("alice"), client("bob")]) as host:
+        bob = await enter(host, "bob")
+        await bob.ask(b"(Declare news Broadcast (Persistent Weak))")
+        for _ in range(40):
+            await bob.say(b"(Publish news %s)" % (b"x" * 500_000))
+        await bob.confirm(40)
+        alice = await host.open(receive_octets=4096)
+        await alice.send(VERSION_ONE + b"(Connect 1 alice:%s)\n" % SECRET.encode())
+        await alice.octets(8)
+        await alice.say(b"(Fetch news 1 20)", b"(Fetch news 1 40)")
+        await eventually(
+            lambda: any(each.is_sending for each in (t.statistics() for t in host.server.terminals()))
+        )
+        await reload(
+            host.server, lambda _: {"clients": [client("alice", subscribe=["sport"]), client("bob")]}
+        )
+        octets = 0
+        while isinstance(frame := await alice.frame(), StoredBlock):
+            octets += len(frame.value)
+            assert octets < 9_000_000
+        assert frame == (refusal := Error(b"Fetch news: this client may not subscribe to it"))
+        # The one that had not begun is refused as well; the connection itself may stay.
+        assert await alice.frame() == refusal
+        await alice.confirm(0)
 
 
 async def test_addresses_are_clients_whose_quotas_change_too(store: Path) -> None:

@@ -216,16 +216,16 @@ class Fetches:
         until = min(command.first + command.count, stored.next_id)
         while position < until:
             try:
-                position = await self._send_piece(stored, command, position, until)
+                position = await self._send_piece(stored, archive, command, position, until)
             finally:
                 self._hold(0)
         await self._send([(encode(types.StoredBlock(end(stored.topic.id, position))),)])
 
     async def _send_piece(
-        self, topic: StoredMessages, command: types.Fetch, position: int, until: int
+        self, topic: StoredMessages, archive: Archive, command: types.Fetch, position: int, until: int
     ) -> int:
         """Send one piece from `position` on, or the Error that its messages are gone; return the next
-        position.
+        position. Raise Refused when the topic was deleted, or the client lost the right to read it.
 
         The memory of the piece is still held on return.
         """
@@ -235,6 +235,7 @@ class Fetches:
         )
         await self._budget.take(piece)
         self._held = piece
+        archive.check()  # the waits may have taken long
         try:
             found = await topic.replay(position, piece)
         except LargeBlock as block:
