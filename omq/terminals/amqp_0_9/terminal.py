@@ -201,6 +201,7 @@ class AmqpTerminal:
         if self._heartbeats.is_gone(now, received, excused=self._duplex.excused.is_active):
             peer = self._transport.peer()
             log.info("%s: closed: no heartbeat came", peer, extra=subject(peer=peer))
+            self._transport.ends("no heartbeat came")
             self._duplex.scope.cancel()
 
     @property

@@ -476,6 +476,7 @@ class Amqp1Terminal:
         peer = self._transport.peer()
         if problem is not None:
             log.info("%s: closed: %s", peer, problem, extra=subject(peer=peer))
+            self._transport.ends(str(problem))
             set_closing_deadline(self._duplex.scope)
         elif error is not None:
             said = quoted(f"{error.condition}: {error.description or ''}".encode())

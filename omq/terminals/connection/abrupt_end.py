@@ -26,4 +26,5 @@ class AbruptEnd:
         line = f"{peer}: {quoted(topic)}: closed in the middle of a message: {why}"
         self._stalled.tell(line, peer=peer, topic=topic)
         self.reason = why
+        self._transport.ends(why)
         self._scope.cancel()

@@ -70,6 +70,7 @@ class Context(Struct, frozen=True):
         """Log that a connection was closed because it took too long for `what`: "to complete a line"."""
         peer = transport.peer()
         line = f"{peer}: closed: it took too long {what} while others wait for its memory"
+        transport.ends(line.removeprefix(f"{peer}: closed: "))
         self.evictions.add(line, peer=peer, client=client)
 
     def log_dropped(self, transport: Transport, client: bytes | None) -> None:

@@ -17,6 +17,7 @@ from omq.access.control import LeasedSession
 from omq.access.leases import DmpEnd
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.problems import for_clients
+from omq.drivers.reasons import DELETED
 from omq.drivers.seam import Channel, Octets, Unavailable
 from omq.logs import quoted
 from omq.model import Topic
@@ -29,8 +30,6 @@ from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.forms import FeedForm
 from omq_storage.errors import StoreError
-
-DELETED = "404 NOT-FOUND the topic was deleted"
 
 
 class FeedState(Enum):
@@ -87,7 +86,8 @@ class FeedService:
                     pass  # the client may close the connection at any time, so this is not logged
                 nursery.cancel_scope.cancel()
         if self._feed.has_ended:
-            await self._report(DELETED)
+            self._transport.ends(DELETED.text)
+            await self._report(f"404 NOT-FOUND {DELETED.text}")
         elif self._last_report is not None:
             await self._report(self._last_report)
         elif (torn := self._sender.forwarder.torn) is not None:
@@ -137,7 +137,8 @@ class FeedService:
         """Read until the client has finished. It may send only null messages."""
         while True:
             if any(received):
-                await self._report("503 INVALID a feed takes no messages")
+                self._transport.ends(why := "a feed takes no messages")
+                await self._report(f"503 INVALID {why}")
                 self._scope.cancel()
                 return
             try:
@@ -204,7 +205,8 @@ class FeedService:
                 feed.topic.topic, feed.channel, self._form, lambda: not feed.has_ended
             )
         except StoreError as problem:
-            await self._report(f"541 INTERNAL-ERROR {for_clients(problem)}")
+            self._transport.ends(why := str(for_clients(problem)))
+            await self._report(f"541 INTERNAL-ERROR {why}")
             self._state = FeedState.STOPPING
             return False
         if gone is not None and not feed.has_ended:

@@ -212,6 +212,7 @@ class SinkService:
         lost = problem.code is ResponseCode.INTERNAL_ERROR
         if before is None or (lost and before.code in (ResponseCode.SYNTAX_ERROR, ResponseCode.NOT_ALLOWED)):
             self._problem = problem
+        self._transport.ends(problem.why)
         self._reading.cancel()
 
     def shut_down(self, why: str) -> None:

@@ -258,6 +258,7 @@ class OmqTerminal:
             case Answering() | Finishing():
                 # The client cannot answer any more, but it can read.
                 if self._liveness.is_stuck(now, self._transport.sent, waiting=self._sender.is_limited):
+                    self._transport.ends("its client has finished sending, and reads nothing")
                     self._scope.cancel()
             case InputEnded():
                 pass
