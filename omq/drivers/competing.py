@@ -440,7 +440,7 @@ class CompetingDriver(Driver):
             held = self._holdings
             oldest = self.next_id if held.first is None else held.first
             undone = 0 if self.deleted else held.messages - self._settling.messages
-            return undone, held.octets + held.spooled, oldest if last else 0, last
+            return undone, held.octets + held.spooled + held.spilled, oldest if last else 0, last
         undone = self.ready + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # the rest of done work is about to be deleted

@@ -95,6 +95,8 @@ class Holdings:
         """
         self.spooled = 0
         """The octets of the messages on the spool that are not done."""
+        self.spilled = 0
+        """The octets of the blocks on the disk. A block counts until all of its messages are done."""
         self._chunks: list[_Chunk] = []  # none but the last is empty
         self._firsts: list[int] = []  # no block of a chunk starts below its number here
         self._on_disk: deque[int] = deque()
@@ -108,6 +110,7 @@ class Holdings:
 
     def append_on_disk(self, first: int, next: int, octets: int) -> None:
         """Add a block that is on the disk."""
+        self.spilled += octets
         chunk = self._chunks[-1] if self._chunks else None
         last = chunk.blocks[-1] if chunk is not None and chunk.blocks else None
         if isinstance(last, OnDisk) and last.next == first and last.octets + octets <= JOINED_OCTETS:
@@ -258,13 +261,14 @@ class Holdings:
         octets = sum([block.held for block in done])
         self.octets -= octets
         self.spooled -= _drop(done)
+        self.spilled -= sum([block.octets for block in done if isinstance(block, OnDisk)])
         if not self._chunks[number].blocks and number < len(self._chunks) - 1:
             del self._chunks[number], self._firsts[number]
         return octets
 
     def clear(self) -> int:
         """Remove all blocks, which `free_some` frees. Return their octets."""
-        freed, self.octets, self.messages, self.spooled = self.octets, 0, 0, 0
+        freed, self.octets, self.messages, self.spooled, self.spilled = self.octets, 0, 0, 0, 0
         self._cleared, self._chunks = self._chunks, []
         self._firsts.clear()
         self._on_disk.clear()

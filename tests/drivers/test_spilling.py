@@ -53,6 +53,7 @@ async def test_a_queue_without_a_consumer_takes_more_than_the_memory(
         assert queue.ready == 1000
         spilled = on_disk(drivers, queue)
         assert 900 < spilled < 1000
+        assert len(b"".join(bodies)) < queue.info().bytes < 1.1 * len(b"".join(bodies))
         client = Client(queue)
         if window is not None:
             client.request(window)
@@ -72,7 +73,7 @@ async def test_a_queue_without_a_consumer_takes_more_than_the_memory(
         if window is not None:
             client.settle(*(got.id for got in client.got[-10:]))
         client.close()
-        assert (queue.ready, queue.info().messages) == (0, 0)
+        assert (queue.ready, queue.info().messages, queue.info().bytes) == (0, 0, 0)
         await quiet()
         assert drivers.memory.statistics() == NOTHING
 
