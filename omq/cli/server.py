@@ -284,7 +284,8 @@ async def _serve(
 
 async def _reload(server: Server, started: Config, read: Callable[[], Config] | None) -> None:
     """Apply the changes of the configuration since the start, and those of the certificates. If one of the
-    two cannot be used, the server keeps the one that it has.
+    two cannot be used, the server keeps the one that it has. A file system may not respond: then the server
+    does not wait for its thread when it stops.
     """
     if read is None:
         log.info("SIGHUP: there is no configuration to reload: the server was started without --config")
@@ -293,7 +294,7 @@ async def _reload(server: Server, started: Config, read: Callable[[], Config] | 
     if server.certificates is None:
         return
     try:
-        await in_thread(server.certificates.reload)
+        await in_thread(server.certificates.reload, abandon_on_cancel=True)
     except ConfigError as problem:
         log.error("SIGHUP: kept the old certificates: %s", problem)
     else:
@@ -303,7 +304,7 @@ async def _reload(server: Server, started: Config, read: Callable[[], Config] | 
 
 async def _reload_configuration(server: Server, started: Config, read: Callable[[], Config]) -> None:
     try:
-        config = await in_thread(read)
+        config = await in_thread(read, abandon_on_cancel=True)
     except ConfigError as problem:
         log.error("SIGHUP: kept the old configuration: %s", problem)
     else:

@@ -1,6 +1,7 @@
 """SIGHUP: the configuration is read again, and connections that are still allowed do not notice."""
 
 import hashlib
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -261,6 +262,19 @@ def test_a_broken_file_changes_nothing(tmp_path: Path) -> None:
             assert f"SIGHUP: kept the old configuration: {run.file}: " in line
             assert alice.works()
         assert run.peer("alice:a1").works()
+
+
+def test_a_file_that_cannot_be_read_to_its_end_does_not_delay_the_stop(tmp_path: Path) -> None:
+    with configured(tmp_path, client("alice", "a1")) as run:
+        run.file.unlink()
+        os.mkfifo(run.file)
+        run.server.process.send_signal(signal.SIGHUP)
+        writer = os.open(run.file, os.O_WRONLY)  # returns when the server has opened the file
+        try:
+            assert run.peer("alice:a1").works()
+            assert run.server.stop()[0] == 0
+        finally:
+            os.close(writer)
 
 
 def test_keys_that_need_a_start_are_named_each_time(tmp_path: Path) -> None:
