@@ -115,12 +115,21 @@ class _Secret:
 class _Known:
     """A configured client, and its secrets."""
 
-    def __init__(self, config: ClientConfig, quotas: ClientQuotas) -> None:
+    def __init__(
+        self, config: ClientConfig, quotas: ClientQuotas, client: ClientAccount | None = None
+    ) -> None:
+        """Create a configured client. `client` is the account that it had before, if it was removed from the
+        configuration, and something still counts in its quotas.
+        """
         self.name = config.name
         self._applied = config, quotas
-        self.client = ClientAccount(
-            _rights(config), quotas.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
-        )
+        if client is None:
+            client = ClientAccount(
+                _rights(config), quotas.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
+            )
+        else:
+            _change(client, config, quotas)
+        self.client = client
         self.secrets: tuple[_Secret, ...] = ()
         self.certificate: tuple[str, Identity] | None = None
         """The name in its certificates, and the client for connections that showed one."""
@@ -132,8 +141,7 @@ class _Known:
         if self._applied == (config, quotas):
             return  # as for most of many clients: to read their rights and hashes again would take long
         self._applied = config, quotas
-        self.client.change(_rights(config), quotas.replaced_by(config))
-        self.client.rates = self.client.rates.changed(config.max_bytes_per_second)
+        _change(self.client, config, quotas)
         self._replace_secrets(config)
         self._replace_certificate(config)
 
@@ -165,6 +173,12 @@ class _Known:
                 secret.identity.withdrawn = SECRET_GONE
 
 
+def _change(client: ClientAccount, config: ClientConfig, quotas: ClientQuotas) -> None:
+    """Give an account the rights, the quotas and the rate limit of another table."""
+    client.change(_rights(config), quotas.replaced_by(config))
+    client.rates = client.rates.changed(config.max_bytes_per_second)
+
+
 def _rights(config: ClientConfig) -> Rights:
     """Return the rights that the table of a client gives."""
     return Rights(
@@ -189,6 +203,8 @@ class Clients:
         self._quotas = quotas
         # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
         self._unnamed: WeakValueDictionary[str, ClientAccount] = WeakValueDictionary()
+        # By name: clients that were removed, as long as a connection or a topic, say, refers to them.
+        self._gone: WeakValueDictionary[bytes, ClientAccount] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._attempts = Attempts()
         self._failures = LogThrottle(log, logging.WARNING, "attempts to connect failed")
@@ -214,14 +230,15 @@ class Clients:
             name = config.name.encode()
             known = before.pop(name, None)
             if known is None:
-                known = _Known(config, quotas)
+                known = _Known(config, quotas, self._gone.pop(name, None))
             else:
                 known.change(config, quotas)
             after[name] = known
             await slices.step()
         self._known = after
-        for gone in before.values():
+        for name, gone in before.items():
             gone.withdraw(CLIENT_GONE)
+            self._gone[name] = gone.client
             await slices.step()
         self._certified = self._by_certificate()
         self._attempts.forget_wrong_ids()

@@ -163,6 +163,21 @@ async def test_a_fetch_ends_when_the_right_is_lost(store: Path) -> None:
         await alice.confirm(0)
 
 
+async def test_the_topics_of_a_client_count_when_it_is_configured_again(store: Path) -> None:
+    async with serving(store, clients=[client("alice", max_topics=2), client("bob")]) as host:
+        await (await enter(host, "alice")).ask(b"(Declare news Broadcast Transient)")
+        for most in (2, 1):
+            await reload(host.server, lambda _: {"clients": [client("bob")]})
+            await eventually(lambda: not host.connections)
+            again = [client("alice", max_topics=most), client("bob")]
+            await reload(host.server, lambda _, again=again: {"clients": again})  # type: ignore[misc]  # a lambda with a default has no type
+            alice = await enter(host, "alice")
+            await alice.ask(b"(Declare sport Broadcast Transient)")
+            assert await alice.ask(b"(Declare chess Broadcast Transient)") == Error(
+                b"Declare chess: this client has its %d topics, the most it may have" % most
+            )
+
+
 async def test_addresses_are_clients_whose_quotas_change_too(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
