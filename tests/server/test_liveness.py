@@ -3,14 +3,16 @@
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from quietness import pass_time, quiet
 from trio.testing import MockClock
 
+from omq.drivers.catalogue import Catalogue
 from omq.protocol.omq.sentences import RefusalKind, refusal_in
-from omq.protocol.omq.types import Error, Subscribed
+from omq.protocol.omq.types import Confirmed, Declared, Error, Subscribed
 
 from .conversation import Conversation, InProcess, declared, eventually, publish, serving
 
@@ -160,6 +162,34 @@ async def test_waiting_for_room_is_not_the_publishers_silence(store: Path, clock
             await worker.ask(b"(Subscribe t From_current)")
             await worker.messages(count)
         await publisher.confirm()
+
+
+@pytest.mark.parametrize(
+    ("step", "command"),
+    [
+        ("declare", b"(Declare t Broadcast Transient)"),
+        ("lookup_or_declare", b"(Publish t x)\n(Confirm 1)"),
+        ("make", b"(Declare t Broadcast Transient)\n(Declare u Broadcast Transient)"),
+    ],
+)
+async def test_a_long_command_is_not_its_clients_silence(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, step: str, command: bytes
+) -> None:
+    goes_on = trio.Event()
+    take = getattr(Catalogue, step)
+
+    async def slowly(*given: Any, **named: Any) -> Any:
+        await goes_on.wait()
+        return await take(*given, **named)
+
+    async with serving(store) as host:
+        client = await host.connect()
+        monkeypatch.setattr(Catalogue, step, slowly)
+        await client.say(command)
+        await pass_time(clock, 400, step=10)
+        goes_on.set()
+        assert isinstance(await client.frame(), Declared | Confirmed)
+        assert len(client.pings) > 4
 
 
 async def wait_until_full(host: InProcess) -> None:

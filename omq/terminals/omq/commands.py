@@ -142,7 +142,8 @@ class Commands:
             session.check_offer(topic, batch)
             return held.hold(topic, batch)
         while (offered := session.offer(topic, batch)) is None:
-            await session.find_or_make(topic)
+            with self._excused:
+                await session.find_or_make(topic)
         if isinstance(offered, Confirmation):
             return offered
         if held.may_hold(offered):
@@ -178,13 +179,15 @@ class Commands:
                 case _:
                     break
         if types_of_all is not None and len(names) > 1:
-            await self._session.make_all(names, *types_of_all)
+            with self._excused:
+                await self._session.make_all(names, *types_of_all)
         return len(names)
 
     async def act(self, command: types.Command) -> None:
         """Execute a command, and answer it or say why it is refused."""
         try:
-            await self._perform(command)
+            with self._excused:  # it may take long, and the Acks of the client are not read meanwhile
+                await self._perform(command)
         except Refused as refused:
             constructor, argument = _subject(command)
             self._replies.add(types.Error(sentence(constructor, argument, str(refused))))
