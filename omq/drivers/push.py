@@ -192,14 +192,23 @@ class Lanes:
         return lane
 
 
+ONLY = (0,)
+"""The places of the only lane of a pass."""
+
+
 def send_passed(passed: "Pass") -> None:
     """Send the messages of one pass over received lines for each connection, without waiting."""
-    places: dict[Outlet, list[int]] = {}
-    for place, lane in enumerate(passed.lanes):
-        for outlet in lane.outlets:
-            places.setdefault(outlet, []).append(place)
-    for outlet, own in places.items():
-        outlet.push(passed, own)
+    lanes = passed.lanes
+    if len(lanes) == 1:
+        for outlet in lanes[0].outlets:
+            outlet.push(passed, ONLY)
+    else:
+        places: dict[Outlet, list[int]] = {}
+        for place, lane in enumerate(lanes):
+            for outlet in lane.outlets:
+                places.setdefault(outlet, []).append(place)
+        for outlet, own in places.items():
+            outlet.push(passed, own)
     # Not before: tails that grow may let those fall behind whose backlog they push out.
     for route, first, count, frames, offsets in passed.kept():
         driver: RoutedPusher | None = route.owner

@@ -127,17 +127,31 @@ class LineReader:
         """
         return [event for events in self.reads(data) for event in events]
 
-    def reads(self, data: bytes, deal: "Deal | None" = None) -> Iterator[list[Event]]:
+    def reads(self, data: bytes, deal: "Deal | None" = None) -> Iterable[list[Event]]:
         """Read lines as `feed` does, in steps of less than a millisecond, so that other connections can have
         their turn: one read may contain very many lines, and a line may be long.
 
-        Some of the lists may be empty. Do not feed the reader before the iterator is exhausted.
+        Some of the lists may be empty. Do not feed the reader before the iterable is exhausted.
 
         With the compiled codec, `deal` is called at the beginning of each step, when the events of all lines
-        before it were yielded.
+        before it were yielded. If it takes everything in its first call, there are no steps at all: DEALT.
         """
         if self._closed:
-            return
+            return ()
+        is_whole = deal is not None and codec.COMPILED and not self.buffered and data.endswith(b"\n")
+        if not is_whole or len(data) > min(self._max_line, DEALT_OCTETS):
+            return self._reading(data, deal)
+        # So it is with nearly every message that is published alone: its subscriber waits for it.
+        assert deal is not None
+        left = deal(data, 0, DEALT_OCTETS)
+        if left is not None and not left[0] and left[1] == len(data):
+            return DEALT
+        return self._reading(data, deal, left)
+
+    def _reading(
+        self, data: bytes, deal: "Deal | None", left: "Undealt | None" = None
+    ) -> Iterator[list[Event]]:
+        """Read lines as `reads` does. `left`: what the first call of `deal` returned, if it was called."""
         # Only the new octets are searched, and the held ones joined once, when their line is complete.
         end = data.rfind(b"\n") + 1
         if not end:
@@ -157,7 +171,8 @@ class LineReader:
                 lines = lines[:start]
             position = 0
             while position < len(lines):
-                events, position = yield from _pausing(_events(lines, position, deal))
+                events, position = yield from _pausing(_events(lines, position, deal, left))
+                left = None
                 yield events
         if self.buffered > self._max_line:
             yield self._refuse_held()
@@ -235,18 +250,25 @@ BLANK_OCTETS = 16 << 10
 DEALT_OCTETS = 512 << 10
 """The octets of lines in the quick forms that the compiled codec reads in one step: as a read has at most."""
 
-Deal = Callable[[bytes, int, int], "tuple[list[tuple[bytes, Spans]], int, bool] | None"]
-"""Takes the Publish lines from a position on, at most about N octets. Returns the messages that it
-leaves to the reader, by the topics as they are written, where it stopped, and whether the step should end
-there; or None, when the reader must parse all lines.
+Undealt = tuple[list[tuple[bytes, "Spans"]], int, bool]
+"""The messages that `Deal` leaves to the reader, by the topics as they are written, where it stopped, and
+whether the step should end there.
 """
+
+Deal = Callable[[bytes, int, int], Undealt | None]
+"""Takes the Publish lines from a position on, at most about N octets. Returns what it leaves; or None, when
+the reader must parse all lines.
+"""
+
+DEALT: tuple[list[Event], ...] = ()
+"""The steps of a read of which nothing is left."""
 
 LineSteps = Steps[tuple[list[Event], int]]
 """Returns the events of some complete lines from a position on, and the position of the next line."""
 
 
-def _events(lines: bytes, position: int, deal: Deal | None) -> LineSteps:
-    return reading_compiled(lines, position, deal) if codec.COMPILED else reading_plain(lines, position)
+def _events(lines: bytes, position: int, deal: Deal | None, left: Undealt | None) -> LineSteps:
+    return reading_compiled(lines, position, deal, left) if codec.COMPILED else reading_plain(lines, position)
 
 
 def _pausing(turn: LineSteps) -> Generator[list[Event], None, tuple[list[Event], int]]:
@@ -344,12 +366,18 @@ def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
     return finished(reading_plain(lines, position))
 
 
-def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> LineSteps:
-    """Let the compiled codec parse lines in the quick forms, and parse each other line here."""
+def reading_compiled(
+    lines: bytes, position: int, deal: Deal | None = None, left: Undealt | None = None
+) -> LineSteps:
+    """Let the compiled codec parse lines in the quick forms, and parse each other line here. `left`: what
+    `deal` returned for these lines, if it was called.
+    """
     events = _Events()
     slow = 0
     first = position
-    if deal is not None and (left := deal(lines, position, DEALT_OCTETS)) is not None:
+    if left is None and deal is not None:
+        left = deal(lines, position, DEALT_OCTETS)
+    if left is not None:
         dealt, position, is_over = left
         for topic, spans in dealt:
             events.publish(_atom(topic), batch(spans))

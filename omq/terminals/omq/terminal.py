@@ -24,7 +24,7 @@ from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
-from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.lines import DEALT, BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.closing_deadline import set_closing_deadline
@@ -444,31 +444,17 @@ class OmqTerminal:
         """Execute the commands that were received. Return False if the connection must end."""
         received, self._received = self._received, b""
         alive = self._has_routed = False
-        for number, events in enumerate(self._lines.reads(received, self._deal)):
+        steps = self._lines.reads(received, self._deal)
+        if steps is DEALT:
+            await self._wait_for_room()
+        for number, events in enumerate(steps):
             if number:
                 # Many slow lines of one connection must not delay the others.
                 await trio.lowlevel.checkpoint()
             if not await self._act_on(events):
                 return False
             alive = alive or bool(events)
-            if self._filled is not None:
-                lane, self._filled = self._filled, None
-                with self._liveness.excused:
-                    await wait_for_room(lane.outlets, self._context.config.stall_seconds)
-            if self._short is not None:
-                short, self._short = self._short, None
-                assert self._session is not None
-                with self._liveness.excused:
-                    await self._session.room_to_keep(short)
-            if self._replies.is_full and isinstance(self._state, Serving):
-                await self._state.commands.room()  # for the outcome of what is routed next
-            if self._lacking is not None:
-                store, self._lacking = self._lacking, None
-                assert self._session is not None
-                assert self._held is not None
-                if not self._held.lines:  # else the next messages are not routed, see `_deal`
-                    with self._liveness.excused:
-                        await self._session.room_to_route(store)
+            await self._wait_for_room()
         if alive or self._has_routed:
             self._liveness.signs += 1
             self._admission.finished()
@@ -483,6 +469,27 @@ class OmqTerminal:
             with self._liveness.excused:
                 await self._admission.hold(unfinished)
         return True
+
+    async def _wait_for_room(self) -> None:
+        """Wait for the room that the session lacked when it sent messages at once: see `_deal`."""
+        if self._filled is not None:
+            lane, self._filled = self._filled, None
+            with self._liveness.excused:
+                await wait_for_room(lane.outlets, self._context.config.stall_seconds)
+        if self._short is not None:
+            short, self._short = self._short, None
+            assert self._session is not None
+            with self._liveness.excused:
+                await self._session.room_to_keep(short)
+        if self._replies.is_full and isinstance(self._state, Serving):
+            await self._state.commands.room()  # for the outcome of what is routed next
+        if self._lacking is not None:
+            store, self._lacking = self._lacking, None
+            assert self._session is not None
+            assert self._held is not None
+            if not self._held.lines:  # else the next messages are not routed, see `_deal`
+                with self._liveness.excused:
+                    await self._session.room_to_route(store)
 
     def _deal(
         self, lines: bytes, position: int, most: int
