@@ -55,18 +55,31 @@ async def test_a_feed_whose_client_sends_messages(store: Path, caplog: pytest.Lo
     assert reason(caplog, "feed") == "a feed takes no messages"
 
 
+LOGIN = b"AMQP\0\0\x09\x01" + wire.method(
+    0, 10, 11, wire.table({}) + wire.short("PLAIN") + wire.long(b"\0guest\0guest") + wire.short("en_US")
+)
+"""The beginning of a conversation of AMQP 0-9-1."""
+
+
+async def test_an_amqp_client_that_logs_in_and_does_not_open(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(LOGIN)
+        await eventually(lambda: "'guest' connected" in caplog.text)
+        await pass_time(clock, host.server.config.handshake_seconds + 2)
+        await eventually(lambda: host.connections == 0)
+    assert reason(caplog, "AMQP 0-9-1") == "it did not open the connection in time"
+
+
 async def test_an_amqp_client_without_heartbeats(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(store) as host:
         client = await host.open()
-        login = wire.table({}) + wire.short("PLAIN") + wire.long(b"\0guest\0guest") + wire.short("en_US")
-        await client.send(
-            b"AMQP\0\0\x09\x01"
-            + wire.method(0, 10, 11, login)
-            + wire.method(0, 10, 31, struct.pack(">HIH", 2047, 131_072, 10))
-            + wire.method(0, 10, 40, wire.short("/") + b"\0\0")
-        )
+        tune = wire.method(0, 10, 31, struct.pack(">HIH", 2047, 131_072, 10))
+        await client.send(LOGIN + tune + wire.method(0, 10, 40, wire.short("/") + b"\0\0"))
         await eventually(lambda: "'guest' connected" in caplog.text)
         await pass_time(clock, 40)
         await eventually(lambda: host.connections == 0)

@@ -92,6 +92,8 @@ class Serving:
     commands: Commands
     long: LongPublishes
     direct: DirectLeases | None
+    open_by: float
+    """The time by which the client must open the connection: until then it need not send heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,10 @@ class AmqpTerminal:
             case Greeting(by):
                 if now > by:
                     self._duplex.scope.cancel()
-            case Serving():
+            case Serving(open_by=by):
+                if now > by and not self._protocol.has_opened:
+                    self._transport.ends("it did not open the connection in time")
+                    self._duplex.scope.cancel()
                 self._look_for_life(now)
             case Closing() | InputEnded():
                 pass  # the time is bounded
@@ -457,7 +462,8 @@ class AmqpTerminal:
             consuming,
         )
         self._channels.long = long = LongPublishes(to_exchanges, publishing)
-        self._state = Serving(session, self._topology, publishing, commands, long, direct)
+        open_by = trio.current_time() + self._context.config.handshake_seconds
+        self._state = Serving(session, self._topology, publishing, commands, long, direct, open_by)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
         await self._duplex.limit_reading(session)
 
