@@ -446,6 +446,12 @@ class BroadcastChannel:
         self.is_held = True
         self._fall_behind(self.driver.next_id)
 
+    def suspend(self) -> None:
+        self.hold()
+
+    def give_back(self) -> None:
+        """Do nothing: what it does not take does not go to others."""
+
     def release(self) -> None:
         self.is_held = False
         self._follow()

@@ -178,21 +178,32 @@ class CompetingDriver(Driver):
         self._left(channel)
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
-        """Assign the outstanding messages of a channel that ended to others: if it retired, when all channels
-        that retire are closed.
-        """
+        """Assign the outstanding messages of a channel that ended to others, as `gave_back` does."""
         self._remove(channel)
         for others in (self._finishing, self._cancelled, self._draining, self._selective, self._ordered):
             others.discard(channel)
+        self.gave_back(channel, outstanding)
+        self._left(channel)
+
+    def suspending(self, channel: RoundRobinChannel) -> bool:
+        """Note that a channel gives messages back soon, as others do. Return False if it retired."""
+        if channel in self._retirement.channels:
+            return False
+        self._retirement.channels.add(channel)
+        return True
+
+    def gave_back(self, channel: RoundRobinChannel, messages: Iterable[Run]) -> None:
+        """Assign the messages of a channel to others: if it retired, or was suspended, when all such channels
+        are closed, or have given theirs back.
+        """
         retirement = self._retirement
         if channel not in retirement.channels:
-            self.returned(outstanding)
-        elif retirement.closed(channel, outstanding):
+            self.returned(messages)
+        elif retirement.gave_back(channel, messages):
             self.returned(retirement.take())
         else:
             self._note_move()
             self._count()
-        self._left(channel)
 
     # -- messages that wait again, or are done -------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class DirectChannel:
         self._is_closed = False
         self._drained: Callable[[int], None] | None = None
         self._is_held = False
+        self._is_suspended = False
         self.is_cancelled = False
 
     # -- the node's side -----------------------------------------------------------------------------------
@@ -228,8 +229,17 @@ class DirectChannel:
         self._is_held = True
         self._give_back()
 
+    def suspend(self) -> None:
+        self._is_held = self._is_suspended = True
+        self._node.changed()
+
+    def give_back(self) -> None:
+        if self._is_suspended:
+            self._is_suspended = False
+            self._give_back()
+
     def release(self) -> None:
-        self._is_held = False
+        self._is_held = self._is_suspended = False
         self._node.freed()
 
     def finish(self) -> None:

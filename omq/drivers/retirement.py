@@ -1,4 +1,6 @@
-"""The channels of a topic that are about to be closed together, and the messages of those that are closed."""
+"""The channels of a topic that are about to give back their messages together, and the messages of those that
+have.
+"""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -16,13 +18,14 @@ CHUNK_OCTETS = RUN_OCTETS + RUN_IDS // 8
 
 
 class Retirement:
-    """A connection that ends closes its channels one after another. What each of them had waits here until
-    the last one is closed. So the messages are assigned again in their order, and each of them once.
+    """A connection that ends closes its channels one after another, and the channels of a stalled client give
+    back what they have not sent. The messages of each wait here until those of the last one have come. So
+    they are assigned again in their order, and each of them once.
     """
 
     def __init__(self) -> None:
         self.channels: set[RoundRobinChannel] = set()
-        """The channels that get nothing more, and are not closed."""
+        """The channels that get nothing more, and are not closed, or have not given their messages back."""
         self.octets = 0
         """The memory that the ids take, in octets."""
         self._chunks: dict[tuple[int, int], int] = {}
@@ -32,10 +35,10 @@ class Retirement:
     def __len__(self) -> int:
         return sum(map(int.bit_count, self._chunks.values())) + number_of(self._others)
 
-    def closed(self, channel: "RoundRobinChannel", outstanding: Iterable[Run]) -> bool:
-        """Add the messages of a channel that is closed. Return whether it is the last one."""
+    def gave_back(self, channel: "RoundRobinChannel", messages: Iterable[Run]) -> bool:
+        """Add the messages of a channel. Return whether it is the last one."""
         self.channels.remove(channel)
-        for run in outstanding:
+        for run in messages:
             # Consumers in turn have some of each run of ids: the runs become few again.
             if run.step == 1:
                 self._place(run.first, run.bits, run.deliveries)

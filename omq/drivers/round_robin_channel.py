@@ -103,6 +103,10 @@ class Dealer(Protocol):
 
     def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[Run]) -> None: ...
 
+    def suspending(self, channel: "RoundRobinChannel") -> bool: ...
+
+    def gave_back(self, channel: "RoundRobinChannel", messages: Sequence[Run]) -> None: ...
+
 
 class RoundRobinChannel:
     """The messages of one subscriber. Their number has no limit until the first `grant`."""
@@ -145,6 +149,7 @@ class RoundRobinChannel:
         self._unsent = 0  # messages that are queued, taken or begun
         self._octets = 0  # the octets of these, by the mean of each block
         self._held = False
+        self._is_suspended = False
         self._cancelled = False
 
     # -- the driver's side ---------------------------------------------------------------------------------
@@ -277,7 +282,7 @@ class RoundRobinChannel:
         return (bool(self._queued) and self._is_next()) or bool(self._news)
 
     def _is_next(self) -> bool:
-        return self._order is None or self._order.is_next(self)
+        return not self._is_suspended and (self._order is None or self._order.is_next(self))
 
     async def take(self) -> Taken | None:
         if self._begun is not None:
@@ -306,6 +311,7 @@ class RoundRobinChannel:
             or self._news
             or self._octets > octets
             or len(self._queued) > MOST_SELECTIONS
+            or self._is_suspended
             or self._order is not None
         ):
             return ()
@@ -424,12 +430,23 @@ class RoundRobinChannel:
         that the count does not allow any more.
         """
         count = self._credit.count
+        if self._is_suspended:
+            return  # until `give_back`
         if self._held or self._cancelled:
             keep = 0
         elif count is not None and self._unsent > count:
             keep = max(0, count - sum(len(each.ids) for each in self._given()))
         else:
             return
+        if returned := self._unqueue(keep):
+            self._dealer.returned(returned)
+        if self._shared is not None:
+            self._shared.freed()
+
+    def _unqueue(self, keep: int) -> list[Run]:
+        """Remove the queued messages behind the first N (`keep`), and return those that must be assigned
+        again. `SharedWindow.freed` must follow.
+        """
         kept: deque[Selection | Large] = deque()
         leaving: list[tuple[range, int]] = []
         for each in self._queued:
@@ -459,10 +476,7 @@ class RoundRobinChannel:
             for ids, deliveries in leaving:
                 unsent.add(ids, deliveries)
             returned = unsent.runs()
-        if returned:
-            self._dealer.returned(returned)
-        if self._shared is not None:
-            self._shared.freed()
+        return returned
 
     def _count(self) -> None:
         """Count its unsettled messages in the window that it shares."""
@@ -603,8 +617,25 @@ class RoundRobinChannel:
         self._dealer.cannot_take(self)
         self._give_up()
 
+    def suspend(self) -> None:
+        self._held = True
+        self._dealer.cannot_take(self)
+        self._is_suspended = self._is_suspended or self._dealer.suspending(self)
+
+    def give_back(self) -> None:
+        if self._is_suspended:
+            self._is_suspended = False
+            self._dealer.gave_back(self, self._unqueue(0))
+            if self._shared is not None:
+                self._shared.freed()
+
     def release(self) -> None:
         self._held = False
+        if self._is_suspended:
+            self._is_suspended = False
+            self._dealer.gave_back(self, ())
+            self._give_up()
+            self.subscriber.wake()
         self._dealer.can_take(self)
         self._look_drained()
 
@@ -618,11 +649,13 @@ class RoundRobinChannel:
         self._look_drained()
 
     def retire(self) -> None:
+        self._is_suspended = False
         self.follow(None)
         self._dealer.retiring(self)
 
     def cancel(self) -> None:
         self._cancelled = True
+        self.give_back()
         self._give_up()
         self._look_drained()
         self._dealer.cancelled(self)
@@ -640,6 +673,7 @@ class RoundRobinChannel:
 
     def close(self) -> None:
         self.rest = RemainderHolder.HELD
+        self._is_suspended = False
         self._credit.forget_drain()
         self._dealer.closed(self, self.outstanding())
         begun, self._begun = self._begun, None

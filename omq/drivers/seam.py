@@ -401,6 +401,17 @@ class Channel(Protocol):
         Keep its position, and leave its messages to others if possible.
         """
 
+    def suspend(self) -> None:
+        """Pause as `hold` does, but keep the messages until `give_back`, which follows soon. `take` returns
+        none of them before `release`.
+
+        The channels of a connection are suspended first, all of them, and give back one after another later.
+        Others get their messages when all suspended channels of the topic have given back: in order.
+        """
+
+    def give_back(self) -> None:
+        """Leave the messages to others, if the channel is suspended, and not released or closed since."""
+
     def release(self) -> None:
         """End the pause."""
 

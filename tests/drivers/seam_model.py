@@ -68,6 +68,8 @@ class Member:
     begun: tuple[ReceivedMessage, int] | None = None
     """A message, and how many octets of its body have left."""
     is_held: bool = False
+    is_suspended: bool = False
+    """Whether it keeps what it does not take, until it gives it back."""
     is_finished: bool = False
     end: int = FOREVER
     """It gets no message from this id on."""
@@ -260,10 +262,10 @@ class RoundRobin:
         """Check that no message waits while a member has room and none has anything to take."""
         members = list(members)
         for member in members:
-            is_idle = not self.has(member) and not member.client.channel.ready()
+            is_idle = not (self.has(member) or member.is_suspended or member.client.channel.ready())
             if member.window is not None and is_idle:
                 member.most = member.window
-        if any(member.client.channel.ready() for member in members):
+        if any(member.client.channel.ready() or member.is_suspended for member in members):
             return
         able = [
             member

@@ -188,8 +188,12 @@ class Machine:
         yield Step("housekeeping", self.keep_house)
         for member in self.members:
             yield from self._possible(member)
+            if member.is_suspended:
+                yield from [Step(f"give back {member.name}", partial(self.give_back, member))] * 2
         if len(self.members) > 1:
             yield Step("close together", self.close_together)
+        if self.members:
+            yield Step("suspend", self.suspend)
         if self.draw(st.integers(0, 7), label="seldom") == 7:
             yield Step("delete", self.delete)
             if self.restarts:
@@ -382,6 +386,20 @@ class Machine:
             if isinstance(self.model, RoundRobin):
                 self.model.returns()
         member.is_held = not member.is_held
+        member.is_suspended = False
+
+    async def suspend(self) -> None:
+        """Suspend some channels of a connection whose client takes nothing: they give back one by one."""
+        count = self.draw(st.integers(1, len(self.members)), label="channels")
+        for member in self.draw(st.permutations(self.members), label="order")[:count]:
+            member.client.channel.suspend()
+            member.is_held = member.is_suspended = True
+
+    async def give_back(self, member: Member) -> None:
+        member.client.channel.give_back()
+        member.is_suspended = False
+        if isinstance(self.model, RoundRobin):
+            self.model.returns()
 
     async def finish(self, member: Member) -> None:
         member.client.channel.finish()

@@ -71,7 +71,7 @@ class BusyConnections:
         sender = Sender(transport, Stalled(0), TailMemory(1 << 20), self.pace, self._nursery.cancel_scope)
         sender.ready(Flood(sender, octets, turns))
         self._nursery.start_soon(drained, stream)
-        self._nursery.start_soon(sender.run, Terminal())
+        self._nursery.start_soon(sender.run, Terminal(), self._nursery)
         return sender
 
     @property

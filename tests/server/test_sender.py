@@ -90,7 +90,7 @@ async def test_answers_go_first_and_sources_take_turns() -> None:
         for words in ("abc", "ABC", "1"):
             sender.ready(WordSource(sender, words))
         terminal = Terminal(b"?", b"?")
-        nursery.start_soon(sender.run, terminal)
+        nursery.start_soon(sender.run, terminal, nursery)
         assert await said(stream, 9) == b"??aA1bBcC"
         terminal.answers.append(b"?")
         sender.ready(WordSource(sender, "de"))
@@ -99,7 +99,7 @@ async def test_answers_go_first_and_sources_take_turns() -> None:
 
 async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
     async with sending() as (sender, _, stream, nursery):
-        nursery.start_soon(sender.run, Terminal(b"?"))
+        nursery.start_soon(sender.run, Terminal(b"?"), nursery)
         assert await said(stream, 1) == b"?"
         sender.backlog.add(b"." * (1 << 18))
         for words in ("ab", "AB"):
@@ -137,7 +137,7 @@ class TopicWordSource(WordSource):
 async def test_the_turn_of_a_source_does_not_precede_earlier_pushes() -> None:
     async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b"." * (1 << 18))
-        nursery.start_soon(sender.run, Terminal())
+        nursery.start_soon(sender.run, Terminal(), nursery)
         await wait_all_tasks_blocked()  # it sends this
         sender.backlog.add(b"-" * 1000)
         sender.ready(TopicWordSource(sender, "w", sender.pushed))
@@ -165,7 +165,7 @@ class MessageOfATopic(TopicWordSource):
 async def test_a_source_that_shares_a_turn_does_not_precede_earlier_pushes() -> None:
     async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b"." * (1 << 18))
-        nursery.start_soon(sender.run, Terminal())
+        nursery.start_soon(sender.run, Terminal(), nursery)
         await wait_all_tasks_blocked()  # it sends this
         sender.backlog.add(b"-" * 1000)
         other, pushed = MessageOfATopic(sender, 1, 0), MessageOfATopic(sender, 2, sender.pushed)
@@ -194,7 +194,7 @@ async def test_other_tasks_have_their_turns_between_the_shared_ones() -> None:
         nursery.start_soon(watch)
         for source in sources:
             sender.ready(source)
-        nursery.start_soon(sender.run, Terminal())
+        nursery.start_soon(sender.run, Terminal(), nursery)
         expected = b"".join(bytes(source.block.frames) for source in sources)
         assert await said(stream, len(expected)) == expected
         assert 0 < most <= 100
@@ -204,7 +204,7 @@ async def test_other_tasks_have_their_turns_between_the_shared_ones() -> None:
 async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
     async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b".")
-        nursery.start_soon(sender.run, Terminal())
+        nursery.start_soon(sender.run, Terminal(), nursery)
         assert await said(stream, 1) == b"."  # now a source may precede what is pushed
         await wait_all_tasks_blocked()
         route = codec.native.Route(1, 1, 1 << 20)
@@ -226,7 +226,7 @@ async def test_no_turn_begins_in_a_message_whose_followers_were_dropped() -> Non
     memory = TailMemory(1 << 20)
     async with sending(memory) as (sender, transport, stream, nursery):
         sender.backlog.add(b".")
-        nursery.start_soon(sender.run, Terminal())
+        nursery.start_soon(sender.run, Terminal(), nursery)
         assert await said(stream, 1) == b"."  # now a source may precede what is pushed
         await wait_all_tasks_blocked()
         route = codec.native.Route(1, 1, 1 << 20)
@@ -253,7 +253,7 @@ async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> N
 
         sender.ready(WordSource(sender, "a" * 100))
         nursery.start_soon(other)
-        nursery.start_soon(sender.run, Terminal())
+        nursery.start_soon(sender.run, Terminal(), nursery)
         assert await said(stream, 100) == b"a" * 100
         # Trio gives each task one turn in a round, in either order.
         assert all(after - before <= 2 for before, after in pairwise(seen))
@@ -268,7 +268,7 @@ async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clo
         terminal = Terminal(b"?")
         sender.ready(WordSource(sender, "a"))
         sender.ready(WordSource(sender, "ex", is_exempt=True))
-        nursery.start_soon(sender.run, terminal)
+        nursery.start_soon(sender.run, terminal, nursery)
         assert await said(stream, 2) == b"ex"
         await wait_all_tasks_blocked()
         assert transport.sent == 2
@@ -281,7 +281,7 @@ async def test_the_sender_sends_due_octets_in_time_and_notices_the_end(clock: Mo
         sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         terminal = Terminal()
         terminal.ping_at = trio.current_time() + 1000
-        nursery.start_soon(sender.run, terminal)
+        nursery.start_soon(sender.run, terminal, nursery)
         await wait_all_tasks_blocked()
         assert not transport.sent
         clock.jump(1000)
@@ -298,7 +298,8 @@ async def test_an_ended_sender_does_not_refer_to_its_terminal() -> None:
             terminal = Terminal()
             terminal.is_over = True
             gone = weakref.ref(terminal)
-            await sender.run(terminal)
+            async with trio.open_nursery() as nursery:
+                await sender.run(terminal, nursery)
             del terminal
             assert gone() is None
             # A source points to its sender, and it may be woken until its channel is closed.

@@ -53,13 +53,14 @@ class Channels:
                     yield consumer.topic, consumer.channel
 
     def flowing(self) -> Iterator[Channel]:
-        """Yield the channels of the seam, except those that the client has paused."""
-        for channel in self.open.values():
-            if channel.is_flowing:
-                for consumer in channel.consumers.values():
-                    if consumer.channel is not None:
-                        yield consumer.channel
-            for getter in channel.getters.values():
+        """Yield the channels of the seam, except those that the client has paused. Others may come and go
+        meanwhile.
+        """
+        for channel in list(self.open.values()):
+            for consumer in list(channel.consumers.values()):
+                if consumer.channel is not None and channel.is_flowing and not consumer.is_paused:
+                    yield consumer.channel
+            for getter in list(channel.getters.values()):
                 yield getter.channel
 
     def answers(self) -> list[Octets]:

@@ -182,8 +182,8 @@ class Links:
         return [incoming.statistics() for incoming in self._incoming.values()]
 
     def channels(self) -> Iterator[Channel]:
-        """Yield the open channels of the seam."""
-        for outgoing in self._outgoing.values():
+        """Yield the open channels of the seam. Others may come and go meanwhile."""
+        for outgoing in list(self._outgoing.values()):
             if outgoing.channel is not None:
                 yield outgoing.channel
 

@@ -64,7 +64,7 @@ class Duplex:
         then.
         """
         async with trio.open_nursery() as self.nursery:
-            self.nursery.start_soon(self._write, endpoint)
+            self.nursery.start_soon(self._write, endpoint, self.nursery)
             try:
                 with self._reading:
                     received, self._received = self._received, b""
@@ -80,9 +80,9 @@ class Duplex:
         self.nursery = None
         await self._transport.finish()
 
-    async def _write(self, endpoint: Endpoint) -> None:
+    async def _write(self, endpoint: Endpoint, nursery: trio.Nursery) -> None:
         try:
-            await self.sender.run(endpoint)
+            await self.sender.run(endpoint, nursery)
         except trio.BrokenResourceError:
             self.scope.cancel()  # the client closed the connection, as it may at any time
 

@@ -2,7 +2,8 @@
 
 A client is stalled when it has not accepted the sent octets within a second. Then the connection gives back
 everything but the message that is begun: unsent messages return to their channel, and all channels of the
-connection are held, so that their undelivered messages go to other subscribers.
+connection are held (`omq.terminals.connection.channel_holds`), so that their undelivered messages go to other
+subscribers.
 
 The rest of the message that is begun must follow (`omq.terminals.connection.remainders`), because a frame
 cannot be withdrawn. If it cannot be had, AMQP 1.0 tells the client that the message is given up; the other
@@ -33,6 +34,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.stalled import HeldReader, Stalled
 from omq.terminals.connection.abrupt_end import AbruptEnd
+from omq.terminals.connection.channel_holds import ChannelHolds
 from omq.terminals.connection.forms import Form, MessageInPieces, selections_behind
 from omq.terminals.connection.paused import PausedMessages
 from omq.terminals.connection.remainders import (
@@ -58,12 +60,12 @@ class Forwarder:
 
     __slots__ = (
         "_end",
+        "_holds",
         "_scope",
         "_stalled",
         "_stalled_at",
         "_transport",
         "_waits_since",
-        "channels",
         "delivered",
         "is_stalled",
         "paused",
@@ -80,13 +82,21 @@ class Forwarder:
         # Not a method of this object: two objects that refer to each other wait for the garbage collector.
         self._end = AbruptEnd(transport, stalled, scope)
         self.paused = PausedMessages(stalled, scope, self._end.cut_off)
-        self.channels: Callable[[], Iterable[Channel]] = tuple
-        """Returns the open channels of the connection."""
+        self._holds = ChannelHolds()
         self.is_stalled = False
         """Whether the client is stalled."""
         self._stalled_at = 0.0
         self.delivered = 0
         """The number of messages that have left."""
+
+    def attach(self, channels: Callable[[], Iterable[Channel]], nursery: trio.Nursery) -> None:
+        """Begin to send for a connection: see `ChannelHolds.attach`."""
+        self._holds.attach(channels, nursery)
+
+    def detach(self) -> None:
+        """End, because the connection is over."""
+        self._holds.detach()
+        self.paused.close()
 
     @property
     def torn(self) -> str | None:
@@ -224,14 +234,12 @@ class Forwarder:
         if not self.is_stalled:
             self.is_stalled = True
             self._stalled_at = trio.current_time()
-            for channel in self.channels():
-                channel.hold()
+            self._holds.hold()
             self.paused.leave_all()
 
     def _recover(self) -> None:
         self.is_stalled = False
-        for channel in self.channels():
-            channel.release()
+        self._holds.release()
 
     # -- sending -------------------------------------------------------------------------------------------
 

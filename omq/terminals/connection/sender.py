@@ -93,7 +93,7 @@ class SendingTerminal(Protocol):
         """Return the time of Trio's clock at which something will be urgent without the signal."""
 
     def channels(self) -> Iterable[Channel]:
-        """Return the open channels of the connection."""
+        """Return the open channels of the connection: see `ChannelHolds.attach`."""
 
 
 class Sender:
@@ -311,9 +311,11 @@ class Sender:
 
     # -- the task ------------------------------------------------------------------------------------------
 
-    async def run(self, side: SendingTerminal) -> None:
-        """Send until `side` has ended. Raises trio.BrokenResourceError."""
-        self.forwarder.channels = side.channels
+    async def run(self, side: SendingTerminal, nursery: trio.Nursery) -> None:
+        """Send until `side` has ended. `nursery` has the tasks of the connection. Raises
+        trio.BrokenResourceError.
+        """
+        self.forwarder.attach(side.channels, nursery)
         self._side = side
         self._has_ended = False
         try:
@@ -349,8 +351,7 @@ class Sender:
             self._side = None
             self._has_ended = True
             # Nothing here points to the connection any more, so its memory is free when its last task ends.
-            self.forwarder.channels = tuple
-            self.forwarder.paused.close()
+            self.forwarder.detach()
             self._ready.clear()
             self._exempt.clear()
             self.backlog.close()

@@ -81,7 +81,7 @@ class FeedService:
                 # An exception that leaves a nursery has frames that point to it: the memory of the connection
                 # would wait for a garbage collection.
                 try:
-                    await self._sender.run(self)
+                    await self._sender.run(self, nursery)
                 except trio.BrokenResourceError:
                     pass  # the client may close the connection at any time, so this is not logged
                 nursery.cancel_scope.cancel()

@@ -1,6 +1,6 @@
 """The subscriptions of one omq connection: their channels, and their turns to send."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -232,10 +232,17 @@ class Subscriptions:
         """Return whether messages of this subscription may be sent."""
         return not self._is_over and not subscription.is_closed()
 
-    def channels(self) -> Iterable[Channel]:
-        """Return the open channels. A channel in the middle of a send stays open until it is sent."""
-        subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
-        return [each.channel for each in subscriptions if each.channel is not None]
+    def channels(self) -> Iterator[Channel]:
+        """Yield the open channels; others may come and go meanwhile. A channel in the middle of a send stays
+        open until it is sent.
+        """
+        subscriptions = list(self._by_name.values())
+        sending = self._sending
+        if sending is not None and self._by_name.get(sending.topic.topic) is not sending:
+            subscriptions.append(sending)
+        for each in subscriptions:
+            if each.channel is not None:
+                yield each.channel
 
     def workers(self) -> list[OmqSubscription]:
         """Return the subscriptions to round-robin topics."""

@@ -179,7 +179,7 @@ class OmqTerminal:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._write, name=WRITER_NAME)
+                nursery.start_soon(self._write, nursery, name=WRITER_NAME)
                 self._fetches.nursery = nursery
                 await self._read()
             await self._transport.finish()
@@ -332,10 +332,10 @@ class OmqTerminal:
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
-    async def _write(self) -> None:
+    async def _write(self, nursery: trio.Nursery) -> None:
         while True:
             try:
-                await self._sender.run(self)
+                await self._sender.run(self, nursery)
             except Unreadable as unreadable:
                 self.fail(unreadable.text)  # the next round sends this
             except trio.BrokenResourceError:
