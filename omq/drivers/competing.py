@@ -58,8 +58,8 @@ class CompetingDriver(Driver):
         self.saved_position = opening.position
         self._moves = 0
         """A number that grows when messages are assigned, settled or returned."""
-        self._counted_unsettled = 0, 0
-        """This number at the last count of the unsettled messages, and their number then."""
+        self.assigned = 0
+        """The number of messages that the channels have, and that are not done."""
         self.deleted_below = 0
         """The id up to which housekeeping has deleted messages that are done."""
         self._note_move()
@@ -432,12 +432,7 @@ class CompetingDriver(Driver):
         return (*super().mark(), self.ready, self._moves)
 
     def _unsettled(self) -> int:
-        moves, unsettled = self._counted_unsettled
-        if moves != self._moves:  # there may be thousands of channels
-            outstanding = (channel.outstanding_count() for channel in self.channels())
-            unsettled = len(self._retirement) + sum(outstanding)
-            self._counted_unsettled = self._moves, unsettled
-        return unsettled
+        return self.assigned + len(self._retirement)
 
     def _note_move(self) -> None:
         """Note that messages were assigned, settled or returned: housekeeping saves the position."""

@@ -29,7 +29,6 @@ class ExpiringDriver(DeadLetteringDriver):
         super().__init__(opening)
         self._ttl: int | None = None
         self._scanned: tuple[Block | Fragmented, int] | None = None
-        self._uncounted = 0
         self._alarm: Alarm | None = None  # to look at the head again
         self._aside_due: tuple[int, int | None, int | None] | None = None
         """The first message that was set aside, the time to live of the queue, and when it expires."""
@@ -115,20 +114,10 @@ class ExpiringDriver(DeadLetteringDriver):
             if self._head() != message or not self._drop_head(block, message, known):
                 break
             await trio.lowlevel.checkpoint()
-        if self._ttl is None and not self.ready and self._may_count() and not self._unsettled():
+        if self._ttl is None and not self.ready and not self._unsettled():
             self.is_perishable = False
         if not self.has_taker():
             self._read_ahead.clear()  # a queue that waits holds no memory
-
-    def _may_count(self) -> bool:
-        """Return whether unsettled messages may be counted: after as many calls as there are channels, since
-        all of these are asked.
-        """
-        self._uncounted += 1
-        if self._uncounted < len(self._channels):
-            return False
-        self._uncounted = 0
-        return True
 
     async def _watch_aside(self) -> None:
         """Expire the first messages that were set aside: they may never be at the head again."""

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from omq.drivers.pieces import Pieces
 from omq.drivers.seam import SLOW_SECONDS, Outcome, Piece
+from omq.drivers.unsettled import again
 from omq_storage.runs import Run
 
 
@@ -42,6 +43,11 @@ class PiecewiseMessage:
     @property
     def ids(self) -> range:
         return range(self.message, self.message + 1)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its subscriber has settled it, so that it is not assigned again."""
+        return self.outcome is not None and not again(self.run, self.outcome)
 
     @property
     def run(self) -> Run:

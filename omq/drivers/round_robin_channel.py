@@ -72,6 +72,8 @@ class Dealer(Protocol):
     """The calls from a channel to its driver."""
 
     traffic: Traffic
+    assigned: int
+    """The number of outstanding messages of all channels: each channel adds its own."""
 
     def pieces(self, message: int) -> Pieces: ...
 
@@ -199,9 +201,11 @@ class RoundRobinChannel:
 
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
         """Assign messages of a block, with a common step and the same number of earlier deliveries."""
+        count = len(ids)
         self._queued.append(Selection(block, ids, deliveries))
-        self._unsent += len(ids)
-        self._octets += len(ids) * mean_octets(block)
+        self._unsent += count
+        self._octets += count * mean_octets(block)
+        self._dealer.assigned += count
         if self.settles:
             self._unsettled.add(ids, deliveries)
             self._count()
@@ -215,6 +219,7 @@ class RoundRobinChannel:
         self._queued.append(large)
         self._unsent += 1
         self._octets += large.octets
+        self._dealer.assigned += 1
         if self.settles:
             self._unsettled.add(large.ids, deliveries)
             self._count()
@@ -255,7 +260,7 @@ class RoundRobinChannel:
         if not self.settles:
             return self._unsent
         begun = self._begun
-        kept = begun is not None and begun.outcome is not None and bool(again(begun.run, begun.outcome))
+        kept = begun is not None and begun.outcome is not None and not begun.is_done
         return len(self._unsettled) + kept
 
     def _given(self) -> Sequence[Selection | PiecewiseMessage]:
@@ -343,6 +348,7 @@ class RoundRobinChannel:
         except MessageTruncated as torn:
             self._unsettled.take(begun.ids)
             self._count()
+            self._dealer.assigned -= not begun.is_done
             self._begun = None
             self._unsent -= 1
             self._octets -= begun.octets
@@ -373,6 +379,7 @@ class RoundRobinChannel:
             if whole:
                 self._octets -= whole * mean_octets(selection.block)
                 if not self.settles:
+                    self._dealer.assigned -= whole
                     self._dealer.done(selection.ids[:whole])
             if whole < len(selection.ids):
                 back.append(
@@ -406,8 +413,10 @@ class RoundRobinChannel:
             self._octets -= begun.octets
             self._sent(1)
             if begun.outcome is not None:
+                self._dealer.assigned -= not begun.is_done
                 self._conclude([begun.run], begun.outcome)
             elif not self.settles:
+                self._dealer.assigned -= 1
                 self._dealer.done(begun.ids)
         self._after_write()
 
@@ -476,6 +485,7 @@ class RoundRobinChannel:
             for ids, deliveries in leaving:
                 unsent.add(ids, deliveries)
             returned = unsent.runs()
+        self._dealer.assigned -= number_of(returned)
         return returned
 
     def _count(self) -> None:
@@ -570,16 +580,20 @@ class RoundRobinChannel:
         if is_one and self._unsettled.take_first(ids.start):
             self._count()
             # Without a run for each message: omq clients confirm messages one by one.
+            self._dealer.assigned -= 1
             self._dealer.done(ids)
             self._freed()
             return 1
         settled = 0
         if begun is not None and begun.message in ids and self._unsettled.take(begun.ids):
             begun.outcome = outcome
+            self._dealer.assigned -= begun.is_done
             settled = 1
         runs = self._unsettled.take(ids)
         if runs:
-            settled += number_of(runs)
+            count = number_of(runs)
+            settled += count
+            self._dealer.assigned -= count
             self._conclude(runs, outcome)
         if settled:
             self._count()
@@ -675,11 +689,12 @@ class RoundRobinChannel:
         self.rest = RemainderHolder.HELD
         self._is_suspended = False
         self._credit.forget_drain()
+        self._dealer.assigned -= self.outstanding_count()
         self._dealer.closed(self, self.outstanding())
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.give_back()
-            if begun.outcome is not None and not again(begun.run, begun.outcome):
+            if begun.outcome is not None and begun.is_done:
                 self._conclude([begun.run], begun.outcome)
         self._queued.clear()
         if self._order is not None:

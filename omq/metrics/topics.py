@@ -181,7 +181,7 @@ def _counters(driver: Driver) -> TopicNumbers:
 
 async def _slowest(driver: Driver, slices: Slices) -> int:
     behind = 0
-    for number, (channel, _) in enumerate(list(driver.subscribers())):
+    for number, channel in enumerate(driver.channels()):
         behind = max(behind, channel.statistics().behind)
         if number % 8 == 7:
             await slices.step()

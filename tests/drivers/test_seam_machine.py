@@ -172,6 +172,9 @@ class Machine:
         if self.pending is None:
             assert self.driver.next_id == self.log.next
         self.model.check(self.members, self.driver.next_id)
+        if not self.kind.is_broadcast and not any(member.is_suspended for member in self.members):
+            unsettled = (member.client.channel.statistics().unsettled for member in self.members)
+            assert self.driver.statistics().unsettled == sum(unsettled)
         for member in self.members:
             assert member.client.channel.granted() == Granted(member.window, member.count)
             assert member.client.channel.settles == member.settles

@@ -238,6 +238,19 @@ async def test_a_restarted_queue_counts_what_many_consumers_have_seldom(tmp_path
             client.close()
 
 
+@pytest.mark.parametrize("durable", [False, True], ids=["transient", "durable"])
+async def test_the_statistics_of_a_queue_ask_none_of_its_consumers(drivers: Drivers, durable: bool) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", QueueOptions(durable=durable))
+    clients = consumers(queue, 1)
+    await post(queue, *bodies(2))
+    with counted_calls() as calls:
+        found, info = queue.statistics(), queue.info()
+    assert (found.unsettled, info.messages) == (2, 2)
+    assert calls.total < FEW_CALLS
+    for client in clients:
+        client.close()
+
+
 async def test_whether_a_queue_has_changed_is_seen_without_its_consumers(drivers: Drivers) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
     clients = consumers(queue, 1)
