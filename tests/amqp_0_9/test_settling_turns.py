@@ -7,8 +7,8 @@ import pytest
 import trio
 from server.conversation import eventually, serving
 
+from omq.drivers import slices
 from omq.drivers.queue import QueueDriver
-from omq.terminals.amqp_0_9.terminal import RANGES_IN_TURN
 from omq.terminals.amqp_0_9.unacknowledged import PORTION
 
 from .test_slices import connected
@@ -46,8 +46,9 @@ class Freed(trio.abc.Instrument):
     ids=["all", "multiple", "downwards", "upwards", "rejected", "returned", "recovered", "transaction"],
 )
 async def test_messages_are_settled_in_turn_with_others(
-    settling: Callable[[Sequence[int]], bytes], left: int, tmp_path: Path
+    settling: Callable[[Sequence[int]], bytes], left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
     async with serving(tmp_path) as host, trio.open_nursery() as nursery:
         stream = await connected(host)
         tags: list[int] = []
@@ -67,7 +68,7 @@ async def test_messages_are_settled_in_turn_with_others(
         await stream.send_all(settling(tags[COUNT:]))
         await eventually(_is_left(queue, left))
         trio.lowlevel.remove_instrument(freed)
-        assert 0 < freed.most <= max(PORTION, RANGES_IN_TURN)
+        assert 0 < freed.most <= PORTION
         nursery.cancel_scope.cancel()
 
 

@@ -4,7 +4,7 @@ A session sends runs of messages, and its peer settles runs of delivery-ids. So 
 deliveries are no more than the peer's credit allowed, however it settles them.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Generic, TypeVar
 
 import msgspec
@@ -77,19 +77,21 @@ class UnsettledDeliveries(Generic[L]):
         if self._places[at] == begin and begin + len(self._runs[at].ids) == end:
             del self._places[at]
             return [self._runs.pop(at)]  # settled as it was sent, as where messages come one by one
-        stop = at
+        stop = bisect_left(self._places, end, lo=at)
+        found = self._runs[at:stop]
         kept: list[tuple[int, Sent[L]]] = []
-        found: list[Sent[L]] = []
-        while stop < len(self._places) and self._places[stop] < end:
-            place, run = self._places[stop], self._runs[stop]
-            low = min(max(begin - place, 0), len(run.ids))
-            high = max(min(end - place, len(run.ids)), low)
-            for index, part in ((0, run.ids[:low]), (high, run.ids[high:])):
-                if part:
-                    kept.append((place + index, Sent(run.link, part)))
-            if low < high:
-                found.append(Sent(run.link, run.ids[low:high]))
-            stop += 1
+        if found:  # there may be thousands, of which only the first and the last one can be settled in part
+            first_place, last_place = self._places[at], self._places[stop - 1]
+            head, tail = found[0].ids[: max(begin - first_place, 0)], found[-1].ids[end - last_place :]
+            if head:
+                kept.append((first_place, Sent(found[0].link, head)))
+            if tail:
+                kept.append((end, Sent(found[-1].link, tail)))
+                found[-1] = Sent(found[-1].link, found[-1].ids[: end - last_place])
+            if head:
+                found[0] = Sent(found[0].link, found[0].ids[begin - first_place :])
+                if not found[0].ids:
+                    del found[0]
         self._places[at:stop] = [place for place, _ in kept]
         self._runs[at:stop] = [run for _, run in kept]
         return found

@@ -76,9 +76,6 @@ from omq.terminals.connection.turns import EVENTS_IN_TURN, RUNS_IN_TURN
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
-RANGES_IN_TURN = 64
-"""The number of acknowledged ranges of tags after which the other connections have their turn."""
-
 log = logging.getLogger("omq.terminal")
 
 
@@ -561,9 +558,9 @@ class AmqpTerminal:
             return
         unacknowledged = channel.tags.unacknowledged
         try:
-            for place, (first, last) in enumerate(unacknowledged.without_included(ranges), 1):
-                if not place % RANGES_IN_TURN:
-                    await trio.lowlevel.checkpoint()
+            slices = Slices()
+            for first, last in unacknowledged.without_included(ranges):
+                await slices.step()
                 if channel.is_over:
                     return  # the sender may close it
                 portions = unacknowledged.take(first, last) if first else unacknowledged.take_until(last)

@@ -21,6 +21,7 @@ from omq.protocol.amqp_1_0.events import Part, SettledByPeer, StoredRun
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
+from omq.protocol.amqp_1_0.unsettled import Sent
 from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
@@ -287,11 +288,10 @@ class Links:
             octets -= sum(map(len, frames))
         return parts
 
-    def settle(self, told: SettledByPeer) -> None:
-        """Settle messages whose outcome a consumer told."""
-        for each in told.sent:
-            if (outgoing := self._outgoing.get(each.link)) is not None:
-                outgoing.settle(each.ids, told)
+    def settle(self, sent: Sent[SendingLink], told: SettledByPeer) -> None:
+        """Settle messages of one link whose outcome a consumer told."""
+        if (outgoing := self._outgoing.get(sent.link)) is not None:
+            outgoing.settle(sent.ids, told)
 
     def credited(self, link: SendingLink) -> None:
         """Grant the credit that a consumer stated."""

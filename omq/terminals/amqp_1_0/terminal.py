@@ -56,7 +56,6 @@ from omq.terminals.connection.statistics import (
     SubscriptionStatistics,
 )
 from omq.terminals.connection.transport import BY_SHUTDOWN
-from omq.terminals.connection.turns import EVENTS_IN_TURN
 
 MOST_WAITING = 256 << 10
 """The number of octets that may wait to be sent before nothing more is read."""
@@ -74,7 +73,7 @@ class Serving:
 
 State = Greeting | Serving | InputEnded
 
-Immediate = StoredRun | Aborted | SettledByPeer | Credit | WindowOpened
+Immediate = StoredRun | Aborted | Credit | WindowOpened
 """The events that are executed without a wait."""
 
 
@@ -321,8 +320,10 @@ class Amqp1Terminal:
         while must_feed:
             octets, received, must_feed = received, b"", False
             copied = 0
-            for number, event in enumerate(self._protocol.feed(octets), 1):
-                if isinstance(event, Immediate):
+            for event in self._protocol.feed(octets):
+                if isinstance(event, SettledByPeer):
+                    await self._settle(event, slices)
+                elif isinstance(event, Immediate):
                     with at_once:
                         self._execute_at_once(event)
                 else:
@@ -332,10 +333,13 @@ class Amqp1Terminal:
                     copied += len(event.octets) if isinstance(event, Part) else 0
                     if isinstance(event, Attaching | Detached):  # some take long
                         await slices.step()
-                if not number % EVENTS_IN_TURN or copied >= COPIED_IN_TURN:
+                if copied >= COPIED_IN_TURN:
                     copied = 0
                     at_once.send()
                     await trio.lowlevel.checkpoint()
+                elif slices.is_over:
+                    at_once.send()
+                    await slices.step()
             at_once.send()
         await self._flush()
         self._collect()
@@ -355,6 +359,16 @@ class Amqp1Terminal:
         if self._admitted is not None:
             await self._admitted.links.flush()
 
+    async def _settle(self, told: SettledByPeer, slices: Slices) -> None:
+        """Settle messages whose outcome a consumer told, in turn with other connections."""
+        at_once = self._context.at_once
+        for sent in told.sent:
+            with at_once:
+                self._links.settle(sent, told)
+            if slices.is_over:
+                at_once.send()
+                await slices.step()
+
     def _execute_at_once(self, event: Immediate) -> None:
         """Execute an event for which nothing is waited."""
         links = self._links
@@ -363,8 +377,6 @@ class Amqp1Terminal:
                 links.take_run(event)
             case Aborted(link):
                 links.abort(link)
-            case SettledByPeer():
-                links.settle(event)
             case Credit(link):
                 links.credited(link)
             case WindowOpened(opened):

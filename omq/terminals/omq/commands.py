@@ -14,6 +14,7 @@ from omq.access.management import Management
 from omq.access.session import Session, TooLarge, too_large
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.slices import Slices
 from omq.management import subject
 from omq.model import Delivery, Persistence
 from omq.protocol.omq import types
@@ -27,6 +28,9 @@ from omq.terminals.omq.replies import Replies
 from omq.terminals.omq.subscriptions import Subscriptions
 from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch, Bodies, joined
+
+RECEIVED_IN_STEP = 32
+"""The number of messages that are confirmed between two looks at the clock."""
 
 TOPICS_IN_TURN = 16
 """The number of topics posted to before the other connections have their turn: some 50 microseconds each."""
@@ -195,15 +199,19 @@ class Commands:
     async def received(self, topic: bytes, ids: Sequence[int]) -> None:
         """Confirm messages; answer each that cannot be confirmed."""
         await self.room()
-        try:
-            unknown = self._subscriptions.received(topic, ids)
-        except Refused as refused:
-            what = [str(refused)] * len(ids)
-        else:
-            what = [f"message {id} is not waiting to be confirmed here" for id in unknown]
-        for each in what:
-            await self.room()
-            self._replies.add(types.Error(sentence("Received", topic, each)))
+        slices = Slices()
+        for start in range(0, len(ids), RECEIVED_IN_STEP):
+            some = ids[start : start + RECEIVED_IN_STEP]
+            try:
+                unknown = self._subscriptions.received(topic, some)
+            except Refused as refused:
+                what = [str(refused)] * len(some)
+            else:
+                what = [f"message {id} is not waiting to be confirmed here" for id in unknown]
+            for each in what:
+                await self.room()
+                self._replies.add(types.Error(sentence("Received", topic, each)))
+            await slices.step()
 
     async def _perform(self, command: types.Command) -> None:
         """Execute a command. Raise Refused."""
