@@ -9,7 +9,7 @@ used credit that a consumer withdrew at the same time.
 """
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -75,8 +75,12 @@ class DirectNode:
         self._memory = memory
         self._totals = totals
         self._forget = forget
-        self._channels: deque[DirectChannel] = deque()
-        """The channels in the order in which they get messages: the next one first."""
+        # Thousands of them may leave together.
+        self._channels: OrderedDict[DirectChannel, None] = OrderedDict()
+        self._turns: OrderedDict[DirectChannel, None] = OrderedDict()
+        """The channels with room, in the order in which they get messages: the next one first."""
+        self._credit = 0
+        """The sum of the room of all of them."""
         self._retired: dict[DirectChannel, None] = {}
         """The channels that get nothing more, and are not closed."""
         self._producers: dict[NodeProducer, None] = {}
@@ -86,8 +90,8 @@ class DirectNode:
         """The least of these numbers, or less."""
         self._waiting: deque[DirectMessage] = deque()
         self._next = 1
-        self._room: int | None = None
         self._has_ended = False
+        self._is_over = False
 
     # -- producers -----------------------------------------------------------------------------------------
 
@@ -133,13 +137,18 @@ class DirectNode:
         if self._memory.is_short:
             self._memory.wait(self)
             return 0
-        if self._room is None:
-            self._room = max(0, sum(channel.room() for channel in self._channels) - len(self._waiting))
-        return self._room
+        return max(0, self._credit - len(self._waiting))
 
-    def changed(self) -> None:
-        """Discard the stored credit of the consumers, because it has changed."""
-        self._room = None
+    def changed(self, channel: DirectChannel) -> None:
+        """Note that the room of a consumer may have changed. One that has room again is the last in turn."""
+        room = 0 if self._is_over else channel.room()
+        before, channel.counted = channel.counted, room
+        self._credit += room - before
+        if room <= 0:
+            if before > 0:
+                self._turns.pop(channel, None)
+        elif before <= 0:
+            self._turns[channel] = None
 
     def offer(self, one: Batch, head: bytes, done: TellOutcome, *, settled: bool = False) -> None:
         """Give the message of a batch to a consumer. `done` is called once, with its outcome, now or later.
@@ -163,23 +172,18 @@ class DirectNode:
         waiting messages (in front of them if it is the `first`), and return False. If there is no such
         consumer, report the outcome to the producer.
         """
-        channels = self._channels
-        may_wait = False
-        for _ in range(len(channels)):
-            channel = channels[0]
-            channels.rotate(-1)
-            if channel not in message.tried and not channel.is_cancelled:
-                if channel.room() > 0:
-                    channel.deal(message)
-                    self.changed()
-                    return True
-                may_wait = True
-        if may_wait:
+        tried = message.tried
+        for channel in self._turns:
+            if channel not in tried:
+                self._turns.move_to_end(channel)
+                channel.deal(message)
+                self.changed(channel)
+                return True
+        if any(channel not in tried and not channel.is_cancelled for channel in self._channels):
             if first:
                 self._waiting.appendleft(message)
             else:
                 self._waiting.append(message)
-            self.changed()
             return False
         self._count_undelivered()
         self._finish(message, message.outcome, message.told)
@@ -203,15 +207,17 @@ class DirectNode:
     def open(self, subscriber: NodeConsumer) -> DirectChannel:
         """Add a consumer, which has no credit yet."""
         channel = DirectChannel(self, subscriber)
-        self._channels.append(channel)
-        self.changed()
+        self._channels[channel] = None
         return channel
 
-    def freed(self) -> None:
-        """Give messages to a consumer that has credit again: first those that wait, and then those of the
-        producers.
+    def freed(self, channel: DirectChannel) -> None:
+        """Give messages to a consumer that may have credit again: first those that wait, and then those of
+        the producers.
         """
-        self.changed()
+        self.changed(channel)
+        self._give_waiting()
+
+    def _give_waiting(self) -> None:
         kept: list[DirectMessage] = []
         while self._waiting:
             message = self._waiting.popleft()
@@ -236,9 +242,9 @@ class DirectNode:
     def retired(self, channel: DirectChannel) -> None:
         """Give nothing more to a consumer that will be closed soon, as others at the same time."""
         if channel in self._channels:
-            self._channels.remove(channel)
+            del self._channels[channel]
             self._retired[channel] = None
-        self.changed()
+        self.changed(channel)
 
     def closed(self, channel: DirectChannel, unsent: list[DirectMessage], sent: list[DirectMessage]) -> None:
         """Remove a consumer that has ended: give its unsent messages to others, and finish the sent ones as
@@ -247,7 +253,8 @@ class DirectNode:
         if channel in self._retired:
             del self._retired[channel]
         elif channel in self._channels:
-            self._channels.remove(channel)
+            del self._channels[channel]
+        self.changed(channel)
         for message in sent:
             self._finish(message, IN_DOUBT)
         # Messages that waited for credit of this consumer wait for others now, or finish if there are none:
@@ -255,7 +262,7 @@ class DirectNode:
         waiting, self._waiting = self._waiting, deque()
         for message in (*unsent, *waiting):
             self.place(message)
-        self.freed()
+        self._give_waiting()
         self._look_used()
 
     def statistics(self) -> NodeStatistics:
@@ -265,7 +272,7 @@ class DirectNode:
             name=self.name,
             producers=len(self._producers),
             consumers=len(self._channels) + len(self._retired),
-            credit=sum(channel.room() for channel in self._channels),
+            credit=self._credit,
             waiting=len(self._waiting),
             messages_in=traffic.messages_in,
             octets_in=traffic.octets_in,
@@ -287,10 +294,11 @@ class DirectNode:
         get nothing more from the first step on.
         """
         self.retire()
+        self._is_over = True
         self._forget(self)
         self._retired.update(dict.fromkeys(self._channels))
         self._channels.clear()
-        self.changed()
+        self._turns.clear()
         channels = deque(self._retired)
         while channels:  # so that each is freed as it is closed: thousands at once would take long
             channel = channels.popleft()

@@ -63,11 +63,11 @@ class ConsumedNode(Protocol):
     def traffic(self) -> Traffic:
         """The counters of the node."""
 
-    def changed(self) -> None:
-        """Discard the stored credit of the consumers, because it has changed."""
+    def changed(self, channel: "DirectChannel") -> None:
+        """Note that the room of a consumer may have changed."""
 
-    def freed(self) -> None:
-        """Give messages to a consumer that has credit again."""
+    def freed(self, channel: "DirectChannel") -> None:
+        """Give messages to a consumer that may have credit again."""
 
     def place(self, message: DirectMessage, *, first: bool = False) -> bool:
         """Give a message that the consumer returns to another one: see `DirectNode.place`."""
@@ -97,6 +97,8 @@ class DirectChannel:
     def __init__(self, node: ConsumedNode, subscriber: NodeConsumer) -> None:
         self.subscriber = subscriber
         self.traffic: Traffic = node.traffic
+        self.counted = 0
+        """The room of the consumer as its node has counted it."""
         self._node = node
         self._credit = 0
         self._queued: deque[DirectMessage] = deque()
@@ -154,7 +156,7 @@ class DirectChannel:
             else:
                 self._node.settled(self, message, *early)
         self._credit -= count
-        self._node.changed()
+        self._node.changed(self)
         self.traffic.messages_out += count
         kept = 1 if begun is not None else 0
         while len(self._taken) > kept:
@@ -170,9 +172,10 @@ class DirectChannel:
         back: list[DirectMessage] = []
         while self._queued and len(self._queued) + len(self._taken) > self._credit:
             back.append(self._queued.pop())
+        self._node.changed(self)
         for message in back:
             self._node.place(message, first=True)
-        self._node.freed()
+        self._node.freed(self)
 
     def share(self, window: SharedWindow | None) -> None:
         """Ignore the window: see `grant`."""
@@ -195,7 +198,7 @@ class DirectChannel:
         if drained is not None and not self._queued and not self._taken:
             self._drained = None
             left, self._credit = self._credit, 0
-            self._node.changed()
+            self._node.changed(self)
             drained(left)
 
     def settle(self, ids: range, outcome: Outcome) -> int:
@@ -231,7 +234,7 @@ class DirectChannel:
 
     def suspend(self) -> None:
         self._is_held = self._is_suspended = True
-        self._node.changed()
+        self._node.changed(self)
 
     def give_back(self) -> None:
         if self._is_suspended:
@@ -240,7 +243,7 @@ class DirectChannel:
 
     def release(self) -> None:
         self._is_held = self._is_suspended = False
-        self._node.freed()
+        self._node.freed(self)
 
     def finish(self) -> None:
         self.cancel()
@@ -248,7 +251,7 @@ class DirectChannel:
     def _give_back(self) -> None:
         """Return the messages that are not taken to the node, for its other consumers."""
         queued, self._queued = self._queued, deque()
-        self._node.changed()
+        self._node.changed(self)
         for message in reversed(queued):
             self._node.place(message, first=True)
 
