@@ -32,6 +32,7 @@ from omq.drivers.lifetime import check_user
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT
 from omq.drivers.reasons import NO_QUEUE, Reason, Refused
+from omq.drivers.slices import Slices
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import ALTERNATE, RESERVED, Destination, DestinationKind
 from omq.logs import quoted
@@ -108,7 +109,9 @@ class Management:
 
     async def _queues(self, first: int) -> tuple[management.QueueInfo, ...]:
         queues = (driver for driver in self._catalogue.drivers() if isinstance(driver, QueueDriver))
-        return await self._page(queues, first, lambda driver: (driver.topic.topic,), queue_info)
+        found = await self._page(queues, first, lambda driver: (driver.topic.topic,), lambda driver: driver)
+        slices = Slices()
+        return tuple([queue_info(driver, await driver.oldest_ms(slices)) for driver in found])
 
     async def _list_exchanges(self, first: int) -> tuple[management.ExchangeInfo, ...]:
         exchanges = iter(self._exchanges.declared())

@@ -13,8 +13,8 @@ from omq.exchanges.types import Binding, DestinationKind, Exchange
 from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value, Void
 
 
-def queue_info(driver: QueueDriver) -> management.QueueInfo:
-    """Return the record of a queue."""
+def queue_info(driver: QueueDriver, oldest_ms: int | None) -> management.QueueInfo:
+    """Return the record of a queue. `oldest_ms` is as `QueueDriver.oldest_ms` returns it."""
     options = driver.options
     values = ((name, getattr(options, name)) for name in (*CHANGEABLE, "max_priority", "single_active"))
     return management.QueueInfo(
@@ -26,7 +26,7 @@ def queue_info(driver: QueueDriver) -> management.QueueInfo:
         ready=driver.ready,
         unacknowledged=driver.unacknowledged,
         consumers=driver.subscriber_count(),
-        oldest_ms=driver.oldest_ms(),
+        oldest_ms=oldest_ms,
         options=tuple(
             management.Change(name.encode(), _text(value))
             for name, value in values

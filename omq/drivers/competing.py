@@ -412,6 +412,19 @@ class CompetingDriver(Driver):
         undone.add_moved(self._between_channels())
         return Position(cursor, await undone.in_slices(slices) if slices.turns else undone.at_once())
 
+    async def _lowest_outstanding(self, slices: Slices) -> int | None:
+        """Return the lowest id of the messages that channels have or had meanwhile; None if there is none."""
+        moved = UndoneMessages(self._cursor, ())
+        self._searches.append(moved)
+        lowest: int | None = None
+        try:
+            for channel in self.channels():
+                lowest = _lowest(channel.outstanding(), lowest)
+                await slices.step()
+        finally:
+            self._searches.remove(moved)
+        return _lowest(chain(self._retirement.runs(), moved.at_once()), lowest)
+
     def _between_channels(self) -> Iterable[Run]:
         """Return the messages that are not done, that no channel has, and that are not assigned next."""
         return chain(self._aside.runs(), self._retirement.runs())
@@ -472,3 +485,9 @@ class CompetingDriver(Driver):
         """Free some of the messages that the topic had at its end. Return whether there are more."""
         self._settling.drop()
         return self._holdings.free_some() or bool(self._settling)
+
+
+def _lowest(messages: Iterable[Run], known: int | None) -> int | None:
+    """Return the lowest id of these messages and of the one that is known, if there is any."""
+    lowest = min((run.lowest for run in messages), default=known)
+    return lowest if known is None or lowest is None else min(lowest, known)

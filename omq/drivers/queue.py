@@ -4,7 +4,6 @@ A topic that a Declare command makes has the default options; then nothing here 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from time import monotonic
 
 from omq.drivers.competing import FREE_OCTETS
@@ -17,6 +16,7 @@ from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Subscriber
+from omq.drivers.slices import Slices
 from omq.model import Replay
 from omq_storage.batches import Batch
 from omq_storage.runs import Run
@@ -39,13 +39,11 @@ class QueueDriver(LimitedDriver):
         super().change(options, measured)
         self._disuse.change(options.expires_ms)
 
-    def oldest_ms(self) -> int | None:
+    async def oldest_ms(self, slices: Slices) -> int | None:
         """Return the milliseconds since the oldest unacknowledged message was first assigned to a consumer,
         since the start of the server at most; None if there is none.
         """
-        channels = (*self._channels, *self._finishing)
-        runs = chain(self._retirement.runs(), *(channel.outstanding() for channel in channels))
-        lowest = min((run.lowest for run in runs), default=None)
+        lowest = await self._lowest_outstanding(slices)
         if lowest is None:
             return None
         self._dealt.forget_below(lowest)

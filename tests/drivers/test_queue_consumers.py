@@ -11,6 +11,7 @@ from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import CreditKind, Modified
 from omq.drivers.shared_window import SharedWindow
+from omq.drivers.slices import Slices
 
 
 def consumer(queue: QueueDriver, window: int, priority: int = 0) -> Client:
@@ -145,13 +146,13 @@ async def test_the_age_of_the_oldest_message_that_is_not_acknowledged(
         now += 10
         client.request(window)
         await client.read()
-        ages.append((client.ids, queue.oldest_ms()))
+        ages.append((client.ids, await queue.oldest_ms(Slices())))
     assert ages == [([1], 0), ([1, 2], 10_000)]
     now = 125.0
     client.settle(1)
-    assert queue.oldest_ms() == 5_000
+    assert await queue.oldest_ms(Slices()) == 5_000
     client.channel.cancel()
-    assert queue.oldest_ms() == 5_000
+    assert await queue.oldest_ms(Slices()) == 5_000
     client.settle(2)
-    assert queue.oldest_ms() is None
+    assert await queue.oldest_ms(Slices()) is None
     client.close()

@@ -13,8 +13,9 @@ from served_drivers import Client, Drivers, opened, post
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import CreditKind
+from omq.drivers.seam import RELEASED, CreditKind
 from omq.drivers.shared_window import SharedWindow
+from omq.drivers.slices import Slices
 
 CONSUMERS = 1000
 
@@ -248,6 +249,68 @@ async def test_the_statistics_of_a_queue_ask_none_of_its_consumers(drivers: Driv
     assert (found.unsettled, info.messages) == (2, 2)
     assert calls.total < FEW_CALLS
     for client in clients:
+        client.close()
+
+
+class Age:
+    """The age of the oldest unacknowledged message, which a task asks for."""
+
+    def __init__(self, queue: QueueDriver) -> None:
+        self.found: int | None = None
+        self._queue = queue
+
+    async def ask(self) -> None:
+        self.found = await self._queue.oldest_ms(Slices())
+
+
+async def test_the_oldest_message_of_many_consumers_is_found_in_slices(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("omq.drivers.queue.monotonic", lambda: now)
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    clients = consumers(queue, 1)
+    await post(queue, *bodies(CONSUMERS))
+    now += 5
+    age = Age(queue)
+    with counted_calls() as calls:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(age.ask)
+    assert age.found == 5_000
+    assert calls.longest < CONSUMERS
+    for client in clients:
+        client.close()
+
+
+async def test_the_oldest_message_is_found_although_it_moves(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("omq.drivers.queue.monotonic", lambda: now)
+    monkeypatch.setattr("omq.drivers.slices.SLICE_SECONDS", 0)
+    queue = await drivers.catalogue.declare_queue(b"q", TRANSIENT)
+    first, *others = consumers(queue, 0)
+    others[-1].request(1)
+    await post(queue, b"first")
+    now += 5
+    others[0].request(1)
+    await post(queue, b"second")
+    await others[-1].read()
+    age = Age(queue)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(age.ask)
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        others[-1].channel.suspend()
+        first.request(1)
+        others[-1].settle(others[-1].got[0].id, outcome=RELEASED)
+        while not unsettled(first):
+            await trio.lowlevel.checkpoint()
+        assert age.found is None
+    assert (await first.read()).bodies == [b"first"]
+    assert age.found == 5_000
+    others[-1].channel.give_back()
+    for client in (first, *others):
         client.close()
 
 
