@@ -11,7 +11,7 @@ from omq.drivers.dead_letters import Death
 from omq.drivers.driver import InitialState
 from omq.drivers.expiring import ExpiringDriver
 from omq.drivers.offer import Offered
-from omq.drivers.overflow import followed_by
+from omq.drivers.overflow import counted, followed_by
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origins
@@ -89,11 +89,13 @@ class LimitedDriver(ExpiringDriver):
         return followed_by(self._counting(part, room), room, batch.count - room, full)
 
     def _counting(self, offered: Offered, count: int) -> Offered:
-        """Count messages on their way into the queue, until they are there."""
-        if isinstance(offered, Confirmation) and not offered.settled:
-            self._posting += count
-            offered.listen(partial(self._posted, count))
-        return offered
+        """Count messages on their way into the queue, until they are there: those of several publishers may
+        wait for memory at a time.
+        """
+        if isinstance(offered, Confirmation) and offered.settled:
+            return offered
+        self._posting += count
+        return counted(offered, partial(self._posted, count))
 
     def _posted(self, count: int) -> None:
         self._posting -= count

@@ -7,6 +7,7 @@ from served_drivers import Drivers, post, quiet, settled
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.holdings import RELEASED_BLOCKS
 from omq.drivers.limited import MOST_DROPPED
+from omq.drivers.offer import PendingOffer
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED
@@ -216,3 +217,32 @@ async def test_a_post_that_waits_is_refused_in_part(drivers: Drivers) -> None:
     assert not isinstance(offered, Confirmation)
     offered.leave()
     drivers.memory.posted.give(drivers.memory.posted.limit)
+
+
+async def test_posts_that_wait_count(drivers: Drivers) -> None:
+    """Several publishers may wait for memory at once: the queue takes no more than its length of them all."""
+    queue = await queue_of(drivers, durable=True, max_length=3, overflow=Overflow.REJECT_PUBLISH)
+    drivers.memory.posted.force(drivers.memory.posted.limit)
+    first = queue.offer(Bodies([b"a", b"b"]))
+    given_up = queue.offer(Bodies([b"c"]))
+    assert isinstance(first, PendingOffer)
+    assert isinstance(given_up, PendingOffer)
+    with pytest.raises(Refused) as refused:
+        queue.offer(Bodies([b"d"]))
+    assert refused.value.reason is Reason.OVERFLOW
+    given_up.leave()
+    given_up.leave()
+    last = queue.offer(Bodies([b"e", b"f"]))
+    assert isinstance(last, PendingOffer)
+    assert last.again() is last  # there is no room yet
+    drivers.memory.posted.give(drivers.memory.posted.limit)
+    assert await settled(await first.taken()) is None
+    taken = await last.taken()
+    assert await settled(taken) is not None
+    assert [count for count, _ in taken.outcomes(2)] == [1, 1]
+    await quiet()
+    assert await rest(queue) == [b"a", b"b", b"e"]
+    assert queue.purge() == 3
+    await post(queue, b"g", b"h", b"i")
+    with pytest.raises(Refused):
+        queue.offer(Bodies([b"j"]))
