@@ -45,6 +45,7 @@ class TopicLoader:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._extents = {level: store.level(level).extents() for level in Level}
+        self._positions = {level: store.level(level).positions() for level in Level}
         self._kept: dict[Level, set[int]] = {level: set() for level in Level}
         """The topics whose messages are kept at each level."""
         self._transient: set[int] = set()
@@ -55,7 +56,6 @@ class TopicLoader:
         """Read all topics. Raises StoreError."""
         store = self._store
         rolled_back = {recovery.level for recovery in store.recoveries if recovery.rolled_back}
-        positions = {level: store.level(level).positions() for level in Level}
         queues = {topic: _read_options(topic, row) for topic, row in store.catalogue.queues().items()}
         for record in store.catalogue.topics():
             persistence = read_stored_persistence(record.persistence)
@@ -79,7 +79,7 @@ class TopicLoader:
                         )
                         lost = self.losses[record.id] = range(max(1, extent.next), record.reserved)
                         next_id = record.reserved
-                    position = positions[level].get(record.id)
+                    position = self._positions[level].get(record.id)
                     below = 0 if position is None else position.cursor
                     yield Loaded(
                         record,
@@ -95,8 +95,8 @@ class TopicLoader:
                     assert_never(persistence)
 
     def leftovers(self, next_id: int) -> Iterator[tuple[Level, int]]:
-        """Return the topics of which there are messages to be deleted, with their levels. `next_id` is the
-        id of the next new topic. Call this after `topics`. Raises StoreError.
+        """Return the topics of which there are messages or positions to be deleted, with their levels.
+        `next_id` is the id of the next new topic. Call this after `topics`. Raises StoreError.
         """
         every = set().union(*self._kept.values()) | self._transient
         for level, topics in self._kept.items():
@@ -116,6 +116,10 @@ class TopicLoader:
                     )
                 # An interrupted deletion: the record in the catalogue is deleted first, the blocks follow.
                 yield level, leftover
+            # A topic that never had a message has a position alone. It may have been at another level then.
+            for leftover in self._positions[level].keys() - stored - topics:
+                if leftover < next_id:
+                    yield level, leftover
 
     def _newest_time(self, level: Level, topic: int, extent: Extent) -> int:
         """Return the time of the last stored message, so that times never decrease if the clock was

@@ -81,6 +81,22 @@ async def test_a_catalogue_that_is_older_than_the_messages_deletes_nothing(store
         assert opened.level(Level.STRONG).extent(5).messages == 1
 
 
+async def test_a_start_deletes_the_positions_of_topics_that_never_had_messages(store: Path) -> None:
+    """They may stay after a kill in the middle of a deletion, or if a topic was given another level."""
+    with Store.open(store) as opened:
+        deleted = opened.catalogue.create(b"deleted", "Round_robin", "Strong", True).id
+        kept = opened.catalogue.create(b"kept", "Round_robin", "Weak", True).id
+        position = Position(1, ())
+        opened.level(Level.STRONG).set_positions({deleted: position, kept: position, kept + 1: position})
+        opened.level(Level.WEAK).set_positions({kept: position})
+        opened.catalogue.delete(deleted)
+    async with serving(store) as host:
+        writers = host.server.catalogue.writers
+        # The topic with the next id is unknown: this may be another catalogue.
+        assert writers[Level.STRONG].environment.positions() == {kept + 1: position}
+        assert writers[Level.WEAK].environment.positions() == {kept: position}
+
+
 async def publish_three(client: Conversation) -> None:
     """Publish messages that are stored in blocks of their own."""
     for body in (b"first", b"second", b"third"):
