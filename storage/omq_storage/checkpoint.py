@@ -41,7 +41,8 @@ other slot intact.  The layout of a slot, with big-endian numbers::
 
 import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
 from threading import Lock
@@ -53,6 +54,7 @@ from omq_storage.errors import StoreError, StoreFailed
 from omq_storage.files import write_durably
 from omq_storage.identity import Expected, LevelIdentity, read_identity
 from omq_storage.integrity import DATA
+from omq_storage.journal import require_files, sizes
 from omq_storage.levels import Level
 from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
 from omq_storage.pages import Pages
@@ -94,6 +96,8 @@ class _Slot:
     mount: str = UNKNOWN
     identity: LevelIdentity | None = None
     """The identity in the saved state; None if an earlier version saved it."""
+    journals: Mapping[str, int] = field(default_factory=dict)
+    """The octets of each file of the journal; nothing if an earlier version saved it."""
 
 
 def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recovered:
@@ -102,8 +106,9 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
     Call it before the environment is opened.  It may be interrupted at any moment and called again.
     ``expected``: the identity that the environment must have; None if it is unknown.
 
-    Raises DamagedFile when the checkpoint or the data file belongs to another store or level; then nothing
-    was changed.  Raises OSError when the disk fails.
+    Raises DamagedFile when the checkpoint or the data file belongs to another store or level, or a file of
+    the journal, which may have later commits, is missing or too short; then nothing was changed.  Raises
+    OSError when the disk fails.
     """
     data = path / DATA
     newest = _read(path)
@@ -134,6 +139,7 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
         own = read_identity(path)
         if own is not None and expected.is_foreign(own):
             expected.require(data, own)
+    require_files(path, newest.journals)
     descriptor = os.open(data, os.O_WRONLY)
     try:
         os.pwrite(descriptor, newest.pages, 0)
@@ -196,6 +202,11 @@ class Checkpoints:
     def durable(self) -> int:
         """Number of the last transaction that would survive a power failure."""
         return -1 if self._safe is None else self._safe.transaction
+
+    @property
+    def journals(self) -> Mapping[str, int]:
+        """The octets of each file of the journal that the last checkpoint has, by name."""
+        return {} if self._safe is None else self._safe.journals
 
     def take(self, clean: bool = False) -> None:
         """Make all commits so far survive a power failure.  Other threads may write meanwhile.
@@ -262,6 +273,7 @@ class Checkpoints:
             self._database.sync()
         except StoreError as error:
             self._give_up(error)
+        journals = self._journals()
         # A clean end writes both slots. With only one, damage to it would return the next start to the
         # checkpoint before, although everything was closed in order.
         for _ in range(2 if clean or both else 1):
@@ -274,12 +286,20 @@ class Checkpoints:
                     snapshot.head,
                     self._mount,
                     self._identity,
+                    journals,
                 )
             )
         for old in self._held[:-1]:
             old.release()
         del self._held[:-1]
         self._is_held = True
+
+    def _journals(self) -> dict[str, int]:
+        try:
+            return sizes(self._database.path)
+        except OSError as error:
+            sentence = f"The journal of {self._database.path} could not be found: {error}."
+            raise StoreError(sentence) from error
 
     def _give_up(self, error: StoreError) -> None:
         sentence = (
@@ -351,6 +371,7 @@ def _encode(slot: _Slot) -> bytes:
         "transaction": slot.transaction,
         "clean": slot.clean,
         "mount": slot.mount,
+        "journals": dict(slot.journals),
     }
     if slot.identity is not None:
         described["store"] = slot.identity.store
@@ -382,4 +403,5 @@ def _decode(octets: bytes) -> _Slot | None:
         identity=LevelIdentity(description["store"], Level(description["level"]), description["generation"])
         if "store" in description
         else None,
+        journals=description.get("journals", {}),
     )

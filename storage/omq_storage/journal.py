@@ -20,6 +20,10 @@ checkpoint is due (``Journal.is_checkpoint_due``), which somebody takes while co
 is free when a checkpoint has all of its commits.  If the other one is full before that, the next commit takes
 a checkpoint itself, as do commits that are too large for a record.
 
+Why a missing file is noticed.  A checkpoint has the sizes of the files, and a record goes only to a file
+that the last checkpoint has.  So after a power failure ``recover`` finds that a file is missing, or shorter
+than it was.
+
 Opening.  ``recover`` of ``omq_storage.checkpoint`` restores the last checkpoint, if that is necessary.  Then
 ``records_after`` returns what was committed since, and the environment makes these changes again, each record
 in a transaction of its own.  A record names its transaction.  So those that the environment has are left out:
@@ -45,7 +49,8 @@ key (u16) and that of the value (u32), and then the three.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -195,12 +200,20 @@ class _File:
 class Journal:
     """The journal of one open environment.  The owner makes sure that one call runs at a time."""
 
-    def __init__(self, path: Path, identity: LevelIdentity | None, durable: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: LevelIdentity | None,
+        durable: int,
+        recorded: Callable[[], Mapping[str, int]],
+    ) -> None:
         """Open the journal in this directory.
 
         ``identity``: that of the environment.  ``durable``: the transaction of its last checkpoint, which
-        must have all commits so far.  Raises OSError.
+        must have all commits so far.  ``recorded`` returns the files that the last checkpoint has, see
+        ``sizes``.  Raises OSError.
         """
+        self._recorded = recorded
         self._identity = b"" if identity is None else pack_identity(identity)
         self.durable = durable
         """The transaction of the last checkpoint."""
@@ -217,7 +230,8 @@ class Journal:
         self._identity = pack_identity(identity)
 
     def write(self, transaction: int, changes: Sequence[StoredChange]) -> bool:
-        """Make the changes of this transaction durable.  Return False, and write nothing, if they do not fit.
+        """Make the changes of this transaction durable.  Return False, and write nothing, if they do not fit,
+        or if the file for them is new: it can be used after the next checkpoint.
 
         Call ``keep`` or ``retract`` afterwards.  Raises StoreError when the disk refuses; then call
         ``retract``.
@@ -225,13 +239,15 @@ class Journal:
         record = _encode(transaction, self._identity, changes)
         if not self._files[0].exists:
             self._files[0].begin()
+        if self._is_new():
+            return False
         if not self._files[0].has_room(len(record)):
             if self.is_checkpoint_due:
                 return False
             self._files[0].end()
             self._files.reverse()
             self._files[0].begin()
-            if not self._files[0].has_room(len(record)):
+            if self._is_new() or not self._files[0].has_room(len(record)):
                 return False
         self._written = (transaction, len(record))
         try:
@@ -240,6 +256,10 @@ class Journal:
             path = self._files[0].path
             raise StoreError(f"The journal {path} could not be written: {error}.") from error
         return True
+
+    def _is_new(self) -> bool:
+        """Return whether the last checkpoint does not have the file that is used."""
+        return self._files[0].exists and self._files[0].path.name not in self._recorded()
 
     def keep(self) -> None:
         """Keep the record that was written last: its transaction is committed."""
@@ -257,6 +277,30 @@ class Journal:
         """Close the files."""
         for file in self._files:
             file.close()
+
+
+def sizes(path: Path) -> dict[str, int]:
+    """Return the octets of each file of the journal in this directory, by name.  Raises OSError."""
+    found = {}
+    for name in JOURNALS:
+        with suppress(FileNotFoundError):
+            found[name] = (path / name).stat().st_size
+    return found
+
+
+def require_files(path: Path, recorded: Mapping[str, int]) -> None:
+    """Raise DamagedFile if a file that a checkpoint has is missing in this directory, or shorter than it was.
+
+    Raises OSError.
+    """
+    found = sizes(path)
+    for name, octets in recorded.items():
+        if name not in found:
+            raise DamagedFile(f"The file {path / name} is missing; {ADVICE}.")
+        if found[name] < octets:
+            raise DamagedFile(
+                f"The file {path / name} is damaged: it had {octets} octets and has {found[name]}; {ADVICE}."
+            )
 
 
 def records_after(path: Path, transaction: int, identity: LevelIdentity | None) -> Iterator[JournalRecord]:

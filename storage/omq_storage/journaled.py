@@ -37,7 +37,7 @@ class JournaledCommits:
                         transaction.put(table, key, value)
             self.replayed += 1
         checkpoints.take()
-        self._journal = Journal(database.path, identity, checkpoints.durable)
+        self._journal = Journal(database.path, identity, checkpoints.durable, lambda: checkpoints.journals)
 
     @property
     def has_commits(self) -> bool:

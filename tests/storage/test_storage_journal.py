@@ -32,6 +32,11 @@ def open_strong(path: Path, boot_id: str = "first", map_size: int = 1 << 30) -> 
     return open_level(path, Level.STRONG, map_size=map_size, boot_id=boot_id)
 
 
+def begin_journal(environment: Environment) -> None:
+    """Make a commit, of topic 4: the first one creates a file of the journal, and takes a checkpoint."""
+    environment.append([numbered(4, 0, 1)])
+
+
 def content(environment: Environment) -> Content:
     messages = {topic: bodies_of(read_all(environment, topic)) for topic in (1, 2, 3)}
     return messages, environment.positions(), environment.sequences(1, [b"producer"])
@@ -54,6 +59,7 @@ def without_power(path: Path, to: Path, kept: bytes, disk: random.Random | None 
 def test_commits_survive_a_power_failure_without_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "strong"
     environment = open_strong(path)
+    begin_journal(environment)
     kept = (path / "data.mdb").read_bytes()
     checkpoint = (path / "checkpoint").read_bytes()
     for n in range(20):
@@ -187,6 +193,7 @@ def change_octet(file: Path, place: int) -> None:
 def test_a_torn_last_record_is_no_commit(tmp_path: Path) -> None:
     path = tmp_path / "strong"
     environment = open_strong(path)
+    begin_journal(environment)
     kept = (path / "data.mdb").read_bytes()
     environment.append([numbered(1, 0, 10)])
     expected = content(environment)
@@ -206,6 +213,7 @@ def test_a_torn_last_record_is_no_commit(tmp_path: Path) -> None:
 def test_a_damaged_record_before_others_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "strong"
     environment = open_strong(path)
+    begin_journal(environment)
     kept = (path / "data.mdb").read_bytes()
     for n in range(3):
         environment.append([numbered(1, n, 1)])
@@ -218,6 +226,38 @@ def test_a_damaged_record_before_others_is_reported(tmp_path: Path) -> None:
     change_octet(path / "journal-1", records(path)[1] + 100)
     again = open_strong(path)
     assert again.extent(1).last == 2
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda file: os.truncate(file, PAGE)], ids=["missing", "short"]
+)
+def test_a_power_failure_does_not_hide_that_a_journal_is_damaged(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Else commits that their publishers were told of would be lost, and their ids used again."""
+    path = tmp_path / "strong"
+    environment = open_strong(path)
+    kept = (path / "data.mdb").read_bytes()
+    checkpoint = (path / "checkpoint").read_bytes()
+    for n in range(journal.MOST_RECORDS + 10):  # into the second file
+        if (path / "checkpoint").read_bytes() != checkpoint:
+            kept, checkpoint = (path / "data.mdb").read_bytes(), (path / "checkpoint").read_bytes()
+        environment.append([numbered(1, n, 1)])
+    lost = without_power(path, tmp_path / "lost", kept)
+    environment.close(clean=False)
+    damage(lost / "journal-2")
+    before = {file.name: file.read_bytes() for file in lost.iterdir()}
+    for _ in range(2):
+        with pytest.raises(
+            DamagedFile, match=r"The file \S+/journal-2 is (missing|damaged: it had \d+ octets)"
+        ):
+            open_strong(lost, "second")
+    assert {file.name: file.read_bytes() for file in lost.iterdir()} == before
+    # LMDB has all of it when only the process ended.
+    damage(path / "journal-2")
+    again = open_strong(path)
+    assert again.extent(1).last == journal.MOST_RECORDS + 9
     again.close()
 
 
@@ -346,6 +386,7 @@ def store_without_power(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     store = open_store(path, "first")
     store.catalogue.create(b"one", "topic", "strong", True)
+    begin_journal(store.level(Level.STRONG))
     kept = (path / "strong" / "data.mdb").read_bytes()
     for n in range(3):
         store.level(Level.STRONG).append([numbered(1, 10 * n, 10)])
@@ -404,6 +445,7 @@ def test_a_repair_moves_the_journal_with_its_level(tmp_path: Path) -> None:
 def test_a_start_on_a_full_disk_has_what_the_journal_had(disk: Path, tmp_path: Path) -> None:
     path = disk / "store"
     store = open_store(path, "first")
+    begin_journal(store.level(Level.STRONG))
     kept = (path / "strong" / "data.mdb").read_bytes()
     for n in range(60):
         store.level(Level.STRONG).append([numbered(1, 10 * n, 10)])
