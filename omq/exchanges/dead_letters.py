@@ -63,7 +63,8 @@ class DeadLetterExchange:
     def __init__(self, exchanges: Routing, now: Callable[[], float] = time.time) -> None:
         self._exchanges = exchanges
         self._now = now
-        self._dropped = LogThrottle(log, logging.WARNING, "dead letters dropped")
+        dropped = "dead letters dropped"
+        self._dropped = LogThrottle(log, logging.WARNING, dropped, prefix=f"{dropped}: ")
         self._defects = LogThrottle.of_problem(log, "a dead letter dropped by a defect of the server")
 
     async def deliver(
@@ -113,7 +114,8 @@ class DeadLetterExchange:
                     for letter in run:
                         letter.done.add(driver.topic.id)
                     if failure is not None:
-                        self._dropped.add(f"{quoted(queue)}: {quoted(driver.topic.topic)}: {failure}")
+                        what = f"{count} from {quoted(queue)} to {quoted(driver.topic.topic)}"
+                        self._dropped.add(f"{what}: {failure}", topic=queue)
                 else:
                     undelivered.update((letter.id, failure) for letter in run)
         return undelivered

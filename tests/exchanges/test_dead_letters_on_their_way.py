@@ -221,7 +221,7 @@ async def fanout(drivers: Drivers, *queues: bytes) -> QueueDriver:
 
 
 async def test_a_queue_with_its_greatest_length_drops_letters(
-    drivers: Drivers, mock_clock: trio.testing.MockClock
+    drivers: Drivers, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await queue_of(drivers, b"one")
     full = await queue_of(drivers, b"full", max_length=1, overflow=Overflow.REJECT_PUBLISH)
@@ -235,6 +235,9 @@ async def test_a_queue_with_its_greatest_length_drops_letters(
         await quiet()
         mock_clock.jump(1.5)
     assert (one.ready, full.ready, source.info().messages) == (3, 1, 0)
+    how_many = [record.getMessage().partition(" from ")[0] for record in caplog.records]
+    assert how_many == ["dead letters dropped: 2"]
+    assert caplog.messages[0].endswith("to 'full': the queue has its greatest length")
     client.close()
 
 
