@@ -6,13 +6,15 @@ import pytest
 from trio.testing import MockClock
 
 from omq.protocol.amqp_1_0 import encoding, performatives, types
-from omq.protocol.amqp_1_0.performatives import Error, Rejected, Transfer
+from omq.protocol.amqp_1_0.performatives import Detach, Error, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.statistics import LinkStatistics
 
-from .amqp_1_0_peer import Peer, data, opened
+from .amqp_1_0_peer import Peer, condition, data, opened
 from .conversation import InProcess, eventually, serving
+from .test_amqp_1_0_idempotent import numbered, ulong
+from .test_amqp_1_0_relay import rejected
 
 MIB = 1 << 20
 PART = 60_000
@@ -98,3 +100,38 @@ async def test_an_incomplete_message_gives_way_and_its_connection_goes_on(
         for _ in range(2):
             assert (await slow.message()).octets == long
         await eventually(lambda: unfinished.used == 0)
+
+
+async def test_an_idempotent_producer_whose_message_gives_way_is_detached(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later numbers must not be stored without the message that was dropped."""
+    caplog.set_level("INFO")
+    long, short = numbered("p", ulong(1), bytes(2 * MIB)), numbered("p", ulong(2), b"short")
+    async with (
+        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
+        opened(host.port) as slow,
+        opened(host.port) as other,
+        opened(host.port) as waiting,
+    ):
+        unfinished = host.server.memory.unfinished
+        for holders, client in enumerate((slow, other, waiting), 1):
+            await client.sender("q")
+            await begin(client, long if client is slow else message("q"))
+            if client is not waiting:
+                await eventually(lambda holders=holders: unfinished.holders == holders)
+                clock.jump(20)
+        await eventually(lambda: "an incomplete message was dropped" in caplog.text)
+        for client in (other, waiting):
+            await end(client, message("q"))
+            await client.accepted(0)
+        await end(slow, long)
+        assert slow.delivery() == 0
+        await slow.publish(short)
+        assert rejected((await slow.outcome()).state) == "amqp:resource-limit-exceeded"
+        assert condition(await slow.until(Detach)) == "amqp:resource-limit-exceeded"
+        await slow.sender("q", handle=2)
+        await slow.publish_long(long, 2)
+        await slow.accepted(await slow.publish(short, 2))
+        await slow.receiver("q", handle=3, credit=4)
+        assert [(await slow.message()).octets for _ in range(4)] == [message("q")] * 2 + [long, short]

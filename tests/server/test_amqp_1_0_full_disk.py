@@ -176,6 +176,31 @@ async def test_a_long_message_that_comes_while_the_disk_fills_up(disk: Path) -> 
             assert state == ACCEPTED if turn else rejected(state) == FULL
 
 
+async def test_numbers_after_a_long_message_without_room_are_not_stored(disk: Path) -> None:
+    """Else the long message would be taken for a repeated one when the producer sends it again."""
+    long, short = numbered("p", ulong(1), bytes(3 << 20)), numbered("p", ulong(2), b"short")
+    async with (
+        serving(disk / "store", disk_reserve_bytes=0, default_persistence="strong") as host,
+        opened(host.port) as client,
+    ):
+        principal = await host.connect()
+        await principal.ask(b"(Declare t Broadcast (Persistent Strong))")
+        await client.sender("t")
+        await client.accepted(await client.publish(data(b"before")))
+        fill_up(disk)
+        delivery = await client.publish_long(long)
+        make_room(disk)
+        await client.publish(short)
+        assert rejected((await outcomes(client, delivery))[delivery]) == FULL
+        assert condition(await client.until(Detach)) == FULL
+        await client.sender("t", 2)
+        await client.publish_long(long, 2)
+        await client.accepted(await client.publish(short, 2))
+        await principal.ask(b"(Subscribe t From_beginning)")
+        found = [(await principal.message()).body for _ in range(3)]
+        assert found == [b"before", bytes(3 << 20), b"short"]
+
+
 async def test_messages_are_rejected_while_the_disk_has_only_its_reserve(store: Path) -> None:
     for reserve, expected in ((0, None), (1 << 52, FULL)):
         async with serving(store, disk_reserve_bytes=reserve) as host, opened(host.port) as client:

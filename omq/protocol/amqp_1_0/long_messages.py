@@ -85,6 +85,11 @@ class LongMessage:
         self.add(octets[beginning.content :])
 
     @property
+    def opening(self) -> bytes:
+        """The octets of the message before the contents of its body."""
+        return self._opening.octets
+
+    @property
     def octets(self) -> int:
         """The octets that the message has at least, also those that did not come yet."""
         return len(self._opening.octets) + self._size + len(self._after)

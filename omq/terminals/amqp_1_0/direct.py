@@ -77,6 +77,8 @@ class DirectOutgoing(Outgoing[DirectChannel]):
 class DirectIncoming(Producing):
     """A producer of a node (`omq.drivers.direct.NodeProducer`)."""
 
+    knows_producers = False
+
     def __init__(
         self,
         link: ReceivingLink,

@@ -21,6 +21,9 @@ from omq.terminals.connection.statistics import LinkStatistics
 class Producing(ABC):
     """One link on which the client sends."""
 
+    knows_producers = True
+    """Whether it sends to a topic, which knows idempotent producers."""
+
     def __init__(self, link: ReceivingLink, max_message_bytes: int, credit: int) -> None:
         """Create a producer whose client may have `credit` at most."""
         self.link = link
@@ -31,6 +34,8 @@ class Producing(ABC):
         """The message that is not complete, if its body goes to a disk."""
         self._is_given_up = False
         """Whether the parts that came of a message were dropped, and the others will be."""
+        self._is_numbered = False
+        """Whether these parts may be of an idempotent producer."""
         self.unconfirmed = 0
         """The number of messages without an outcome."""
         self._stalls = 0
@@ -77,6 +82,8 @@ class Producing(ABC):
                 self._is_given_up = False
                 text = "the rest of the message took too long while others waited for its memory"
                 self._refuse(part.delivery, Condition.RESOURCE_LIMIT_EXCEEDED, text, settled=part.settled)
+                if self._is_numbered:  # later numbers must not be stored without this one
+                    raise LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text)
             return
         if part.begins and part.ends:
             self._look_size(len(part.octets))
@@ -174,6 +181,8 @@ class Producing(ABC):
 
     def give_up(self) -> None:
         """Drop the message that is not complete, and reject it when its last part comes."""
+        opening = self._parts.opening if isinstance(self._parts, LongMessage) else self._parts
+        self._is_numbered = self.knows_producers and annotations.may_have_origins([bytes(opening)])
         self._parts = bytearray()
         self._is_given_up = True
 

@@ -96,7 +96,9 @@ class UploadedMessage:
         """Return the stored head of the message, which is complete. Raises `DecodeError`."""
         if self._left:
             raise DecodeError(f"the last {self._left} octets of a body of {self._size} are missing")
-        if isinstance(self._upload, Failure) or not self._is_kept:
+        if isinstance(self._upload, Failure):
+            return self._opening.head(b"") or b""  # which tells whether it is of an idempotent producer
+        if not self._is_kept:
             return b""
         head = self._opening.head(bytes(self._after))
         assert head is not None, "otherwise it is held"
