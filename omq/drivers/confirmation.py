@@ -13,10 +13,14 @@ or with None where they succeeded.
 class Confirmation:
     """Settled once: with success (`failure` is None), with the reason of a failure, or message by message."""
 
-    __slots__ = ("_listeners", "_outcomes", "failure", "settled")
+    __slots__ = ("_listeners", "_outcomes", "failure", "refused", "settled")
 
     def __init__(self) -> None:
         self.settled = False
+        self.refused: Failure | None = None
+        """The failure of some messages that were refused at once, while others are on their way: it will be
+        one of the outcomes. A publisher whose messages must be stored in order posts nothing more.
+        """
         self.failure: Failure | None = None
         """The reason why the post failed; if its messages have outcomes of their own, that of the first one
         that failed.
@@ -73,6 +77,7 @@ def all_of(confirmations: Iterable[Confirmation]) -> Confirmation:
     parts = tuple(confirmations)
     pending = [part for part in parts if not part.settled]
     whole = Confirmation()
+    whole.refused = _refused(parts)
     left = len(pending)
 
     def settle() -> None:
@@ -98,6 +103,7 @@ def joined(parts: Sequence[tuple[int, Confirmation]]) -> Confirmation:
     if len(parts) == 1:
         return parts[0][1]
     whole = Confirmation()
+    whole.refused = _refused(part for _, part in parts)
 
     def settle() -> None:
         outcomes: list[tuple[int, Failure | None]] = []
@@ -111,3 +117,7 @@ def joined(parts: Sequence[tuple[int, Confirmation]]) -> Confirmation:
 
     all_of([part for _, part in parts]).listen(settle)
     return whole
+
+
+def _refused(parts: Iterable[Confirmation]) -> Failure | None:
+    return next((part.refused for part in parts if part.refused is not None), None)

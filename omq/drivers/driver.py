@@ -227,8 +227,8 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         `origins`: empty, or one for each message, None for a message without one. A message whose sequence
         number is not above the last one of its producer is repeated: it counts as confirmed, and is dropped.
         When messages with origins cannot be stored, everything with origins that was offered before their
-        confirmation reported the failure fails too. The publisher must offer nothing more for these producers
-        until it has sent the failed messages again.
+        confirmation reported the failure (`failure` or `refused`) fails too. The publisher must offer nothing
+        more for these producers until it has sent the failed messages again.
 
         Raises Refused, and ValueError for any other number of heads or origins.
         """

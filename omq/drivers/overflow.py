@@ -16,6 +16,7 @@ def followed_by(offered: Offered, count: int, refused: int, failure: Failure) ->
     if isinstance(offered, PendingOffer):
         return _Part(offered, count, refused, failure)
     part, whole = offered, Confirmation()
+    whole.refused = failure
 
     def settle() -> None:
         outcomes: Outcomes = (*part.outcomes(count), (refused, failure))

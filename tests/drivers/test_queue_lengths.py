@@ -163,6 +163,7 @@ async def test_a_full_queue_refuses_posts(drivers: Drivers, durable: bool) -> No
     # The two count before they are stored.
     part = queue.offer(Bodies([b"c", b"d"]))
     assert isinstance(part, Confirmation)
+    assert part.refused is not None  # its publisher knows before the rest is stored
     with pytest.raises(Refused) as refused:
         queue.offer(Bodies([b"e"]))
     assert refused.value.reason is Reason.OVERFLOW

@@ -1,10 +1,13 @@
 """Idempotent producers of AMQP 1.0 on a real socket: annotations with a producer and a sequence number."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from quietness import quiet
 
 from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.model import Sync
 from omq.protocol.amqp_1_0 import encoding, frames, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
@@ -160,6 +163,37 @@ async def test_a_message_that_cannot_be_stored_ends_its_link(store: Path) -> Non
         await client.sender("q", handle=2)
         await client.publish(numbered("p", ulong(2), b"2"), handle=2)
         assert (await client.message()).octets == numbered("p", ulong(2), b"2")
+
+
+@pytest.mark.parametrize("to", [None, "q"], ids=["link", "relay"])
+async def test_a_post_that_is_stored_in_part_ends_its_link_at_once(store: Path, to: str | None) -> None:
+    """Even if the queue has room again for the next number before the first ones are stored."""
+    messages = [numbered("p", ulong(number), b"%d" % number, to=to) for number in range(3)]
+    async with serving(store) as host, opened(host.port) as client:
+        options = QueueOptions(durable=True, sync=Sync.STRONG, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+        queue = await host.server.catalogue.declare_queue(b"q", options)
+        await client.sender(None if to else "q")
+        assert queue.writer is not None
+        async with queue.writer.paused():
+            await client.send(
+                b"".join(
+                    frames.write(0, performatives.write(Transfer(1, number, b"%d" % number, 0)), message)
+                    for number, message in enumerate(messages[:2])
+                )
+            )
+            await quiet()
+            await host.server.catalogue.changes.change_queue(b"q", replace(options, max_length=9))
+            await client.say(Transfer(1, 2, b"2", 0), payload=messages[2])
+            await quiet()
+        assert condition(await client.until(Detach)) == "amqp:resource-limit-exceeded"
+        await quiet()
+        assert queue.ready == 1
+        async with opened(host.port) as again:
+            await again.sender(None if to else "q")
+            for message in messages:
+                await again.accepted(await again.publish(message))
+            await again.receiver("q", credit=3)
+            assert [(await again.message()).octets for _ in messages] == messages
 
 
 async def test_the_relay_knows_what_is_repeated(store: Path) -> None:

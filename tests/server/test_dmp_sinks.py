@@ -2,12 +2,15 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from quietness import quiet
 
+from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.model import Sync
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
 from omq.protocol.omq.types import Declared, Error
@@ -436,3 +439,22 @@ async def test_a_process_killed_during_a_drain_keeps_confirmed_messages(
             assert answers == [b"200 OK 30000 messages stored"]
             assert count == 30_000
         assert await kept(host, count) == bodies[:count]
+
+
+async def test_nothing_is_stored_after_messages_that_a_full_queue_refused(store: Path) -> None:
+    """The messages that are safe are the first ones, even if the queue has room again for later ones."""
+    async with serving(store) as host:
+        client = await host.connect()
+        options = QueueOptions(durable=True, sync=Sync.STRONG, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+        queue = await host.server.catalogue.declare_queue(b"q", options)
+        connection = await sink(host, client, b"q")
+        assert queue.writer is not None
+        async with queue.writer.paused():
+            await connection.send(envelopes([b"a", b"b"]))
+            await quiet()
+            await host.server.catalogue.changes.change_queue(b"q", replace(options, max_length=9))
+            await connection.send(envelopes([b"c"]))
+            await quiet()
+        expected = b"541 INTERNAL-ERROR 1 messages stored; the queue has its greatest length"
+        assert await said(connection) == [expected]
+        assert queue.ready == 1

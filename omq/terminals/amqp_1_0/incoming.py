@@ -82,7 +82,7 @@ class Incoming(Producing):
         """The messages before `_bodies` in this read."""
         self._posted: deque[Posted] = deque()
         self._failure: Failure | None = None
-        """The reason why a post of idempotent producers failed."""
+        """The reason why a post of idempotent producers failed, or will fail."""
 
     @property
     def address(self) -> bytes:
@@ -166,6 +166,7 @@ class Incoming(Producing):
         self._posted.append(posted)
         self.unconfirmed += posted.count
         if has_origins:
+            self._note_failure(offered)
             offered.listen(partial(self._note_failure, offered))
         if offered.settled:
             self.tell()
@@ -206,7 +207,7 @@ class Incoming(Producing):
         return run, origins if any(origins) else ()
 
     def _note_failure(self, confirmation: Confirmation) -> None:
-        self._failure = self._failure or confirmation.failure
+        self._failure = self._failure or confirmation.failure or confirmation.refused
 
     def _look_failed(self) -> None:
         """Raise LinkProblem if a post of idempotent producers has failed. If later messages were stored, the

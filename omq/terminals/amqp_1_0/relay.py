@@ -194,6 +194,7 @@ class Relay(Producing):
         if offered is None:
             offered = failed(DELETED)
         if origins:
+            self._note_failure(offered)
             offered.listen(partial(self._note_failure, offered))
         deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
         offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
@@ -235,7 +236,7 @@ class Relay(Producing):
         return origins if any(origins) else ()
 
     def _note_failure(self, confirmation: Confirmation) -> None:
-        self._failure = self._failure or confirmation.failure
+        self._failure = self._failure or confirmation.failure or confirmation.refused
 
     def _look_failed(self) -> None:
         """Raise LinkProblem if messages of idempotent producers were not stored. If later ones were stored,

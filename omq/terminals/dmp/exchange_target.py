@@ -161,6 +161,7 @@ def _unless_deleted(posted: Confirmation) -> Confirmation:
     if posted.settled and posted.failure is None:
         return posted
     found = Confirmation()
+    found.refused = posted.refused
 
     def settle() -> None:
         failure = posted.failure

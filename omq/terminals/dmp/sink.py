@@ -387,8 +387,12 @@ class SinkService:
         return self._problem is not None
 
     def posted(self, count: int, confirmation: Confirmation) -> None:
-        """Count `count` posted messages, and listen to their confirmation."""
+        """Count `count` posted messages, and listen to their confirmation. After messages that were refused
+        nothing more is posted.
+        """
         self._posts.begin(count)
+        if confirmation.refused is not None:
+            self.fail(problem_of(confirmation.refused))
 
         def settle() -> None:
             problem = self._posts.settle(count, confirmation)
