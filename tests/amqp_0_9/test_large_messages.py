@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from quietness import quiet
+from quietness import pass_until, quiet
 from server_command import configured_server
 from trio.testing import MockClock
 
@@ -371,3 +371,42 @@ def test_other_channels_have_their_turns_between_the_pieces_of_a_long_body(broke
     assert (3, 2) in between, "the small message came in the middle of the long one"
     assert (1, 1) not in between, "nothing of the same channel comes between"
     assert reader.wait().name == "queue.declare-ok"
+
+
+@pytest.mark.parametrize("no_ack", [0, 1])
+async def test_a_get_is_answered_after_its_client_has_stalled(
+    tmp_path: Path, clock: MockClock, no_ack: int
+) -> None:
+    """The message goes back to its queue meanwhile, where others may take it."""
+    count, octets = 200, 100_000
+
+    def ask(broker: Broker) -> Client:
+        client = broker.channel()
+        client.open(2)
+        client.call(declare_queue(1, "many"))
+        client.call(declare_queue(1, "one"))
+        for _ in range(count):
+            client.send(publishing(1, "", "many"), header(1, octets), *frames(1, bytes(octets)))
+        client.send(publishing(1, "", "one"), header(1, 3), body(1, b"got"))
+        assert client.call(declare_queue(1, "one", passive=1)).name == "queue.declare-ok"
+        client.send(consume(2, "many", "t", no_ack=1))
+        assert client.wait().name == "consume-ok"
+        client.send(get(1, "one", no_ack))
+        return client
+
+    def read(client: Client) -> list[str]:
+        names = [client.wait().name for _ in range(count + 1)]
+        assert client.call(declare_queue(1, "one", passive=1)).name == "queue.declare-ok"
+        return sorted(set(names))
+
+    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        try:
+            client = await trio.to_thread.run_sync(ask, broker)
+            queue = server.catalogue.lookup(b"one")
+            assert queue is not None
+            await pass_until(lambda: queue.statistics().unsettled == 1, clock, 0.01)
+            await pass_until(lambda: queue.statistics().unsettled == 0, clock)
+            assert await trio.to_thread.run_sync(read, client) == ["deliver", "get-ok"]
+        finally:
+            broker.close()

@@ -244,15 +244,14 @@ class Commands:
             channel.getters[queue, no_ack] = getter
             if not no_ack:
                 getter.grant()
-        dealt = await getter.deal_one()
-        if channel.is_over:
-            return  # its getters are closed, so the message is in the queue again
-        if not dealt:
-            channel.answer(self._outbox, methods.BasicGetEmpty())
-            return
         framing = self._consuming.framing(channel, b"", queue)
-        form = GetForm(framing, channel.tags, getter, no_ack=no_ack)
-        await GetTurn(self._sender, channel.contents, getter, form).leave()
+        while await getter.deal_one():
+            if channel.is_over:
+                return  # its getters are closed, so the message is in the queue again
+            form = GetForm(framing, channel.tags, getter, no_ack=no_ack)
+            if await GetTurn(self._sender, channel.contents, getter, form).leave() or channel.is_over:
+                return
+        channel.answer(self._outbox, methods.BasicGetEmpty())
 
     async def _settle(self, channel: AmqpChannel, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         """Settle the message with this tag, or all up to it with `multiple`. Raise UnknownTag."""

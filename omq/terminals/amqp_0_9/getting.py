@@ -25,6 +25,8 @@ class GetForm:
 
     def __init__(self, consumer: ConsumerFraming, tags: Tags, getter: Getter, *, no_ack: bool) -> None:
         self.framed = 0
+        self.has_left = False
+        """Whether the client gets the message: its first octet has left, or is just about to."""
         self._consumer = consumer
         self._tags = tags
         self._getter = getter
@@ -40,6 +42,7 @@ class GetForm:
     def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
         parts: list[Octets] = []
         self.framed = len(selections)
+        self.has_left = True  # `sent` is called if not all of it leaves
         for selection in selections:
             (message,) = selection.ids
             self._tag = self._tags.take(1)
@@ -52,7 +55,8 @@ class GetForm:
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count, begun = complete(parts, octets)
         self._is_begun = begun > 0
-        if not count and not begun:
+        self.has_left = bool(count or begun)
+        if not self.has_left:
             self._tags.unacknowledged.drop(self._tag, 1)
         return count, begun
 
@@ -72,7 +76,12 @@ class GetForm:
             return MessageInPieces(self._consumer, self._opening(head, size, deliveries), size, None)
         self._tag = self._tags.take(1)
         opening = self._opening(head, size, deliveries)
-        return MessageInPieces(self._consumer, opening, size, lambda: self._remember(message))
+
+        def begun() -> None:
+            self.has_left = True
+            self._remember(message)
+
+        return MessageInPieces(self._consumer, opening, size, begun)
 
     def _remember(self, message: int) -> None:
         if not self._no_ack:
@@ -112,13 +121,16 @@ class GetTurn:
         self._sent.set()
         return False
 
-    async def leave(self) -> None:
-        """Wait until the message is sent."""
+    async def leave(self) -> bool:
+        """Wait until the message is sent. Return False if it is not: the client stalled, and the message is
+        in the queue again, or the message is damaged.
+        """
         self._sender.ready(self)
         try:
             await self._sent.wait()
         finally:
             self._contents.leave(self)
+        return self._form.has_left
 
 
 class GetSubscriber:
