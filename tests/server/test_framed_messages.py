@@ -181,7 +181,6 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
         taker = WakeUpRecorder()
         channel = open_channel(host, taker)
         forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
-        forwarder.channels = lambda: (channel,)
         await client.send(publish(b"t", sent))
         await client.confirm()
 
@@ -191,6 +190,7 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
+            forwarder.attach(lambda: (channel,), nursery)
             nursery.start_soon(forward)
             await eventually(lambda: forwarder.is_sending)
             clock.jump(SLOW_SECONDS)
