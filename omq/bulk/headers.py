@@ -1,8 +1,9 @@
 """Convert DMP properties to headers in the form of the Kafka source, names with octets, and back.
 
 An entry of the message's own headers table keeps its name. The exchange and the properties get names with the
-prefix `dmp.`, such as `dmp.content-type`. Numbers are decimal text. The routing key is not a header, but the
-column `key`.
+prefix `dmp.`, such as `dmp.content-type`. An entry whose own name has this prefix gets the prefix
+`dmp.headers.` before it, so that it is not taken for a property. Numbers are decimal text. The routing key is
+not a header, but the column `key`.
 """
 
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ from omq.protocol.amqp.properties import NUMBERS, Properties
 
 PREFIX = "dmp."
 EXCHANGE = PREFIX + "exchange"
+ENTRY = PREFIX + "headers."
+"""The prefix of an entry of the headers table whose own name begins with PREFIX."""
 
 _TABLE = "headers"
 _NAMES = {
@@ -50,7 +53,8 @@ def headers_of(head: Head) -> list[Header]:
             found.append(Header(name, value if isinstance(value, bytes) else b"%d" % value))
     if head.properties.headers is not None:
         for octets, entry in head.properties.headers.entries:
-            found.append(Header(octets.decode("utf-8", "backslashreplace"), _octets(entry)))
+            name = octets.decode("utf-8", "backslashreplace")
+            found.append(Header(ENTRY + name if name.startswith(PREFIX) else name, _octets(entry)))
     return found
 
 
@@ -63,9 +67,9 @@ def head_of(key: bytes, headers: Iterable[Header]) -> Head:
     properties: dict[str, bytes | int | Table] = {}
     entries: list[tuple[bytes, Value]] = []
     for header in headers:
-        if not header.key.startswith(PREFIX):
+        if header.key.startswith(ENTRY) or not header.key.startswith(PREFIX):
             value = Void() if header.value is None else LongString(header.value)
-            entries.append((header.key.encode(), value))
+            entries.append((header.key.removeprefix(ENTRY).encode(), value))
         elif header.key == EXCHANGE:
             exchange = header.value or b""
         elif header.key in _NAMES:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
@@ -18,6 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from serving_stores import Serving, reserved_port, serving
 from spark_helpers import offsets, reading, rows, spelled
+
+NUMBERING = ("dmp.app-id", "dmp.message-id")
+"""The headers that a sink sets."""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,33 @@ def test_rows_that_were_read_can_be_written(spark: SparkSession, served: Serving
     write(frame, servers=served.address, topic="copy")
     copied = reading(spark, servers=served.address, subscribe="copy")
     assert rows(copied, "offset", "value") == rows(frame, "offset", "value")
+
+
+def test_headers_with_names_like_those_of_properties_are_written_back(
+    spark: SparkSession, served: Serving
+) -> None:
+    host, port = served.address.rsplit(":", 1)
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("named", durable=True, arguments={"x-queue-type": "stream"})
+    own = {"dmp.unknown": "1", "dmp.priority": "high", "dmp.headers.x": "2", "plain": "3"}
+    channel.basic_publish("", "named", b"body", pika.BasicProperties(priority=3, headers=own))
+    connection.close()
+    frame = reading(spark, servers=served.address, subscribe="named", includeHeaders="true")
+    write(frame, servers=served.address, topic="named-copy")
+    copied = reading(spark, servers=served.address, subscribe="named-copy", includeHeaders="true")
+    for found in (frame, copied):
+        [row] = found.collect()
+        assert len({one.key for one in row.headers}) == len(row.headers)
+        headers = {name: value for name, value in _named(row.headers).items() if name not in NUMBERING}
+        assert headers == {
+            "dmp.priority": b"3",
+            "dmp.headers.dmp.unknown": b"1",
+            "dmp.headers.dmp.priority": b"high",
+            "dmp.headers.dmp.headers.x": b"2",
+            "plain": b"3",
+        }
 
 
 def test_a_batch_with_a_producer_can_be_repeated(spark: SparkSession, served: Serving) -> None:
