@@ -245,6 +245,27 @@ def test_a_stream_into_a_topic(spark: SparkSession, served: Serving, tmp_path: P
     assert offsets(found) == list(range(1, 1501))
 
 
+def test_a_stream_with_a_new_checkpoint_needs_a_new_producer(
+    spark: SparkSession, served: Serving, tmp_path: Path
+) -> None:
+    def run(checkpoint: str, **options: str) -> int:
+        source = spark.readStream.format("omq").options(
+            **spelled({"servers": served.address, "subscribe": "again", "startingOffsets": "earliest"})
+        )
+        target = source.load().select("value").writeStream.format("omq")
+        target.options(**spelled({"servers": served.address, "topic": "from-again"} | options)).option(
+            "checkpointLocation", str(tmp_path / checkpoint)
+        ).trigger(availableNow=True).start().awaitTermination()
+        return served.messages("from-again")
+
+    served.publish("again", [b"%d" % number for number in range(100)])
+    assert run("first", producer="old") == 100
+    assert run("second", producer="old") == 100
+    assert run("third", producer="new") == 200
+    assert run("fourth") == 300
+    assert run("fifth") == 400
+
+
 DRIVER = """
 import sys
 from omq.spark import local_session
