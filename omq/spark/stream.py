@@ -23,6 +23,7 @@ from omq.bulk.access import Access, StoredTopic
 from omq.bulk.errors import DataLoss
 from omq.bulk.places import Edge, Pattern
 from omq.bulk.ranges import Range, choose, cut, offsets, pack
+from omq.counted import counted
 from omq.spark import reading
 from omq.spark.options import ReadOptions
 from omq.spark.positions import Offsets, at, behind, offsets_of, positions_of
@@ -103,6 +104,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     )
                     self._lost(f"Topic {name!r}: message {begins[name]} comes next, but {what} {topic.next}")
                     begins[name] = topic.first
+            if begins[name] < topic.first and not self._options.fail_on_data_loss:
+                # Skip them here: otherwise they take room in micro-batches of a limited size. Tasks fail for
+                # them if messages must not be lost.
+                skipped = topic.first - begins[name]
+                self._lost(f"Topic {name!r}: {counted(skipped, 'message')} before {topic.first} are gone")
+                begins[name] = topic.first
             ends[name] = max(end, begins[name])
         if self._waits(limit, sum(end - begins[name] for name, end in ends.items())):
             return start

@@ -233,6 +233,23 @@ def reader(server: Serving, now: Callable[[], float] = time.monotonic, **options
     return StreamReader(parsed, usual_schema(parsed), now)
 
 
+def test_lost_messages_take_no_room_in_micro_batches(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", prices=Topic([100] * 10, deleted=900))
+    given = {"path": str(store), "subscribe": "prices", "startingOffsets": '{"prices": 1}'}
+    options = read_options(given | {"failOnDataLoss": "false"}, stream=True)
+    reader = StreamReader(options, usual_schema(options))
+    kept = reader.reportLatestOffset()["prices"]["bounds"][-1]
+    reader.prepareForTriggerAvailableNow()
+    start, counts = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, ReadMaxRows(50))) != start:
+        parts = reader.partitions(start, end)
+        counts.append(sum(batch.num_rows for part in parts for batch in reader.read(part)))
+        start = end
+    assert start["prices"]["bounds"][-1] == kept
+    assert counts == [50] * len(counts)
+    reader.stop()
+
+
 def test_the_first_batch_of_a_stream_from_the_latest_is_empty(tmp_path: Path) -> None:
     """Were it cut off, nobody would know any more where it began."""
     with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
