@@ -17,6 +17,11 @@ from omq.drivers.scheduled_time import MOST_COUNTED, ScheduledTime
 from omq.drivers.signal import Signal
 from omq.drivers.spool_pages import PAGE_OCTETS, SpoolPages
 
+MARGIN = 2 * MOST_COUNTED
+"""The seconds for which a message waits longer than a subscriber may take nothing: the spooler sees the
+subscriber for the first time one round later, and sums of fractions are not exact.
+"""
+
 LEAST_WAIT = 0.01
 """The least number of seconds between two checks of a message that waits."""
 
@@ -116,8 +121,7 @@ class SpoolRoom:
         began = self._time.seconds
         try:
             while not place.woken.is_set():
-                # The spooler may have seen a subscriber for the first time one round after that.
-                left = max(began, self._moved_at) + seconds + MOST_COUNTED - self._time.seconds
+                left = max(began, self._moved_at) + seconds + MARGIN - self._time.seconds
                 if left > 0:
                     with trio.move_on_after(max(left, LEAST_WAIT)):
                         await place.woken.wait()
