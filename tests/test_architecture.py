@@ -240,12 +240,13 @@ LAYERS = {
     },
     "omq.arrow": {"omq.bulk", "omq.counted", "omq.protocol.amqp", "omq_storage"},
     "omq.spark": {
-        "omq.server_address",
         "omq.arrow",
         "omq.bulk",
-        "omq.protocol.dmp",
-        "omq.protocol.amqp",
+        "omq.counted",
         "omq.model",
+        "omq.protocol.amqp",
+        "omq.protocol.dmp",
+        "omq.server_address",
     },
     "omq.bulk": {
         "omq.server_address",
