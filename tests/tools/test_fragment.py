@@ -50,7 +50,7 @@ def test_a_commit_that_users_do_not_notice_says_so(repository: Path) -> None:
 
 
 def test_other_commits_need_no_fragment(repository: Path) -> None:
-    assert committed(repository, "Test it", "tests/test_new.py", "docs/omq.md") == (True, "")
+    assert committed(repository, "Test it", "tests/test_new.py", "docs/PROTOCOL.md") == (True, "")
 
 
 def test_the_hook_is_installed_with_the_others() -> None:
