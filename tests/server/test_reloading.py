@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from omq import watching as w
 from omq.access.limits import UNLIMITED, Rates
-from omq.config import Config
+from omq.config import ClientConfig, Config
 from omq.protocol.amqp_1_0.performatives import Attach, Close
 from omq.protocol.omq.types import Error, StoredBlock
 from omq.server import Server
@@ -31,6 +31,11 @@ GONE = "the server's configuration does not have this client any more"
 async def reload(server: Server, change: Callable[[Config], dict[str, Any]]) -> None:
     with trio.fail_after(PATIENCE):
         await server.reload(msgspec.structs.replace(server.config, **change(server.config)))
+
+
+async def configure(server: Server, clients: list[ClientConfig]) -> None:
+    """Reload with these clients instead of those that there are."""
+    await reload(server, lambda _: {"clients": clients})
 
 
 async def test_amqp_1_0_gets_a_close_with_the_reason(store: Path) -> None:
@@ -81,7 +86,7 @@ async def test_a_watch_begins_again_with_other_rights(store: Path) -> None:
         assert set(topics(await begin(alice))) == {b"sport"}
         for right in (["*"], ["news"]):
             clients = [client("bob"), client("alice", watch=right)]
-            await reload(host.server, lambda _, clients=clients: {"clients": clients})  # type: ignore[misc]  # a lambda with a default has no type
+            await configure(host.server, clients)
             parts: list[w.Statistics] = []
             while w.Began(PERIOD) not in parts:
                 parts = await round_of(alice)
@@ -167,10 +172,10 @@ async def test_the_topics_of_a_client_count_when_it_is_configured_again(store: P
     async with serving(store, clients=[client("alice", max_topics=2), client("bob")]) as host:
         await (await enter(host, "alice")).ask(b"(Declare news Broadcast Transient)")
         for most in (2, 1):
-            await reload(host.server, lambda _: {"clients": [client("bob")]})
+            await configure(host.server, [client("bob")])
             await eventually(lambda: not host.connections)
             again = [client("alice", max_topics=most), client("bob")]
-            await reload(host.server, lambda _, again=again: {"clients": again})  # type: ignore[misc]  # a lambda with a default has no type
+            await configure(host.server, again)
             alice = await enter(host, "alice")
             await alice.ask(b"(Declare sport Broadcast Transient)")
             assert await alice.ask(b"(Declare chess Broadcast Transient)") == Error(
