@@ -29,6 +29,7 @@ from omq.access.topology import check_forwarding
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import check_user
+from omq.drivers.purging import purge
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT
 from omq.drivers.reasons import NO_QUEUE, Reason, Refused
@@ -85,7 +86,7 @@ class Management:
                 await self._exchanges.unbind(source, end, key, table(arguments))
                 return management.Done(1)
             case management.Purge(queue):
-                return management.Done(self._queue(Right.SUBSCRIBE, queue).purge())
+                return management.Done(await purge(self._queue(Right.SUBSCRIBE, queue)))
             case management.Peek(queue, first, count):
                 found = self._queue(Right.SUBSCRIBE, queue)
                 return management.Messages(await peeked(found, _index(first), _index(count)))

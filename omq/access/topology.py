@@ -32,6 +32,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
+from omq.drivers.purging import purge
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import NOT_REPLAYED, Inequivalent, Reason, Refused
@@ -267,9 +268,9 @@ class Topology:
         await self._exchanges.swept()
         return state.messages
 
-    def purge(self, name: bytes) -> int:
+    async def purge(self, name: bytes) -> int:
         """Delete the messages of a queue that are ready; return their number. Raises Refused."""
-        return self._find_queue(name).purge()
+        return await purge(self._find_queue(name))
 
     def _admit(self, name: bytes) -> Callable[[], Release]:
         return partial(self._session.admit, name, is_allowed=name in self._generated)

@@ -143,12 +143,12 @@ async def test_names_of_queues_that_exist_stay_known_however_many_there_are(tmp_
         for _ in range(200):
             made.append(one.generate())
             await one.declare_queue(made[-1], QueueOptions(exclusive=True))
-        assert all(one.purge(name) == 0 for name in made)
+        assert [await one.purge(name) for name in made] == [0] * len(made)
         for name in made[1:]:
             assert await one.delete_queue(name, if_unused=False, if_empty=False) == 0
         with pytest.raises(Refused, match="may not subscribe to it"):
-            one.purge(made[1])
-        assert one.purge(made[0]) == 0
+            await one.purge(made[1])
+        assert await one.purge(made[0]) == 0
 
 
 # -- queues -------------------------------------------------------------------------------------------------
@@ -196,9 +196,9 @@ async def test_messages_are_got_one_by_one(tmp_path: Path) -> None:
             assert isinstance(await getter.channel.take(), TakenMessages)
             getter.channel.written(1)
         assert not await getter.deal_one()
-        assert one.purge(b"q") == 0
+        assert await one.purge(b"q") == 0
         getter.channel.close()  # which were not settled
-        assert one.purge(b"q") == 2
+        assert await one.purge(b"q") == 2
 
 
 async def test_an_offered_message_has_a_size(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from quietness import pass_time
 from trio.testing import MockClock
+
+from omq import management
+from omq.protocol.omq import types
 
 from .conversation import (
     STORED,
@@ -124,4 +128,23 @@ async def test_unconfirmed_messages_survive_the_end_of_the_process(store: Path, 
         missing = set(numbered(1, 100)) - set(bodies)
         assert missing <= {b"1", b"2", b"3", b"10"}
         assert len(set(bodies)) == len(bodies)
+        assert await host.stop() == 0
+
+
+@STORED
+@pytest.mark.parametrize("purge", [b"(Purge t)", b"(Manage (Purge (queue t)))"])
+async def test_deleted_messages_do_not_come_back_after_a_kill(
+    store: Path, persistence: bytes, purge: bytes
+) -> None:
+    async with serving_process(store) as host:
+        publisher = await declared(host, b"Round_robin " + persistence)
+        await publisher.send(publish(b"t", numbered(1, 50)))
+        await publisher.confirm()
+        assert await publisher.ask(purge) in (types.Done(50), types.Managed(management.Done(50)))
+        await host.kill()
+    async with serving_process(store) as host:
+        client = await worker(host, credit=1000)
+        publisher = await host.connect()
+        await publisher.say(b"(Publish t next)")
+        assert await client.ids(1) == [51]
         assert await host.stop() == 0

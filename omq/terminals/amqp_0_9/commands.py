@@ -136,7 +136,7 @@ class Commands:
                 await topology.unbind(exchange, Destination(DestinationKind.QUEUE, bound), key, arguments)
                 channel.answer(self._outbox, methods.QueueUnbindOk())
             case methods.QueuePurge(queue, no_wait):
-                count = topology.purge(channel.queue_named(queue))
+                count = await topology.purge(channel.queue_named(queue))
                 if not no_wait:
                     channel.answer(self._outbox, methods.QueuePurgeOk(count))
             case methods.QueueDelete(queue, if_unused, if_empty, no_wait):
