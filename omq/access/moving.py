@@ -1,7 +1,8 @@
 """Moves messages from one queue to others (docs/PROTOCOL.md, "Manage")."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -9,7 +10,7 @@ from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.driver import Driver
 from omq.drivers.problems import for_clients
 from omq.drivers.queue import QueueDriver
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED, RELEASED, Channel, CreditKind, EndReason, Piece, TakenMessages
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
@@ -77,9 +78,19 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
         await _settle(waiting, getter)  # those before it are in their new queues
         raise
     finally:
-        for ids in kept:  # which does not count as a delivery
-            getter.settle(ids, RELEASED)
-        getter.close()
+        # If this is cut off, messages are on their way. Each is done here when its new queue has stored it.
+        on_their_way = all_of([confirmation for confirmation, _ in waiting])
+        on_their_way.listen(partial(_end, waiting, kept, getter))
+
+
+def _end(
+    stored: Iterable[tuple[Confirmation, range]], kept: Iterable[range], getter: RoundRobinChannel
+) -> None:
+    """Settle the messages whose fate is known now, return those that stay, and close the channel."""
+    _settle_stored(stored, getter)
+    for ids in kept:  # which does not count as a delivery
+        getter.settle(ids, RELEASED)
+    getter.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +169,28 @@ async def _settle(waiting: list[tuple[Confirmation, range]], getter: RoundRobinC
     settled = trio.Event()
     all_of([confirmation for confirmation, _ in waiting]).listen(settled.set)
     await settled.wait()
-    failed: Refused | None = None
+    count, failure = _settle_stored(waiting, getter)
+    waiting.clear()
+    if failure is not None:
+        raise Refused.of(failure)
+    return count
+
+
+def _settle_stored(
+    stored: Iterable[tuple[Confirmation, range]], getter: RoundRobinChannel
+) -> tuple[int, Failure | None]:
+    """Settle the messages that their new queues have, and release those that these have refused. Return the
+    number of those that are done, and the last failure.
+    """
     count = 0
-    for confirmation, ids in waiting:
+    failure: Failure | None = None
+    for confirmation, ids in stored:
         if confirmation.failure is None:
             count += getter.settle(ids, ACCEPTED)
         else:
             getter.settle(ids, RELEASED)
-            failed = Refused.of(confirmation.failure)
-    waiting.clear()
-    if failed is not None:
-        raise failed
-    return count
+            failure = confirmation.failure
+    return count, failure
 
 
 def _add(ids: list[range], id: int) -> None:

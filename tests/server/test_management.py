@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from threading import Event
 from typing import Any, get_args
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 from omq import management as m
 from omq.access.rights import Right
 from omq.client import Client, connect
-from omq.client.errors import ServerError
+from omq.client.errors import OmqError, ServerError
 from omq.config import ClientConfig
 from omq.drivers.queue_options import CHANGEABLE, Overflow, QueueOptions
 from omq.model import Delivery, Persistence, Persistent, Sync, Transient
@@ -18,8 +19,9 @@ from omq.protocol.amqp.fields import Array, LongString, Table
 from omq.protocol.amqp.head import Head, encode
 from omq.protocol.amqp.properties import Properties
 from omq_storage.batches import Bodies
+from omq_storage.environment import Environment, Extent
 
-from .conversation import PATIENCE, InProcess, serving
+from .conversation import PATIENCE, InProcess, eventually, serving
 from .test_operations import SECRET
 from .test_operations import client as client_with_all
 
@@ -326,6 +328,43 @@ async def test_messages_the_new_queue_refuses_stay_in_the_old_one(host: InProces
     assert await bodies(client, b"short") == [b"0", b"1"]
     assert await bodies(client, b"long") == [b"2", b"3"]
     assert await client.manage(m.Move(b"long", b"long", 4)) == m.Done(0)
+
+
+async def test_a_move_that_is_cut_off_leaves_each_message_in_one_queue(
+    host: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new"):
+        await client.declare(name, Delivery.ROUND_ROBIN, STRONG)
+    for number in range(10):
+        await client.publish_confirmed("old", b"%d" % number)
+    is_storing, may_store = Event(), Event()
+    append = Environment.append
+
+    def slow_append(environment: Environment, *blocks: Any) -> dict[int, Extent]:
+        is_storing.set()
+        assert may_store.wait(60)
+        return append(environment, *blocks)
+
+    monkeypatch.setattr(Environment, "append", slow_append)
+
+    async def move() -> None:
+        async with connect(f"omq://127.0.0.1:{host.port}", id="mover") as mover:
+            with pytest.raises(OmqError):
+                await mover.manage(m.Move(b"old", b"new", 10))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(move)
+        try:
+            await trio.to_thread.run_sync(is_storing.wait, 60)
+            (moving,) = (each for each in await client.connections() if each.client == b"mover")
+            assert await client.disconnect(moving.id)
+            await eventually(lambda: host.connections == 1)
+        finally:
+            may_store.set()
+    await client.publish_confirmed("new", b"last")  # after the messages that were on their way
+    moved = (await queues(client))[b"new"].ready - 1
+    assert moved
+    assert (await queues(client))[b"old"].ready == 10 - moved
 
 
 async def test_messages_that_are_not_moved_do_not_count_as_delivered(host: InProcess, client: Client) -> None:
