@@ -46,6 +46,7 @@ def changed(text: str, addresses: Mapping[str, str]) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # with other long tests beside it, it takes more than the usual limit
 def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
     names: dict[str, object] = {}
     authority = Authority(tmp_path / "authority")
