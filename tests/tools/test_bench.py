@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -250,9 +251,17 @@ def test_amqp_has_cases_and_systems_of_its_own(which: str, option: str, problem:
 
 
 def test_amqp_1_0_is_measured(tmp_path: Path) -> None:
-    result = run_bench("--amqp10", "--runs=1", "--only=rpc", "--systems=omq", f"--directory={tmp_path}")
+    result = run_bench(
+        "--amqp10", "--runs=1", "--only=rpc,beside", "--systems=omq", f"--directory={tmp_path}"
+    )
     assert result.returncode == 0, result.stderr
     assert "| rpc | omq |" in result.stdout
+    (beside,) = (row for row in result.stdout.splitlines() if row.startswith("| beside | omq |"))
+    small = re.search(r"small messages ([\d,.]+), median ms ([\d.]+), percentile_99 ms ([\d.]+)", beside)
+    assert small is not None
+    count, median, percentile = (float(figure.replace(",", "")) for figure in small.groups())
+    assert count >= 100
+    assert 0 < median <= percentile
 
 
 NEIGHBOURS = (

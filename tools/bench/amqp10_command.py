@@ -2,6 +2,7 @@
 
 import argparse
 import statistics
+import struct
 import subprocess
 import tempfile
 import threading
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amqp10_brokers import MISSING_EXAMPLES, build_clients, direct_seconds, processor_seconds
-from amqp10_wire import FLOW, TRANSFER, Client, message
+from amqp10_wire import DISPOSITION, FLOW, TRANSFER, Client, message
 from brokers import Broker, Running
 from report import print_conditions
 from workers import BenchFailure
@@ -20,6 +21,11 @@ COUNT = 20_000
 CREDIT = 100
 CALLS = 2000
 WARM_UP = 1000
+LONG_MESSAGES, LONG_OCTETS = 6, 60 << 20
+PART_OCTETS = 60_000
+SMALL_CREDIT = 1_000_000
+SENT = struct.Struct(">d")
+"""The time at which a small message was sent, which is its body."""
 
 EPILOG = """\
 cases of --amqp10 (CPU: processor time of the server for a message from end to end):
@@ -28,6 +34,8 @@ cases of --amqp10 (CPU: processor time of the server for a message from end to e
   notify                     the same into a stored queue; nobody reads
   settled                    20,000 settled messages to a receiver that gives credit for 100
   rpc                        2,000 calls one after another, through a reply address of the server's
+  beside                     one small message every 2 ms, to a client that gets six stored messages of 60 MiB
+                             over another link of the same session: the time until it is read
   no-server                  proton's C direct example at the same work without a server: what it costs a peer
 """
 
@@ -38,7 +46,7 @@ ADDRESSES = {
     "stored": "openstack.org/om/notify/bench",
     "notify": "openstack.org/om/notify/bench",
 }
-CASES = (*ADDRESSES, "settled", "rpc", "no-server")
+CASES = (*ADDRESSES, "settled", "rpc", "beside", "no-server")
 Figures = dict[str, float]
 
 
@@ -57,6 +65,8 @@ def measure(case: str, running: Running, setting: Setting) -> Figures:
             return _settled(running)
         case "rpc":
             return _calls(running)
+        case "beside":
+            return _beside(running)
         case _:
             if setting.clients is None:
                 raise BenchFailure(MISSING_EXAMPLES)
@@ -177,6 +187,61 @@ def _answer(server: Client) -> None:
                 server.grant(0, call + 1, 2 * CALLS)
     except (BenchFailure, OSError):
         pass  # the caller has failed, and says why
+
+
+def _beside(running: Running) -> Figures:
+    """Take long messages over one link, and small ones over another link of the same session."""
+    sender, receiver = Client(running.port), Client(running.port)
+    sender.attach_sender(0, ADDRESSES["stored"])
+    payload = message(bytes(LONG_OCTETS))
+    for number in range(LONG_MESSAGES):
+        sender.long_transfer(0, number, payload, PART_OCTETS)
+        sender.until(DISPOSITION)
+    sender.close()
+    receiver.attach_receiver(0, ADDRESSES["stored"])
+    receiver.attach_receiver(1, ADDRESSES["queue"])
+    receiver.grant(1, 0, SMALL_CREDIT)
+    is_over = threading.Event()
+    thread = threading.Thread(target=_send_times, args=(Client(running.port), is_over), daemon=True)
+    thread.start()
+    delays: list[float] = []
+    arrived = 0
+    receiver.grant(0, 0, LONG_MESSAGES)
+    begin = time.monotonic()
+    try:
+        while arrived < LONG_MESSAGES * LONG_OCTETS:
+            fields, octets = receiver.until(TRANSFER)
+            if fields[0]:
+                (sent,) = SENT.unpack(octets[-SENT.size :])
+                delays.append(time.monotonic() - sent)
+            else:
+                arrived += len(octets)
+    finally:
+        is_over.set()
+        thread.join()
+        receiver.close()
+    seconds = time.monotonic() - begin
+    if len(delays) < 100:
+        raise BenchFailure(f"only {len(delays)} small messages arrived in {seconds:.1f} s")
+    delays.sort()
+    return {
+        "MiB/s of long messages": arrived / seconds / (1 << 20),
+        "small messages": len(delays),
+        "median ms": statistics.median(delays) * 1000,
+        "percentile_99 ms": delays[len(delays) * 99 // 100] * 1000,
+        "longest ms": delays[-1] * 1000,
+    }
+
+
+def _send_times(sender: Client, is_over: threading.Event) -> None:
+    """Send the time every two milliseconds, at most as often as there is credit."""
+    sender.attach_sender(0, ADDRESSES["queue"])
+    sender.until(FLOW)
+    number = 0
+    while not is_over.wait(0.002):
+        sender.transfers(0, number, 1, message(SENT.pack(time.monotonic())), settled=True)
+        number += 1
+    sender.close()
 
 
 def measure_amqp10(

@@ -44,10 +44,15 @@ def message(body: bytes, reply_to: str | None = None) -> bytes:
     return properties + b"\x00\x53\x75\xb0" + struct.pack(">I", len(body)) + body
 
 
-def transfer(handle: int, delivery: int, payload: bytes, *, settled: bool) -> bytes:
+def transfer(handle: int, delivery: int, payload: bytes, *, settled: bool, more: bool = False) -> bytes:
     tag = b"\xa0\x04" + struct.pack(">I", delivery)
-    flag = _TRUE if settled else _FALSE
-    return frame(TRANSFER, uint(handle), uint(delivery), tag, uint(0), flag, _FALSE, payload=payload)
+    return frame(
+        TRANSFER, uint(handle), uint(delivery), tag, uint(0), _flag(settled), _flag(more), payload=payload
+    )
+
+
+def _flag(value: bool) -> bytes:
+    return _TRUE if value else _FALSE
 
 
 class Client:
@@ -67,7 +72,8 @@ class Client:
         while len(self._received) < len(_HEADER):
             self._receive()
         self._received = self._received[len(_HEADER) :]
-        self.until(BEGIN)
+        self._window: int = self.until(BEGIN)[0][2]
+        """The number of the transfer that the server does not take yet."""
 
     def close(self) -> None:
         self.socket.close()
@@ -104,6 +110,16 @@ class Client:
         """Send the same message N (`count`) times."""
         self._outgoing += count
         self.send(b"".join(transfer(handle, first + n, payload, settled=settled) for n in range(count)))
+
+    def long_transfer(self, handle: int, delivery: int, payload: bytes, octets: int) -> None:
+        """Send a long message in transfers of N (`octets`), as the window of the session allows."""
+        for begin in range(0, len(payload), octets):
+            while self._outgoing >= self._window:
+                (expected, window, *_), _ = self.until(FLOW)
+                self._window = (expected or 0) + window
+            part, is_last = payload[begin : begin + octets], begin + octets >= len(payload)
+            self.send(transfer(handle, delivery, part, settled=False, more=not is_last))
+            self._outgoing += 1
 
     def accept(self, first: int, last: int) -> None:
         self.send(frame(DISPOSITION, _TRUE, uint(first), uint(last), _TRUE, _ACCEPTED))
