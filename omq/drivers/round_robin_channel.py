@@ -346,17 +346,18 @@ class RoundRobinChannel:
         try:
             return await begun.take()
         except MessageTruncated as torn:
-            self._unsettled.take(begun.ids)
-            self._count()
-            self._dealer.assigned -= not begun.is_done
-            self._begun = None
-            self._unsent -= 1
-            self._octets -= begun.octets
-            self._dealer.done(begun.ids)
-            if self._order is not None:
-                self._order.pass_on(self)
-            self._freed()  # no outcome of this message will do it
-            self._look_drained()
+            if self._begun is begun:  # otherwise it was closed meanwhile, and the message waits again
+                self._unsettled.take(begun.ids)
+                self._count()
+                self._dealer.assigned -= not begun.is_done
+                self._begun = None
+                self._unsent -= 1
+                self._octets -= begun.octets
+                self._dealer.done(begun.ids)
+                if self._order is not None:
+                    self._order.pass_on(self)
+                self._freed()  # no outcome of this message will do it
+                self._look_drained()
             return Unavailable(begun.message, begun.message, str(torn))
         except BaseException:  # cancelled, too: nothing of it was sent
             if self._begun is begun and begun.outcome is None:

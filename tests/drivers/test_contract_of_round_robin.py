@@ -391,6 +391,38 @@ async def test_a_large_message_that_waits_in_the_store_comes_in_pieces(
         last.close()
 
 
+@STORED
+async def test_a_channel_that_is_closed_while_a_lost_message_is_read_counts_it_once(
+    shared_store: Store, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closed = trio.Event()
+
+    async def look_at(driver: Driver, message: int) -> None:
+        """Find no message, after the channel is closed."""
+        await is_closed.wait()
+
+    async with emptied(shared_store, memory=MIB) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"before")
+        await post(driver, bytes(1536 * KIB))
+        client = with_credit(driver, 10)
+        await quiet()
+        await client.read_once()
+        client.settle(1)
+        monkeypatch.setattr(Driver, "look_at", look_at)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.channel.take)
+            await quiet()
+            client.close()
+            is_closed.set()
+        assert driver.statistics().unsettled == 0
+        other = with_credit(driver, 10)
+        assert (await other.read()).ids == []
+        assert [(gap.first, gap.last) for gap in other.gaps] == [(2, 2)]
+        assert driver.statistics().unsettled == 0
+        other.close()
+
+
 @ROUND_ROBIN
 async def test_a_channel_gives_a_limited_number_of_octets_at_once(
     shared_drivers: Drivers, kind: Kind
