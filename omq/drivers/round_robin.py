@@ -12,7 +12,8 @@ import trio
 
 from omq.drivers.competing import CompetingDriver
 from omq.drivers.driver import InitialState
-from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
+from omq.drivers.message_outbox import mean_octets
+from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Unavailable
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.gap_reasons import ONE_NOT_KEPT, damage

@@ -1,6 +1,6 @@
 """One subscriber of a round-robin topic: the messages assigned to it, and which of them are not done.
 
-A message is in one of these states. Each but the first and the last is one collection of the channel:
+A message is in one of these states; its `MessageOutbox` has those that are queued, taken or begun:
 
                   deal            take            written          settle
     the topic's ------> queued  ------> taken   ---------> sent ------------> done
@@ -24,14 +24,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
-import msgspec
-
 from omq.drivers.credit import ChannelCredit
 from omq.drivers.delivery_order import DeliveryOrder
+from omq.drivers.message_outbox import OUTBOX_OCTETS, MessageOutbox, mean_octets
 from omq.drivers.pieces import Pieces
 from omq.drivers.piecewise import Large, PiecewiseMessage
 from omq.drivers.seam import (
-    TAKE_OCTETS,
     Accepted,
     CreditKind,
     Granted,
@@ -45,7 +43,6 @@ from omq.drivers.seam import (
     Selection,
     Subscriber,
     Taken,
-    TakenMessages,
     Unavailable,
 )
 from omq.drivers.shared_window import SharedWindow
@@ -55,14 +52,6 @@ from omq.drivers.unsettled import DeliveredIds, Unsettled, again, delivered, num
 from omq_storage.blocks import Block
 from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
-
-OUTBOX_OCTETS = 256 << 10
-"""The limit of the octets that wait to be written to one subscriber."""
-
-MOST_SELECTIONS = 512
-"""The greatest number of selections that one take returns. If subscribers have little room, each may be one
-message.
-"""
 
 MOST_UNDELIVERABLE = 1_000
 """The number of waiting undeliverable messages with which a channel gets nothing until others take some."""
@@ -139,26 +128,20 @@ class RoundRobinChannel:
         self._dealer = dealer
         self._credit = ChannelCredit()
         self._shared: SharedWindow | None = None
-        self._order: DeliveryOrder | None = None
-        self._queued: deque[Selection | Large] = deque()
-        self._taken: list[Selection] = []
-        self._begun: PiecewiseMessage | None = None
+        self._outbox = MessageOutbox(subscriber)
         self._share = share
         self._unsettled = Unsettled(share)
         # These two exist only when they are needed: there may be many idle channels.
         self._undeliverable: Unsettled | None = None
         self._news: deque[Unavailable] | None = None
-        self._unsent = 0  # messages that are queued, taken or begun
-        self._octets = 0  # the octets of these, by the mean of each block
         self._held = False
-        self._is_suspended = False
         self._cancelled = False
 
     # -- the driver's side ---------------------------------------------------------------------------------
 
     def room(self, frame_octets: int) -> int:
         """Return the number of messages of about this size that it can take now."""
-        left = OUTBOX_OCTETS - self._octets
+        left = OUTBOX_OCTETS - self._outbox.octets
         if left <= 0 or self._held or self._cancelled:
             return 0
         room = left // frame_octets or 1
@@ -174,7 +157,7 @@ class RoundRobinChannel:
         credit = self._credit
         if credit.window is not None and (left := credit.window - len(self._unsettled)) < room:
             room = left
-        if credit.count is not None and (left := credit.count - self._unsent) < room:
+        if credit.count is not None and (left := credit.count - self._outbox.unsent) < room:
             room = left
         if self._shared is not None:
             # One at a time, because each changes the room of the others.
@@ -185,7 +168,7 @@ class RoundRobinChannel:
         """Return whether `pass_on` may be called: its subscriber has written all messages, and needs to
         settle none.
         """
-        if self._direct is None or self.settles or self._unsent or self._news:
+        if self._direct is None or self.settles or self._outbox.unsent or self._news:
             return False
         return not self._held and not self._cancelled and self._direct.may_send_now()
 
@@ -202,29 +185,22 @@ class RoundRobinChannel:
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
         """Assign messages of a block, with a common step and the same number of earlier deliveries."""
         count = len(ids)
-        self._queued.append(Selection(block, ids, deliveries))
-        self._unsent += count
-        self._octets += count * mean_octets(block)
+        self._outbox.add(Selection(block, ids, deliveries), count, count * mean_octets(block))
         self._dealer.assigned += count
         if self.settles:
             self._unsettled.add(ids, deliveries)
-            self._count()
-        if self._order is not None:
-            self._order.add(self)
+            if self._shared is not None:
+                self._count()
         self.subscriber.wake()
 
     def deal_large(self, block: Block | Fragmented, message: int, deliveries: int = 0) -> None:
         """Assign a large message, which is not held in memory until it is sent."""
         large = Large(message, mean_octets(block), deliveries)
-        self._queued.append(large)
-        self._unsent += 1
-        self._octets += large.octets
+        self._outbox.add(large, 1, large.octets)
         self._dealer.assigned += 1
         if self.settles:
             self._unsettled.add(large.ids, deliveries)
             self._count()
-        if self._order is not None:
-            self._order.add(self)
         self.subscriber.wake()
 
     def tell(self, gone: Unavailable) -> None:
@@ -237,10 +213,10 @@ class RoundRobinChannel:
         """Return its outstanding messages as they are assigned again when the subscriber is lost: with one
         delivery more for messages that were sent, or may have been.
         """
-        if not self._unsent:  # nearly all of thousands
+        if not self._outbox.unsent:  # nearly all of thousands
             return delivered(self._unsettled.runs()) if self._unsettled else []
         queued = DeliveredIds()
-        for waiting in self._queued:
+        for waiting in self._outbox.queued():
             queued.add(waiting.ids, waiting.deliveries)
         runs = queued.runs()
         if self.settles:
@@ -248,24 +224,21 @@ class RoundRobinChannel:
             runs = [kept for run in runs for ids in ranges(run) for kept in sent.take(ids)]
         else:
             sent = DeliveredIds()
-            for given in self._given():
+            for given in self._outbox.given():
                 sent.add(given.ids, given.deliveries)
         runs += delivered(sent.runs())
-        if self._begun is not None and self._begun.outcome is not None:
-            runs += again(self._begun.run, self._begun.outcome)
+        begun = self._outbox.begun
+        if begun is not None and begun.outcome is not None:
+            runs += again(begun.run, begun.outcome)
         return runs
 
     def outstanding_count(self) -> int:
         """Return the number of its outstanding messages."""
         if not self.settles:
-            return self._unsent
-        begun = self._begun
+            return self._outbox.unsent
+        begun = self._outbox.begun
         kept = begun is not None and begun.outcome is not None and not begun.is_done
         return len(self._unsettled) + kept
-
-    def _given(self) -> Sequence[Selection | PiecewiseMessage]:
-        """Return the messages that its subscriber has taken and not reported as written."""
-        return self._taken if self._begun is None else [self._begun]
 
     def is_undeliverable(self, message: int) -> bool:
         """Return whether its subscriber declared this message undeliverable here."""
@@ -284,122 +257,61 @@ class RoundRobinChannel:
     # -- the terminal's side: messages ---------------------------------------------------------------------
 
     def ready(self) -> bool:
-        return (bool(self._queued) and self._is_next()) or bool(self._news)
-
-    def _is_next(self) -> bool:
-        return not self._is_suspended and (self._order is None or self._order.is_next(self))
+        return (bool(self._outbox.unsent) and self._outbox.is_ready()) or bool(self._news)
 
     async def take(self) -> Taken | None:
-        if self._begun is not None:
-            return await self._begun.take()
+        begun = self._outbox.begun
+        if begun is not None:
+            return await begun.take()
         if self._news:
             news = self._news.popleft()
             self._news = self._news or None
             return news
-        octets = 0
-        while self._queued and octets < TAKE_OCTETS and len(self._taken) < MOST_SELECTIONS:
-            if not self._is_next():
-                break
-            selection = self._queued[0]
-            if isinstance(selection, Large):
-                if self._taken:
-                    break
-                return await self._take_large(selection)
-            self._take_next()
-            self._taken.append(selection)
-            octets += len(selection.ids) * mean_octets(selection.block)
-        return TakenMessages(tuple(self._taken)) if self._taken else None
+        taken = self._outbox.take()
+        return await self._take_large(taken) if isinstance(taken, Large) else taken
 
     def take_at_once(self, octets: int) -> Sequence[Selection]:
-        if (
-            self._begun is not None
-            or self._news
-            or self._octets > octets
-            or len(self._queued) > MOST_SELECTIONS
-            or self._is_suspended
-            or self._order is not None
-        ):
-            return ()
-        selections = [selection for selection in self._queued if isinstance(selection, Selection)]
-        if len(selections) < len(self._queued):
-            return ()
-        self._queued.clear()
-        self._taken += selections
-        return selections
-
-    def _take_next(self) -> None:
-        self._queued.popleft()
-        if self._order is not None:
-            self._order.take()
-
-    def _take_back(self, given_back: Sequence[Selection | Large]) -> None:
-        """Queue again what was taken, in its order before the others."""
-        self._queued.extendleft(reversed(given_back))
-        if self._order is not None:
-            self._order.give_back(self, len(given_back))
+        return () if self._news else self._outbox.take_at_once(octets)
 
     async def _take_large(self, large: Large) -> Piece | Unavailable:
-        self._take_next()
-        pieces = self._dealer.pieces(large.message)
-        begun = PiecewiseMessage(large.message, large.octets, large.deliveries, pieces, slow=False)
-        self._begun = begun
+        begun = self._outbox.begin(large, self._dealer.pieces(large.message))
         try:
             return await begun.take()
         except MessageTruncated as torn:
-            if self._begun is begun:  # otherwise it was closed meanwhile, and the message waits again
+            if self._outbox.begun is begun:  # otherwise it was closed meanwhile, and the message waits again
                 self._unsettled.take(begun.ids)
                 self._count()
                 self._dealer.assigned -= not begun.is_done
-                self._begun = None
-                self._unsent -= 1
-                self._octets -= begun.octets
+                self._outbox.end_begun()
                 self._dealer.done(begun.ids)
-                if self._order is not None:
-                    self._order.pass_on(self)
+                self._outbox.pass_on()
                 self._freed()  # no outcome of this message will do it
                 self._look_drained()
             return Unavailable(begun.message, begun.message, str(torn))
         except BaseException:  # cancelled, too: nothing of it was sent
-            if self._begun is begun and begun.outcome is None:
-                # It waits, and does not count as delivered once more.
-                self._begun = None
-                self._take_back([large])
+            if self._outbox.begun is begun and begun.outcome is None:
+                self._outbox.put_back_begun()  # it waits, and does not count as delivered once more
             raise
 
     def written(self, count: int, begun: int | None = None) -> None:
         """Count `count` messages of the last take as written to the socket; without credit, they are done."""
-        if self._begun is not None:
-            self._written_of(self._begun, count, begun)
+        outbox = self._outbox
+        if outbox.begun is not None:
+            self._written_of(outbox.begun, count, begun)
             return
-        taken, self._taken = self._taken, []
-        back: list[Selection | Large] = []
-        left = count
-        for selection in taken:
-            whole = min(left, len(selection.ids))
-            left -= whole
-            if whole:
-                self._octets -= whole * mean_octets(selection.block)
-                if not self.settles:
-                    self._dealer.assigned -= whole
-                    self._dealer.done(selection.ids[:whole])
-            if whole < len(selection.ids):
-                back.append(
-                    msgspec.structs.replace(selection, ids=selection.ids[whole:]) if whole else selection
-                )
-        self._sent(count - left)
-        if begun is not None and back:  # otherwise it was closed meanwhile
-            first = back[0]
-            assert isinstance(first, Selection)
-            message = first.ids[0]
-            pieces: Pieces | None = None
-            if self.rest is RemainderHolder.GIVEN_AGAIN:
-                pieces = self._dealer.pieces(message)
-                pieces.begin = begun
-            self._begun = PiecewiseMessage(
-                message, mean_octets(first.block), first.deliveries, pieces, slow=True
-            )
-            back[:1] = [msgspec.structs.replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
-        self._take_back(back)
+        before = outbox.unsent
+        written = outbox.written(count)
+        self.traffic.messages_out += before - outbox.unsent
+        self._credit.use(before - outbox.unsent)
+        if begun is not None:
+            rest = outbox.begin_next()
+            if rest is not None and self.rest is RemainderHolder.GIVEN_AGAIN:
+                rest.pieces = self._dealer.pieces(rest.message)
+                rest.pieces.begin = begun
+        if not self.settles:
+            for selection in written:
+                self._dealer.assigned -= len(selection.ids)
+                self._dealer.done(selection.ids)
         self._after_write()
 
     def _written_of(self, begun: PiecewiseMessage, count: int, octets: int | None) -> None:
@@ -407,12 +319,12 @@ class RoundRobinChannel:
         begun.written(octets or 0)
         if not count and octets is not None:
             return
-        self._begun = None
         if not count and begun.outcome is None:
-            self._take_back([Large(begun.message, begun.octets, begun.deliveries)])
+            self._outbox.put_back_begun()
         else:
-            self._octets -= begun.octets
-            self._sent(1)
+            self._outbox.end_begun()
+            self.traffic.messages_out += 1
+            self._credit.use(1)
             if begun.outcome is not None:
                 self._dealer.assigned -= not begun.is_done
                 self._conclude([begun.run], begun.outcome)
@@ -421,17 +333,11 @@ class RoundRobinChannel:
                 self._dealer.done(begun.ids)
         self._after_write()
 
-    def _sent(self, count: int) -> None:
-        """Count delivered messages."""
-        self.traffic.messages_out += count
-        self._unsent -= count
-        self._credit.use(count)
-
     def _after_write(self) -> None:
         """Return messages that may not wait here after a write, and ask for more if there is room."""
         self._give_up()
-        if self._order is not None:
-            self._order.pass_on(self)
+        if self._outbox.order is not None:
+            self._outbox.pass_on()
         self._dealer.can_take(self)
         self._look_drained()
 
@@ -440,12 +346,12 @@ class RoundRobinChannel:
         that the count does not allow any more.
         """
         count = self._credit.count
-        if self._is_suspended:
+        if self._outbox.is_suspended:
             return  # until `give_back`
         if self._held or self._cancelled:
             keep = 0
-        elif count is not None and self._unsent > count:
-            keep = max(0, count - sum(len(each.ids) for each in self._given()))
+        elif count is not None and self._outbox.unsent > count:
+            keep = max(0, count - sum(len(each.ids) for each in self._outbox.given()))
         else:
             return
         if returned := self._unqueue(keep):
@@ -457,27 +363,7 @@ class RoundRobinChannel:
         """Remove the queued messages behind the first N (`keep`), and return those that must be assigned
         again. `SharedWindow.freed` must follow.
         """
-        kept: deque[Selection | Large] = deque()
-        leaving: list[tuple[range, int]] = []
-        for each in self._queued:
-            stays = min(keep, len(each.ids))
-            keep -= stays
-            if stays == len(each.ids):
-                kept.append(each)
-                continue
-            if isinstance(each, Large):
-                octets = each.octets
-            else:
-                octets = mean_octets(each.block)
-                if stays:
-                    kept.append(msgspec.structs.replace(each, ids=each.ids[:stays]))
-            ids = each.ids[stays:]
-            self._unsent -= len(ids)
-            self._octets -= len(ids) * octets
-            leaving.append((ids, each.deliveries))
-        self._queued = kept
-        if self._order is not None:
-            self._order.keep(self, len(kept))
+        leaving = self._outbox.unqueue(keep)
         if self.settles:  # without messages that are settled already
             returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
             self._count()
@@ -499,7 +385,7 @@ class RoundRobinChannel:
     def grant(self, n: int, kind: CreditKind) -> None:
         if not self.settles:
             self.settles = True
-            for each in (*self._given(), *self._queued):
+            for each in self._outbox.each():
                 self._unsettled.add(each.ids, each.deliveries)
             self._count()
         self._credit.grant(n, kind)
@@ -517,21 +403,13 @@ class RoundRobinChannel:
         self._dealer.can_take(self)
 
     def follow(self, order: DeliveryOrder | None) -> None:
-        if self._order is not None:
-            self._order.keep(self, 0)
-        self._order = order
-        if order is not None:
-            order.add(self, len(self._queued))
+        self._outbox.follow(order)
         self._dealer.follows(self)
-
-    def in_turn(self) -> None:
-        """See `omq.drivers.delivery_order.OrderedChannel`."""
-        self.subscriber.wake()
 
     @property
     def is_following(self) -> bool:
         """Whether it gives messages in an order together with others."""
-        return self._order is not None
+        return self._outbox.order is not None
 
     def wait_for(self, message: int) -> None:
         """Ignore the message: the driver chooses the messages of each subscriber."""
@@ -566,7 +444,7 @@ class RoundRobinChannel:
         return self._credit.is_draining
 
     def _look_drained(self) -> None:
-        if not self._credit.is_draining or self._unsent or self._news or self._held:
+        if not self._credit.is_draining or self._outbox.unsent or self._news or self._held:
             return
         if self.room(1) and self._dealer.may_have(self):
             return
@@ -576,7 +454,7 @@ class RoundRobinChannel:
     # -- the terminal's side: outcomes ---------------------------------------------------------------------
 
     def settle(self, ids: range, outcome: Outcome) -> int:
-        begun = self._begun
+        begun = self._outbox.begun
         is_one = begun is None and len(ids) == 1 and isinstance(outcome, Accepted)
         if is_one and self._unsettled.take_first(ids.start):
             self._count()
@@ -635,19 +513,19 @@ class RoundRobinChannel:
     def suspend(self) -> None:
         self._held = True
         self._dealer.cannot_take(self)
-        self._is_suspended = self._is_suspended or self._dealer.suspending(self)
+        self._outbox.is_suspended = self._outbox.is_suspended or self._dealer.suspending(self)
 
     def give_back(self) -> None:
-        if self._is_suspended:
-            self._is_suspended = False
+        if self._outbox.is_suspended:
+            self._outbox.is_suspended = False
             self._dealer.gave_back(self, self._unqueue(0))
             if self._shared is not None:
                 self._shared.freed()
 
     def release(self) -> None:
         self._held = False
-        if self._is_suspended:
-            self._is_suspended = False
+        if self._outbox.is_suspended:
+            self._outbox.is_suspended = False
             self._dealer.gave_back(self, ())
             self._give_up()
             self.subscriber.wake()
@@ -664,7 +542,7 @@ class RoundRobinChannel:
         self._look_drained()
 
     def retire(self) -> None:
-        self._is_suspended = False
+        self._outbox.is_suspended = False
         self.follow(None)
         self._dealer.retiring(self)
 
@@ -678,37 +556,28 @@ class RoundRobinChannel:
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
             position=None,
-            behind=self._unsent,
+            behind=self._outbox.unsent,
             credit=self._credit.window,
             count=self._credit.count,
             unsettled=self.outstanding_count(),
-            octets=self._octets,
+            octets=self._outbox.octets,
             is_held=self._held,
         )
 
     def close(self) -> None:
         self.rest = RemainderHolder.HELD
-        self._is_suspended = False
+        self._outbox.is_suspended = False
         self._credit.forget_drain()
         self._dealer.assigned -= self.outstanding_count()
         self._dealer.closed(self, self.outstanding())
-        begun, self._begun = self._begun, None
+        begun = self._outbox.begun
+        self._outbox.clear()
         if begun is not None:
             begun.give_back()
             if begun.outcome is not None and begun.is_done:
                 self._conclude([begun.run], begun.outcome)
-        self._queued.clear()
-        if self._order is not None:
-            self._order.keep(self, 0)
-        self._taken.clear()
         self._unsettled.clear()
         if self._undeliverable is not None:
             self._undeliverable.clear()
-        self._unsent = self._octets = 0
         if self._shared is not None:
             self._shared.leave(self)
-
-
-def mean_octets(block: Block | Fragmented) -> int:
-    """Return the average size of a message of the block on the wire."""
-    return block.size // block.count
