@@ -13,8 +13,11 @@ from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leased_topic import LeasedTopic
 from omq.access.leases import Lease, LeasedTarget, LeaseProblem, Leases, Principal
+from omq.access.leasing import Leasing
 from omq.access.limits import Quota, spent
+from omq.access.line_routing import LineRouting
 from omq.access.management import Management
+from omq.access.provisioning import Provisioning
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
 from omq.access.routed_publishing import RoutedPublishing
@@ -63,7 +66,6 @@ class AccessControl:
         self.nodes = Nodes(DirectMemory(memory.waiting, memory.publisher_queues), catalogue.start)
         self._shared = SessionContext(
             catalogue=catalogue,
-            leases=self.leases,
             subscriptions=self.subscriptions,
             max_message_bytes=min(config.max_message_bytes, config.memory_bytes, LONGEST_HELD_BODY),
             max_uploaded_bytes=config.max_message_bytes,
@@ -151,7 +153,19 @@ class AccessControl:
 
     def topology(self, session: Session) -> Topology:
         """Return the operations of a session on exchanges and queues. Close it before the session."""
-        return Topology(session, self._catalogue, self._exchanges)
+        return Topology(session, self._catalogue, self._exchanges, self.leases)
+
+    def line_routing(self, session: Session) -> LineRouting:
+        """Return the routing of Publish lines for a session. Close it before the session."""
+        return LineRouting(session, self._shared)
+
+    def provisioning(self, session: Session) -> Provisioning:
+        """Return the operations of a session on many topics at once."""
+        return Provisioning(session, self._catalogue)
+
+    def leasing(self, session: Session, principal: Principal) -> Leasing:
+        """Return the operations with which a session requests leases."""
+        return Leasing(session, self._catalogue, self.leases, principal)
 
     def routed_publishing(self, session: Session) -> RoutedPublishing:
         """Return the operations with which a session publishes to exchanges."""

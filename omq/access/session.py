@@ -5,66 +5,50 @@ size of messages, before it reaches a driver. So no terminal decides what a clie
 translates a refusal (`Refused`, with a `Reason`) to the words of its protocol. It hands `rates` to its
 `ReadAdmission` and its `Sender`, which apply them.
 
+Other operations on behalf of a session have modules of their own: omq.access.control makes them.
+
 The right is checked before anything is looked up. So a refusal does not tell a client without the right
 whether there is such a topic.
 """
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 from msgspec import Struct, field
 
 from omq.access.archive import Archive
 from omq.access.clients import Identity
-from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.link_names import LinkNames
 from omq.access.rights import Right, Rights
-from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
-from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.offer import Offered
-from omq.drivers.push import MOST_WORK, Pushes, send_passed
+from omq.drivers.push import MOST_WORK, Pushes
 from omq.drivers.reasons import NO_TOPIC, Reason, Refused
-from omq.drivers.routed import RoutedPost
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
-from omq.drivers.slices import Slices
 from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.tail import TailMemory
 from omq.drivers.topic_quota import Release as Release
 from omq.drivers.uploads import Upload
-from omq.drivers.writer import Writer
-from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
-from omq_storage import codec
+from omq.model import Delivery, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage.batches import Batch, joined
-
-if TYPE_CHECKING:
-    from omq_storage._codec import Pass, Route, Spans, StoreLane
-
-ROUTED_OCTETS = 64 << 10
-"""The octets of the memory for posts for which a connection waits before it routes more messages to a store.
-"""
 
 MOST_REMEMBERED = 1024
 """The number of topics for which a session remembers that its client may publish to them."""
 
 S = TypeVar("S", bound=Subscriber)
 
-log = logging.getLogger("omq.access")
-
 
 class SessionContext(Struct, frozen=True):
     """The parts that all sessions of a server share."""
 
     catalogue: Catalogue
-    leases: Leases
     subscriptions: Quota
     """The subscriptions, feeds and early credits of all clients."""
     max_message_bytes: int
@@ -117,7 +101,8 @@ class Session:
         self.max_uploaded_bytes = shared.max_uploaded_bytes
         self.fragment_octets = shared.fragment_octets
         self.durable_sync = shared.durable_sync
-        self._identity = identity
+        self.identity = identity
+        """The client, as it proved to be."""
         self._client = identity.client
         self._rights_before = identity.client.rights
         self.name = name
@@ -125,12 +110,10 @@ class Session:
         """The owner of the exclusive queues that the connection may use; None if it cannot have any."""
         self._closed = closed
         self._is_open = True
-        self._granted = 0
-        """Octets that were taken from the memory for posts, for the next messages that are routed."""
-        self._kept = 0
-        """Octets of the next messages that are routed which may be kept for subscribers that are behind."""
-        self._may_publish: dict[bytes, None] = {}  # an empty set would take three times as much
-        """Topics to which the client may publish: one look at a set instead of its rights for each post."""
+        self.may_publish: dict[bytes, None] = {}  # an empty set would take three times as much
+        """Topics to which the client may publish: one look at a set instead of its rights for each post. It
+        stays the same object.
+        """
 
     # Most connections of omq never need these two sets.
 
@@ -179,20 +162,17 @@ class Session:
         """The reason why the connection may not go on, after the configuration has changed; None while it
         may.
         """
-        return self._identity.withdrawn
+        return self.identity.withdrawn
 
     def renew_rights(self) -> Rights:
         """Forget the rights that the client had before the configuration changed, and return them."""
         before, self._rights_before = self._rights_before, self._client.rights
-        self._may_publish.clear()
+        self.may_publish.clear()
         self.may_route.clear()
         return before
 
     def close(self) -> None:
         """End the session: the connection counts no more."""
-        granted, self._granted = self._granted, 0
-        if granted:
-            self._shared.posted.give(granted)
         if self._is_open:
             self._is_open = False
             self._client.connections.give()
@@ -239,7 +219,7 @@ class Session:
 
     def check_offer(self, name: bytes, batch: Batch) -> None:
         """Raise TooLarge and Refused as `offer` does, for messages that are offered later."""
-        if name not in self._may_publish:
+        if name not in self.may_publish:
             self._check_publish(name)
         if batch.longest > self.max_message_bytes:
             raise TooLarge(self.max_message_bytes, batch.longest)
@@ -293,124 +273,20 @@ class Session:
                 pushes.send()
         return True
 
-    def route(
-        self, lines: bytes, position: int, most: int
-    ) -> tuple[list[tuple[bytes, "Spans"]], int, "Pass", list[RoutedPost]]:
-        """Send the messages of the Publish lines from `position` on to the subscribers of their topics that
-        have kept up, and keep them for the others; or post them to the stores of their topics. Return the
-        other messages by their topics, where this stopped, what was sent, and what was posted.
-
-        Where a store has no room, it stops: await `room_to_route`, and go on from there. Where messages must
-        be kept for subscribers that are behind, and have no room, await `room_to_keep`.
-
-        Only the compiled codec can do this: it looks the topics up, and gives the messages their ids.
-        """
-        allowed = None if b"" in self._client.rights.publish.beginnings else self._may_publish
-        posted, granted = self._shared.posted, self._granted
-        room = granted + posted.free
-        kept, self._kept = self._kept, 0
-        passed = codec.native.Pass(
-            self._catalogue.routes, allowed, self.max_message_bytes, room, self._shared.tails, kept
-        )
-        dealt, position = codec.native.deal_lines(lines, position, most, passed)
-        if passed.lanes:
-            send_passed(passed)
-        posts = []
-        for lane, part in passed.parts:
-            post = RoutedPost(part)
-            posted.force(post.held)  # it is within the room, but for the last message
-            writer: Writer = lane.owner
-            writer.submit_routed(post)
-            posts.append(post)
-        if granted:
-            self._granted = 0
-            posted.give(granted)
-        return dealt, position, passed, posts
-
-    async def room_to_route(self, lacking: "StoreLane") -> None:
-        """Wait until this store and the memory for posts have room for messages that are routed."""
-        writer: Writer = lacking.owner
-        await writer.routed.room()
-        if not self._granted:
-            await self._shared.posted.take(ROUTED_OCTETS)
-            self._granted = ROUTED_OCTETS
-
-    async def room_to_keep(self, short: "Route") -> None:
-        """Wait until this topic may keep messages for subscribers that are behind: those of the next pass."""
-        driver: BroadcastDriver | None = short.owner
-        if driver is not None:  # otherwise the topic was deleted
-            await driver.room_to_keep(ROUTED_OCTETS)
-        self._kept = ROUTED_OCTETS
-
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.
 
         Raises Refused.
         """
-        if name not in self._may_publish:
+        if name not in self.may_publish:
             self._check_publish(name)
         await self._find_or_make(name, for_messages=True)
 
-    async def make_missing(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:
-        """Make those topics that are about to be published to and do not exist, in few commits. Each offer
-        would make its own, one after another. A failure is left to the offers, as in `reserve_ids`.
-
-        Return whether there may be new topics.
-        """
-        publish, largest = self.rights.publish, self.max_message_bytes
-        missing: list[bytes] = []
-        slices = Slices()
-        for name, batches in runs.items():
-            await slices.step()
-            if (
-                name not in self._catalogue.by_name
-                and name in publish
-                and all(batch.longest <= largest for batch in batches)
-            ):
-                missing.append(name)
-        if len(missing) < 2:
-            return False
-        await self._catalogue.make_undeclared(missing, self.admit)
-        return True
-
-    async def make_all(self, names: Sequence[bytes], delivery: Delivery, persistence: Persistence) -> None:
-        """Make those of these topics that do not exist, in few commits. Then declare each by itself: that
-        reports a failure.
-        """
-        allowed = [name for name in names if name in self.rights.declare]
-        await self._catalogue.make(allowed, delivery, persistence, self.admit)
-
-    async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:
-        """Reserve ids for messages that are about to be offered to several transient topics, in one commit.
-
-        Each offer would reserve them itself, but one after another. For persistent topics the writer gathers
-        the reservations. A failure is left to the offers, which try again and report it to the publisher.
-
-        Return whether any topic has ids now that it lacked before.
-        """
-        wanted: dict[Driver, int] = {}
-        slices = Slices()
-        for name, batches in runs.items():
-            await slices.step()
-            driver = self._catalogue.lookup(name)
-            if driver is not None and not driver.is_persistent and name in self.rights.publish:
-                count = sum(batch.count for batch in batches)
-                if not driver.has_ids(count):
-                    wanted[driver] = count
-        if not wanted:
-            return False
-        try:
-            await self._catalogue.ids.reserve(wanted)
-        except Exception as problem:  # noqa: BLE001 - each offer tries again, and reports it
-            log.debug("no ids could be reserved for %d topics: %s", len(wanted), problem)
-            return False
-        return True
-
     def _check_publish(self, name: bytes) -> None:
         self.check(Right.PUBLISH, name)
-        if len(self._may_publish) >= MOST_REMEMBERED:
-            self._may_publish.clear()
-        self._may_publish[name] = None
+        if len(self.may_publish) >= MOST_REMEMBERED:
+            self.may_publish.clear()
+        self.may_publish[name] = None
 
     # -- topics --------------------------------------------------------------------------------------------
 
@@ -546,49 +422,3 @@ class Session:
             if held is None:
                 release()
             raise
-
-    # -- leases --------------------------------------------------------------------------------------------
-
-    async def lease_sink(self, name: bytes, principal: Principal) -> bytes:
-        """Return a lease for a sink of this topic; make the topic if there is none. Raises Refused."""
-        self.check(Right.PUBLISH, name)
-        driver = await self._find_to_lease(name)
-        return self._shared.leases.grant(LeasedSink(driver.topic), principal, self._identity)
-
-    async def lease_feed(self, name: bytes, replay: Replay, principal: Principal) -> bytes:
-        """Return a lease for a feed of this topic, which is open from now on; make the topic if there is
-        none. Raises Refused.
-        """
-        self.check(Right.SUBSCRIBE, name)
-        driver = await self._find_to_lease(name)
-        self.check(Right.SUBSCRIBE, name)  # a reload may have taken the right away meanwhile
-        feed, channel = self.open_driver(driver, replay, LeasedFeed)
-        feed.replaced(channel)
-        return self._shared.leases.grant(feed, principal, self._identity)
-
-    def lease_exchange(self, leased: LeasedExchange, principal: Principal) -> bytes:
-        """Return a lease for a sink of an exchange. The caller has checked the right. Raises Refused."""
-        self._shared.leases.check_room(self._client)
-        return self._shared.leases.grant(leased, principal, self._identity)
-
-    def lease_driver(
-        self, driver: Driver, principal: Principal, make: Callable[[Topic, Release], LeasedFeed]
-    ) -> tuple[bytes, LeasedFeed]:
-        """Return a lease for a feed of this topic, which is open from now on, and the feed. The caller has
-        checked the right. Raises Refused.
-        """
-        self._shared.leases.check_room(self._client)
-        feed, channel = self.open_driver(driver, FromCurrent(), make)
-        feed.replaced(channel)
-        return self._shared.leases.grant(feed, principal, self._identity), feed
-
-    def end_leases(self, principal: Principal) -> None:
-        """End the unused leases of this principal, whose connection is over."""
-        self._shared.leases.end_with(principal)
-
-    async def _find_to_lease(self, name: bytes) -> Driver:
-        leases = self._shared.leases
-        leases.check_room(self._client)  # before a topic is made for it
-        driver = await self._find_or_make(name)
-        leases.check_room(self._client)  # other connections may have got the last leases meanwhile
-        return driver

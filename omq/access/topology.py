@@ -24,7 +24,8 @@ from functools import partial
 from msgspec import Struct
 
 from omq.access.getter import Getter
-from omq.access.leases import LeasedExchange, Principal, Returned
+from omq.access.leases import LeasedExchange, Leases, Principal, Returned
+from omq.access.leasing import Leasing
 from omq.access.rights import Right
 from omq.access.routed_publishing import REPLIES, RoutedPublishing
 from omq.access.session import Release, S, Session
@@ -91,9 +92,12 @@ def check_forwarding(
 class Topology:
     """The exchanges and queues, as one connection may use them. Call `close` when it ends."""
 
-    def __init__(self, session: Session, catalogue: Catalogue, exchanges: ExchangeRegistry) -> None:
+    def __init__(
+        self, session: Session, catalogue: Catalogue, exchanges: ExchangeRegistry, leases: Leases
+    ) -> None:
         self._session = session
         self._catalogue = catalogue
+        self._leases = leases
         self._exchanges = exchanges
         self.publishing = RoutedPublishing(session, exchanges)
         """Publishes messages to these exchanges."""
@@ -337,13 +341,13 @@ class Topology:
                 self._session.check_unless_made(Right.PUBLISH, name)
                 if self._exchanges.find(name).internal:
                     raise refusal_of_internal(name)
-            return self._session.lease_exchange(LeasedExchange(name, returned), principal)
+            return self._leasing(principal).lease_exchange(LeasedExchange(name, returned))
         self._session.check_unless_made(Right.PUBLISH, name)
         driver = await self._catalogue.find(name)
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "No such sink")
         check_user(driver.lifetime, self._owner)
-        return await self._session.lease_sink(name, principal)
+        return await self._leasing(principal).lease_sink(name)
 
     def lease_feed(self, name: bytes, principal: Principal) -> tuple[bytes, LeasedFeed]:
         """Return a lease for a feed of an exclusive queue of this connection, or of a broadcast topic, and
@@ -355,7 +359,7 @@ class Topology:
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "No such feed")
         if not isinstance(driver, QueueDriver):
-            return self._session.lease_driver(driver, principal, LeasedFeed)
+            return self._leasing(principal).lease_driver(driver, LeasedFeed)
         if not (isinstance(driver.lifetime, Ephemeral) and driver.lifetime.owner is self._owner):
             raise Refused(Reason.NOT_FOUND, "No such feed")
 
@@ -370,7 +374,10 @@ class Topology:
             feed.pause()
             return feed
 
-        return self._session.lease_driver(driver, principal, make)
+        return self._leasing(principal).lease_driver(driver, make)
+
+    def _leasing(self, principal: Principal) -> Leasing:
+        return Leasing(self._session, self._catalogue, self._leases, principal)
 
     def window(self, wanted: int) -> int:
         """Return the number of unsettled messages that a channel may have; 0 is for as many as possible."""

@@ -27,7 +27,7 @@ def principal() -> Principal:
 
 async def leased_feed(access: AccessControl, session: Session) -> bytes:
     """Return a lease for a feed, which takes the only subscription of the server."""
-    lease = await session.lease_feed(b"t", FromCurrent(), principal())
+    lease = await access.leasing(session, principal()).lease_feed(b"t", FromCurrent())
     assert access.subscriptions.used == 1
     return lease
 
@@ -77,7 +77,7 @@ async def test_a_lease_gives_a_session_of_its_client_until_that_is_closed(tmp_pa
     ) as access:
         session = await connected(access, b"known:s")
         for _ in range(3):
-            leases = [await session.lease_sink(b"t", principal()) for _ in range(2)]
+            leases = [await access.leasing(session, principal()).lease_sink(b"t") for _ in range(2)]
             leased = await access.use_lease(leases[0], HERE)
             assert isinstance(leased, LeasedSession)
             assert leased.session.name == b"known"

@@ -1,15 +1,15 @@
 """The refusals of a session by itself, also to a terminal that checks nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from quietness import quiet
 from served_control import Subscriber, connected, control, known, session
 
+from omq.access.control import AccessControl
 from omq.access.leases import Principal
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Session, TooLarge
@@ -153,21 +153,32 @@ async def test_the_sessions_of_a_client_share_four_large_answers(tmp_path: Path)
         elsewhere.large_answers.acquire_on_behalf_of_nowait(object())
 
 
-@pytest.mark.parametrize("make", [Session.find_or_make, Session.lease_sink, Session.declare])
-async def test_a_topic_is_made_only_with_the_right_to_declare_it(tmp_path: Path, make: Any) -> None:
-    arguments = {
-        Session.find_or_make: (),
-        Session.lease_sink: (Principal("here", b"known", None),),
-        Session.declare: (Delivery.BROADCAST, WEAK),
-    }[make]
+async def _declare(access: AccessControl, client: Session, name: bytes) -> None:
+    await client.declare(name, Delivery.BROADCAST, WEAK)
+
+
+async def _find_or_make(access: AccessControl, client: Session, name: bytes) -> None:
+    await client.find_or_make(name)
+
+
+async def _lease(access: AccessControl, client: Session, name: bytes) -> None:
+    await access.leasing(client, Principal("here", b"known", None)).lease_sink(name)
+
+
+@pytest.mark.parametrize("make", [_find_or_make, _lease, _declare])
+async def test_a_topic_is_made_only_with_the_right_to_declare_it(
+    tmp_path: Path, make: Callable[[AccessControl, Session, bytes], Awaitable[None]]
+) -> None:
     rights = {"declare": ["own"], "publish": ["*"], "subscribe": ["*"]}
-    async with session(tmp_path, b"known:s", clients=[known("known", **rights)]) as client:
+    async with control(tmp_path, clients=[known("known", **rights)]) as access:
+        client = await connected(access, b"known:s")
         with pytest.raises(Refused, match="may not declare it") as refused:
-            await make(client, b"t", *arguments)
+            await make(access, client, b"t")
         assert refused.value.reason is Reason.FORBIDDEN
         assert await client.find(b"t", Right.SUBSCRIBE) is None
-        await make(client, b"own", *arguments)
+        await make(access, client, b"own")
         assert await client.find(b"own", Right.SUBSCRIBE) is not None
+        client.close()
 
 
 async def test_a_push_to_very_many_topics_lets_others_have_their_turn(tmp_path: Path) -> None:
@@ -189,9 +200,10 @@ async def test_ids_are_reserved_for_transient_topics_that_lack_them_only(tmp_pat
         for name in (b"may", b"may not"):
             await client.declare(name, Delivery.BROADCAST, Transient())
         few, many = Bodies([b""]), Bodies([b""] * (IDS_RESERVED + 1))
-        assert not await client.reserve_ids({b"may": [few], b"missing": [many], b"may not": [many]})
-        assert await client.reserve_ids({b"may": [many, few]})
-        assert not await client.reserve_ids({b"may": [many, few]})
+        provisioning = access.provisioning(client)
+        assert not await provisioning.reserve_ids({b"may": [few], b"missing": [many], b"may not": [many]})
+        assert await provisioning.reserve_ids({b"may": [many, few]})
+        assert not await provisioning.reserve_ids({b"may": [many, few]})
         client.close()
 
 

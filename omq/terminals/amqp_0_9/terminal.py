@@ -148,7 +148,7 @@ class AmqpTerminal:
                 self._topology.close()
             if self._session is not None:
                 if self._principal is not None:
-                    self._session.end_leases(self._principal)
+                    self._context.access.leases.end_with(self._principal)
                 self._session.close()
             self._outbox.clear()
             self._duplex.close()

@@ -10,7 +10,9 @@ from omq import model
 from omq.access.administration import Administration
 from omq.access.control import AccessControl
 from omq.access.leases import Principal
+from omq.access.leasing import Leasing
 from omq.access.management import Management
+from omq.access.provisioning import Provisioning
 from omq.access.session import Session, TooLarge, too_large
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Reason, Refused
@@ -86,6 +88,14 @@ class Commands:
         return self._access.management(self._session)
 
     @property
+    def _leasing(self) -> Leasing:
+        return self._access.leasing(self._session, self._principal)
+
+    @property
+    def _provisioning(self) -> Provisioning:
+        return self._access.provisioning(self._session)
+
+    @property
     def _administration(self) -> Administration:
         return self._access.administration(self._session)
 
@@ -102,9 +112,10 @@ class Commands:
         # Held messages came before, perhaps for the same topics.
         rest: dict[bytes, Sequence[Batch]] = dict(runs) if self._held.lines else await self._push(runs)
         if len(rest) > 1:
+            provisioning = self._provisioning
             with self._excused:
-                are_new = await self._session.make_missing(rest)
-                have_ids = await self._session.reserve_ids(rest)
+                are_new = await provisioning.make_missing(rest)
+                have_ids = await provisioning.reserve_ids(rest)
             if (are_new or have_ids) and not self._held.lines:
                 rest = await self._push(rest)
         # Each is freed as it is published: thousands at once would take long.
@@ -184,7 +195,7 @@ class Commands:
                     break
         if types_of_all is not None and len(names) > 1:
             with self._excused:
-                await self._session.make_all(names, *types_of_all)
+                await self._provisioning.make_all(names, *types_of_all)
         return len(names)
 
     async def act(self, command: types.Command) -> None:
@@ -240,9 +251,9 @@ class Commands:
             case types.Received(topic, id):
                 await self.received(topic, [id])
             case types.Put(sink):
-                self._replies.add(types.Leased(await session.lease_sink(sink, self._principal)))
+                self._replies.add(types.Leased(await self._leasing.lease_sink(sink)))
             case types.Get(feed, replay):
-                self._replies.add(types.Leased(await session.lease_feed(feed, replay, self._principal)))
+                self._replies.add(types.Leased(await self._leasing.lease_feed(feed, replay)))
             case types.Fetch(topic):
                 # It reads the messages that were published before it, and no later command waits for it.
                 self._replies.after(partial(self._fetches.add, command, session.archive(topic)))

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from omq import refusal_words
 from omq.access.leases import Principal
+from omq.access.line_routing import LineRouting
 from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
@@ -125,6 +126,7 @@ class OmqTerminal:
         "_reading",
         "_received",
         "_replies",
+        "_routing",
         "_scope",
         "_sender",
         "_session",
@@ -157,6 +159,7 @@ class OmqTerminal:
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
         self._session: Session | None = None  # from Connect on
+        self._routing: LineRouting | None = None
         self._principal: Principal | None = None
         self._held: HeldPublishes | None = None
         self._published = 0
@@ -190,8 +193,10 @@ class OmqTerminal:
             self._endings.add(self._subscriptions)
             await self._endings.finish()
             self._watching.close()
+            if self._routing is not None:
+                self._routing.close()
             if self._session is not None and self._principal is not None:
-                self._session.end_leases(self._principal)
+                self._context.access.leases.end_with(self._principal)
                 self._session.close()
             self._admission.close()
             self._replies.close()
@@ -471,38 +476,38 @@ class OmqTerminal:
         return True
 
     async def _wait_for_room(self) -> None:
-        """Wait for the room that the session lacked when it sent messages at once: see `_deal`."""
+        """Wait for the room that was lacking when messages were sent at once: see `_deal`."""
         if self._filled is not None:
             lane, self._filled = self._filled, None
             with self._liveness.excused:
                 await wait_for_room(lane.outlets, self._context.config.stall_seconds)
         if self._short is not None:
             short, self._short = self._short, None
-            assert self._session is not None
+            assert self._routing is not None
             with self._liveness.excused:
-                await self._session.room_to_keep(short)
+                await self._routing.room_to_keep(short)
         if self._replies.is_full and isinstance(self._state, Serving):
             await self._state.commands.room()  # for the outcome of what is routed next
         if self._lacking is not None:
             store, self._lacking = self._lacking, None
-            assert self._session is not None
+            assert self._routing is not None
             assert self._held is not None
             if not self._held.lines:  # else the next messages are not routed, see `_deal`
                 with self._liveness.excused:
-                    await self._session.room_to_route(store)
+                    await self._routing.room_to_route(store)
 
     def _deal(
         self, lines: bytes, position: int, most: int
     ) -> tuple[list[tuple[bytes, "Spans"]], int, bool] | None:
-        """Let the session send messages at once: see `omq.protocol.omq.lines.Deal`."""
+        """Send messages at once: see `omq.protocol.omq.lines.Deal`."""
         state = self._state
         if not isinstance(state, Serving):
             return None
-        assert self._session is not None
+        assert self._routing is not None
         assert self._held is not None
         if self._held.lines:  # they came before, perhaps for the same topics
             return None
-        dealt, position, passed, posts = self._session.route(lines, position, most)
+        dealt, position, passed, posts = self._routing.route(lines, position, most)
         if passed.messages:
             self._has_routed = True
             self._published += passed.messages
@@ -590,6 +595,7 @@ class OmqTerminal:
         self._known()
         del self._known  # it is needed once, and holds some memory
         self._session = session
+        self._routing = self._context.access.line_routing(session)
         self._principal = Principal(host, session.name, self._replies.report)
         rates = session.rates
         self._fetches.rate_limit = rates.sent
