@@ -41,7 +41,7 @@ SHARED = {
             "omq.protocol.amqp_0_9.events",
             "omq.protocol.amqp_1_0.events",
             "omq.protocol.omq.client",
-            "omq.protocol.omq.lines",
+            "omq.protocol.omq.events",
         },
         "Frame": {"omq.protocol.amqp_1_0.performatives", "omq.protocol.omq.types"},
         "FrameType": {
@@ -54,7 +54,7 @@ SHARED = {
             "omq.terminals.amqp_1_0.forms",
             "omq.terminals.connection.forms",
         },
-        "PublishRun": {"omq.protocol.amqp_0_9.events", "omq.protocol.omq.lines"},
+        "PublishRun": {"omq.protocol.amqp_0_9.events", "omq.protocol.omq.events"},
         "Serving": {
             "omq.terminals.amqp_0_9.terminal",
             "omq.terminals.amqp_1_0.terminal",

@@ -6,7 +6,8 @@ from operator import attrgetter
 from typing import TypeVar
 
 from omq.protocol.omq.commands import CommandError, parse
-from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.events import BadLine, Event, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.lines import LineReader
 from omq.protocol.omq.types import Command, Publish, Received
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER

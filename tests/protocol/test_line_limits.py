@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from line_outcomes import MIB, Outcome, by_topic, fed, outcomes
 from measuring import seconds, takes_linear_time
 
-from omq.protocol.omq.lines import LineReader, TooLong
+from omq.protocol.omq.events import TooLong
+from omq.protocol.omq.lines import LineReader
 from omq.protocol.omq.types import Publish, Topics
 
 

@@ -13,7 +13,8 @@ from line_outcomes import MIB, by_topic, each_parsed, fed, outcomes, run, told
 from test_commands import GENERATED, OF_ONE_LINE, commands, recorded_of
 
 from omq.protocol.omq.commands import publish_sexp, sexp_of_command
-from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, ReceivedRun
+from omq.protocol.omq.events import BadLine, Event, Parsed, ReceivedRun
+from omq.protocol.omq.lines import LineReader
 from omq.protocol.omq.types import Confirm, Publish, Topics
 
 # -- the recorded lines -------------------------------------------------------------------------------------

@@ -35,7 +35,9 @@ from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
-from omq.protocol.omq import atoms, frames, lines, sexp
+from omq.protocol.omq import atoms, compiled_lines, frames, line_steps, plain_lines, sexp
+from omq.protocol.omq.events import PublishRun
+from omq.protocol.omq.lines import LineReader
 from omq.protocol.steps import finished
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, encode
@@ -293,7 +295,7 @@ line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mu
 @example(b'(Publish "a\\\\b" 1)\n(Publish a\\\\b 2)\n(Publish "a\\\\b" 3)\n')
 def test_lines_of_all_kinds(octets: bytes) -> None:
     whole = octets + b"\n"
-    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+    assert all_events(compiled_lines.events_compiled, whole) == all_events(plain_lines.events_plain, whole)
 
 
 SEXP_PIECES = [
@@ -349,34 +351,34 @@ def test_no_step_reads_much(line: bytes, compiled: bool) -> None:
     size = 1 << 20 if compiled else 1 << 18
     octets = head + piece * (size // len(piece)) + b"\n"
     with using(compiled=compiled):
-        steps = sum(1 for _ in lines.LineReader(2 << 20).reads(octets))
+        steps = sum(1 for _ in LineReader(2 << 20).reads(octets))
     assert steps >= (12 if compiled else 15)
 
 
 def test_odd_lines_are_read_in_turns() -> None:
     """However many of them one read has, other tasks run in between."""
     whole = b"(Publish a b) ; odd\n" * 1000
-    reader = lines.LineReader(1000)
+    reader = LineReader(1000)
     turns = list(reader.reads(whole))
     assert len(turns) >= 4
     assert max(sum(event.batch.count for event in events) for events in turns) < 300  # type: ignore[union-attr]  # every event is a batch here
-    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+    assert all_events(compiled_lines.events_compiled, whole) == all_events(plain_lines.events_plain, whole)
 
 
 @pytest.mark.skipif(not codec.COMPILED, reason="the plain reader reads few octets in a step")
 def test_lines_of_many_topics_are_read_in_turns() -> None:
     """However many topics one read has, the events of one step are those of some, and no message is lost."""
     whole = b"".join(b"(Publish topic-%05d x)\n" % (number % 5000) for number in range(10_000))
-    turns = list(lines.LineReader(100).reads(whole))
+    turns = list(LineReader(100).reads(whole))
     assert max(map(len, turns)) == codec.native.DEALT_TOPICS
     assert sum(not turn for turn in turns) >= 9  # a pause before the events of each full step
-    topics = [event.topic for events in turns for event in events if isinstance(event, lines.PublishRun)]
+    topics = [event.topic for events in turns for event in events if isinstance(event, PublishRun)]
     assert topics == [b"topic-%05d" % (number % 5000) for number in range(10_000)]
-    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+    assert all_events(compiled_lines.events_compiled, whole) == all_events(plain_lines.events_plain, whole)
 
 
 def test_the_plain_reader_pauses_between_commands_of_several_kinds() -> None:
-    assert list(lines.reading_plain(b"(Topics)\n" * lines.SLOW_LINES, 0)) == [None]
+    assert list(plain_lines.reading_plain(b"(Topics)\n" * line_steps.SLOW_LINES, 0)) == [None]
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.binary(min_size=1, max_size=4))
@@ -386,7 +388,7 @@ def test_every_escape_there_is(bodies: list[bytes], topic: bytes) -> None:
         % (b"".join(b"\\%03d" % o for o in topic), b"".join(b"\\%03d" % o for o in body))
         for body in bodies
     )
-    (run,) = all_events(lines.events_compiled, whole)
-    assert isinstance(run, lines.PublishRun)
+    (run,) = all_events(compiled_lines.events_compiled, whole)
+    assert isinstance(run, PublishRun)
     assert (run.topic, run.batch.bodies()) == (topic, bodies)
-    assert all_events(lines.events_plain, whole) == [run]
+    assert all_events(plain_lines.events_plain, whole) == [run]

@@ -36,7 +36,8 @@ from omq.protocol.amqp_1_0 import runs as transfer_runs
 from omq.protocol.amqp_1_0.performatives import Transfer
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
-from omq.protocol.omq import frames, lines, sexp
+from omq.protocol.omq import compiled_lines, frames, plain_lines, sexp
+from omq.protocol.omq.events import PublishRun
 from omq.protocol.omq.frames import MessageRun
 from omq.protocol.steps import finished
 from omq_storage import plain
@@ -205,13 +206,13 @@ def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes
     while position < len(whole):
         events, position = read(whole, position)
         for event in events:
-            if isinstance(event, lines.PublishRun):
+            if isinstance(event, PublishRun):
                 runs.setdefault(event.topic, []).append(event.batch)
                 continue
-            found += [lines.PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
+            found += [PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
             runs.clear()
             found.append(event)
-    return found + [lines.PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
+    return found + [PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
 
 
 def read_lines(random: Random, native: Any) -> None:
@@ -226,7 +227,7 @@ def read_lines(random: Random, native: Any) -> None:
         spans.frames()
         spans.bodies()
     whole = data + b"\n"
-    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+    assert all_events(compiled_lines.events_compiled, whole) == all_events(plain_lines.events_plain, whole)
 
 
 def read_sexps(random: Random, native: Any) -> None:

@@ -7,8 +7,9 @@ from omq.protocol import handshake
 from omq.protocol.omq import frames, sexp, times, topics
 from omq.protocol.omq.commands import CommandError, parse, sexp_of_command
 from omq.protocol.omq.converters import ConversionError
+from omq.protocol.omq.events import BadLine, Parsed, PublishRun, ReceivedRun, TooLong
 from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.omq.lines import BadLine, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.lines import LineReader
 from omq.protocol.omq.sexp import Sexp, SexpError
 from omq.protocol.omq.types import (
     Ack,

@@ -130,3 +130,8 @@ def joined(parts: Iterable[bytes]) -> bytes:
         spaced.append(part)
         was_bare = is_bare
     return b"".join(spaced)
+
+
+def atom_written(octets: bytes) -> bytes:
+    """Return the atom that is written so, bare or quoted."""
+    return unquote(octets) if octets.startswith(b'"') else octets

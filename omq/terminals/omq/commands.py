@@ -20,7 +20,7 @@ from omq.drivers.slices import Slices
 from omq.management import subject
 from omq.model import Delivery, Persistence
 from omq.protocol.omq import types
-from omq.protocol.omq.lines import Event, Parsed
+from omq.protocol.omq.events import Event, Parsed
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.liveness import LivenessPause

@@ -24,8 +24,9 @@ from omq.drivers.slices import Slices, in_slices
 from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
+from omq.protocol.omq.events import BadLine, Event, Parsed, PublishRun, ReceivedRun, TooLong
 from omq.protocol.omq.frames import encode
-from omq.protocol.omq.lines import DEALT, BadLine, Event, LineReader, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.lines import DEALT, LineReader
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.closing_deadline import set_closing_deadline
@@ -499,7 +500,7 @@ class OmqTerminal:
     def _deal(
         self, lines: bytes, position: int, most: int
     ) -> tuple[list[tuple[bytes, "Spans"]], int, bool] | None:
-        """Send messages at once: see `omq.protocol.omq.lines.Deal`."""
+        """Send messages at once: see `omq.protocol.omq.compiled_lines.Deal`."""
         state = self._state
         if not isinstance(state, Serving):
             return None
