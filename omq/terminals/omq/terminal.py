@@ -7,7 +7,6 @@ the messages of the subscriptions in turn.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 import trio
@@ -15,16 +14,14 @@ from msgspec import Struct
 
 from omq import refusal_words
 from omq.access.leases import Principal
-from omq.access.line_routing import LineRouting
 from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices, in_slices
 from omq.model import Topic
-from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
-from omq.protocol.omq.events import BadLine, Event, Parsed, PublishRun, ReceivedRun, TooLong
+from omq.protocol.omq.events import Event
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.lines import DEALT, LineReader
 from omq.protocol.omq.sentences import sentence
@@ -45,11 +42,12 @@ from omq.terminals.connection.statistics import (
 from omq.terminals.connection.transport import BY_SHUTDOWN
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
+from omq.terminals.omq.greeting import ConnectedClient, id_in
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
+from omq.terminals.omq.pipeline import Pipeline
 from omq.terminals.omq.replies import Make, Replies
 from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
 from omq.terminals.omq.watching import Watching
-from omq_storage.batches import Batch
 
 if TYPE_CHECKING:
     from omq_storage._codec import Lane, Route, Spans, StoreLane
@@ -64,7 +62,7 @@ LONGEST_CONNECT = 4 << 10
 class Serving(Struct, frozen=True):
     """The client is known, and its commands are read."""
 
-    commands: Commands
+    client: ConnectedClient
 
 
 class Stopping(Struct, frozen=True):
@@ -109,12 +107,12 @@ class OmqTerminal:
 
     __slots__ = (
         "_admission",
+        "_client",
         "_context",
         "_endings",
         "_fetches",
         "_filled",
         "_has_routed",
-        "_held",
         "_known",
         "_lacking",
         "_lines",
@@ -122,15 +120,11 @@ class OmqTerminal:
         "_long",
         "_long_answers",
         "_nursery",
-        "_principal",
-        "_published",
         "_reading",
         "_received",
         "_replies",
-        "_routing",
         "_scope",
         "_sender",
-        "_session",
         "_short",
         "_state",
         "_subscriptions",
@@ -159,12 +153,7 @@ class OmqTerminal:
         self._watching = Watching(self._sender, self._replies)
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
-        self._session: Session | None = None  # from Connect on
-        self._routing: LineRouting | None = None
-        self._principal: Principal | None = None
-        self._held: HeldPublishes | None = None
-        self._published = 0
-        """The number of messages that the client has published so far."""
+        self._client: ConnectedClient | None = None  # from Connect on
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
@@ -189,28 +178,28 @@ class OmqTerminal:
             await self._transport.finish()
         finally:
             self._state = InputEnded()
-            if self._held is not None:
-                self._held.refuse(ENDING)
+            client = self._client
+            if client is not None:
+                client.held.refuse(ENDING)
             self._endings.add(self._subscriptions)
             await self._endings.finish()
             self._watching.close()
-            if self._routing is not None:
-                self._routing.close()
-            if self._session is not None and self._principal is not None:
-                self._context.access.leases.end_with(self._principal)
-                self._session.close()
+            if client is not None:
+                client.routing.close()
+                self._context.access.leases.end_with(client.principal)
+                client.session.close()
             self._admission.close()
             self._replies.close()
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        client = None if self._session is None else self._session.name
+        client = self._client
         return ConnectionStatistics.of(
             self._transport,
             Kind.OMQ,
-            client,
-            messages_in=self._published,
+            None if client is None else client.session.name,
+            messages_in=0 if client is None else client.pipeline.published,
             messages_out=self._sender.messages,
             unconfirmed=self._replies.unconfirmed,
             waiting_answers=len(self._replies) + len(self._fetches),
@@ -222,7 +211,7 @@ class OmqTerminal:
                 unfinished=self._admission.unfinished,
                 answers=self._replies.octets,
                 fetched=self._fetches.octets,
-                publishes=0 if self._held is None else self._held.octets,
+                publishes=0 if client is None else client.held.octets,
             ),
         )
 
@@ -272,8 +261,8 @@ class OmqTerminal:
                 assert_never(other)
 
     def _look_for_life(self, now: float) -> None:
-        if self._held is not None:
-            self._held.look()
+        if self._client is not None:
+            self._client.held.look()
         match self._liveness.tick(now):
             case LivenessCheck.NOTHING:
                 pass
@@ -288,13 +277,13 @@ class OmqTerminal:
                 assert_never(other)
 
     def _log_eviction(self, what: str) -> None:
-        client = None if self._session is None else self._session.name
+        client = None if self._client is None else self._client.session.name
         self._context.log_eviction(self._transport, client, what)
 
     @property
     def session(self) -> Session | None:
         """The session of the client; None before its Connect is accepted."""
-        return self._session
+        return None if self._client is None else self._client.session
 
     def disconnect(self, why: str) -> None:
         """End the connection with an Error that says why."""
@@ -324,8 +313,9 @@ class OmqTerminal:
                 return
             case other:
                 assert_never(other)
-        if self._held is not None:
-            self._held.refuse(ENDING)
+        if self._client is not None:
+            self._client.pipeline.is_over = True
+            self._client.held.refuse(ENDING)
         self._fetches.stop()
         self._endings.add(self._subscriptions)
         self._endings.begin(self._nursery, partial(self._say_last, error))
@@ -432,8 +422,8 @@ class OmqTerminal:
                             text = sentence("Bad sexp", None, "the connection ended in the middle of a line")
                             self._replies.add(types.Error(text))
                         break
-                if self._held is not None:
-                    await self._held.wait_for_all()
+                if self._client is not None:
+                    await self._client.held.wait_for_all()
         except trio.BrokenResourceError:
             self._scope.cancel()
         # Give the memory of an incomplete line back before the last answers: others may wait for it.
@@ -457,7 +447,7 @@ class OmqTerminal:
             if number:
                 # Many slow lines of one connection must not delay the others.
                 await trio.lowlevel.checkpoint()
-            if not await self._act_on(events):
+            if events and not await self._act_on(events):
                 return False
             alive = alive or bool(events)
             await self._wait_for_room()
@@ -484,18 +474,17 @@ class OmqTerminal:
                 await wait_for_room(lane.outlets, self._context.config.stall_seconds)
         if self._short is not None:
             short, self._short = self._short, None
-            assert self._routing is not None
+            assert self._client is not None
             with self._liveness.excused:
-                await self._routing.room_to_keep(short)
+                await self._client.routing.room_to_keep(short)
         if self._replies.is_full and isinstance(self._state, Serving):
-            await self._state.commands.room()  # for the outcome of what is routed next
+            await self._state.client.pipeline.commands.room()  # for the outcome of what is routed next
         if self._lacking is not None:
             store, self._lacking = self._lacking, None
-            assert self._routing is not None
-            assert self._held is not None
-            if not self._held.lines:  # else the next messages are not routed, see `_deal`
+            assert self._client is not None
+            if not self._client.held.lines:  # else the next messages are not routed, see `_deal`
                 with self._liveness.excused:
-                    await self._routing.room_to_route(store)
+                    await self._client.routing.room_to_route(store)
 
     def _deal(
         self, lines: bytes, position: int, most: int
@@ -504,14 +493,13 @@ class OmqTerminal:
         state = self._state
         if not isinstance(state, Serving):
             return None
-        assert self._routing is not None
-        assert self._held is not None
-        if self._held.lines:  # they came before, perhaps for the same topics
+        client = state.client
+        if client.held.lines:  # they came before, perhaps for the same topics
             return None
-        dealt, position, passed, posts = self._routing.route(lines, position, most)
+        dealt, position, passed, posts = client.routing.route(lines, position, most)
         if passed.messages:
             self._has_routed = True
-            self._published += passed.messages
+            client.pipeline.published += passed.messages
         for post in posts:
             self._replies.routed(post)
         self._filled = passed.filled
@@ -521,71 +509,20 @@ class OmqTerminal:
 
     async def _act_on(self, events: Sequence[Event]) -> bool:
         """Return False if the connection must end."""
-        if not events:
-            return True  # the messages were sent as they were read
-        runs: dict[bytes, list[Batch]] = {}
-        prepared = 0  # the events before this one need no look ahead
-        slices = Slices()
-        for number, event in enumerate(events):
-            state = self._state
-            if isinstance(state, Greeting):
-                if not await self._connect(event):
-                    return False
-                continue
-            if not isinstance(state, Serving):
-                return False  # the connection ends, and this task stops at its next checkpoint
-            commands = state.commands
-            match event:
-                case PublishRun(topic, batch):
-                    # Order matters only within a topic, so one read makes one post for each topic.
-                    runs.setdefault(topic, []).append(batch)
-                    self._published += batch.count
-                    continue
-                case _:
-                    await commands.publish_all(runs)
-            match event:
-                case ReceivedRun(topic, ids):
-                    await commands.received(topic, ids)
-                case Parsed(command):
-                    if number >= prepared and isinstance(command, types.Declare):
-                        prepared = number + await commands.declare_ahead(islice(events, number, None))
-                    await commands.room()
-                    await commands.act(command)
-                    await slices.step()
-                case BadLine(error, publish):
-                    await commands.room()
-                    if publish:
-                        self._published += 1
-                        self._replies.refuse_publish(error)
-                    else:
-                        self._replies.add(types.Error(error))
-                case TooLong(error):
-                    self._replies.add(types.Error(error))
-                    return False
-                case _:
-                    assert_never(event)
-        if runs and isinstance(self._state, Serving):
-            await self._state.commands.publish_all(runs)
-        return True
+        if isinstance(self._state, Greeting):
+            if not await self._connect(events[0]):
+                return False
+            events = events[1:]
+        if not isinstance(self._state, Serving):
+            return not events
+        return await self._state.client.pipeline.execute(events)
 
     async def _connect(self, event: Event) -> bool:
-        """Execute the first command, which must be a valid Connect. Return False if the connection must
-        end.
-        """
-        match event:
-            case Parsed(types.Connect(version, id)):
-                if version == VERSION_ONE:
-                    return await self._identify(id)
-                what = f"the handshake agreed on version {VERSION_ONE}"
-                self._replies.add(types.Error(sentence("Connect", str(version).encode(), what)))
-            case TooLong(error):
-                self._replies.add(types.Error(error))
-            case _:
-                text = sentence("Connect", None, "it must be the first command of a connection")
-                self._replies.add(types.Error(text))
-        return False
-
-    async def _identify(self, id: bytes) -> bool:
+        """Execute the first command. Return False if the connection must end."""
+        id = id_in(event)
+        if isinstance(id, types.Error):
+            self._replies.add(id)
+            return False
         peer = self._transport.peer()
         host = self._transport.host()
         try:
@@ -595,30 +532,33 @@ class OmqTerminal:
             return False
         self._known()
         del self._known  # it is needed once, and holds some memory
-        self._session = session
-        self._routing = self._context.access.line_routing(session)
-        self._principal = Principal(host, session.name, self._replies.report)
+        self._client = client = self._admit(session, host)
         rates = session.rates
         self._fetches.rate_limit = rates.sent
         self._sender.limit(rates.answered, rates.sent)
+        if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
+            self._state = Serving(client)
+        self._context.log_connected(peer, session.name)
+        await self._admission.limit(rates.received, self._transport.received)
+        return True
+
+    def _admit(self, session: Session, host: str) -> ConnectedClient:
+        """Return the parts of the connection that serve this session."""
+        context, excused = self._context, self._liveness.excused
         assert self._nursery is not None
-        self._held = HeldPublishes(
-            self._context.memory, session, self._subscriptions, self._nursery, self._liveness.excused
-        )
+        principal = Principal(host, session.name, self._replies.report)
+        held = HeldPublishes(context.memory, session, self._subscriptions, self._nursery, excused)
         commands = Commands(
             session,
-            self._context.access,
-            self._principal,
+            context.access,
+            principal,
             self._replies,
             self._long_answers,
             self._fetches,
             self._subscriptions,
-            self._held,
+            held,
             self._watching,
-            self._liveness.excused,
+            excused,
         )
-        if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
-            self._state = Serving(commands)
-        self._context.log_connected(peer, session.name)
-        await self._admission.limit(rates.received, self._transport.received)
-        return True
+        routing = context.access.line_routing(session)
+        return ConnectedClient(session, principal, routing, held, Pipeline(commands, self._replies))
