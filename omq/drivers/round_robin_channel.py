@@ -13,8 +13,8 @@ A message is in one of these states; its `MessageOutbox` has those that are queu
         +-------------------------------------------+------+
                   settle (released, modified), close
 
-Without credit, a message is done when it is written. With credit, `_unsettled` has every message from its
-assignment (`deal`) until it is settled, in whichever state it is, so that a window limits all of them. A
+Without credit, a message is done when it is written. With credit, its `ChannelLimit` has every message from
+its assignment (`deal`) until it is settled, in whichever state it is, so that a window limits all of them. A
 client may settle a message before it is known to be sent. The outcome counts at once, although the message
 may still be written. Only a message that is begun keeps its outcome until its last octet is written, because
 its topic holds it until then.
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
-from omq.drivers.credit import ChannelCredit
+from omq.drivers.channel_limit import ChannelLimit
 from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.message_outbox import OUTBOX_OCTETS, MessageOutbox, mean_octets
 from omq.drivers.pieces import Pieces
@@ -126,11 +126,9 @@ class RoundRobinChannel:
         self.is_asked = False
         """Whether the driver asks it for room in its turn: see `omq.drivers.takers`."""
         self._dealer = dealer
-        self._credit = ChannelCredit()
-        self._shared: SharedWindow | None = None
         self._outbox = MessageOutbox(subscriber)
+        self._limit = ChannelLimit(share)
         self._share = share
-        self._unsettled = Unsettled(share)
         # These two exist only when they are needed: there may be many idle channels.
         self._undeliverable: Unsettled | None = None
         self._news: deque[Unavailable] | None = None
@@ -145,24 +143,11 @@ class RoundRobinChannel:
         if left <= 0 or self._held or self._cancelled:
             return 0
         room = left // frame_octets or 1
-        return self._within_credit(room) if self.settles else room
-
-    def _within_credit(self, room: int) -> int:
-        """Limit a number of messages by its credit."""
-        # With few calls: of thousands of subscribers, many may be asked for each message.
-        if self._share.is_spent and not self._unsettled.may_grow():
-            return 0
+        if not self.settles:
+            return room
         if self._undeliverable is not None and len(self._undeliverable) >= MOST_UNDELIVERABLE:
             return 0
-        credit = self._credit
-        if credit.window is not None and (left := credit.window - len(self._unsettled)) < room:
-            room = left
-        if credit.count is not None and (left := credit.count - self._outbox.unsent) < room:
-            room = left
-        if self._shared is not None:
-            # One at a time, because each changes the room of the others.
-            room = min(room, self._shared.room(), 1)
-        return room if room > 0 else 0
+        return self._limit.room(room, self._outbox.unsent)
 
     def may_pass_on(self) -> bool:
         """Return whether `pass_on` may be called: its subscriber has written all messages, and needs to
@@ -188,9 +173,7 @@ class RoundRobinChannel:
         self._outbox.add(Selection(block, ids, deliveries), count, count * mean_octets(block))
         self._dealer.assigned += count
         if self.settles:
-            self._unsettled.add(ids, deliveries)
-            if self._shared is not None:
-                self._count()
+            self._limit.add(ids, deliveries)
         self.subscriber.wake()
 
     def deal_large(self, block: Block | Fragmented, message: int, deliveries: int = 0) -> None:
@@ -199,8 +182,7 @@ class RoundRobinChannel:
         self._outbox.add(large, 1, large.octets)
         self._dealer.assigned += 1
         if self.settles:
-            self._unsettled.add(large.ids, deliveries)
-            self._count()
+            self._limit.add(large.ids, deliveries)
         self.subscriber.wake()
 
     def tell(self, gone: Unavailable) -> None:
@@ -214,13 +196,14 @@ class RoundRobinChannel:
         delivery more for messages that were sent, or may have been.
         """
         if not self._outbox.unsent:  # nearly all of thousands
-            return delivered(self._unsettled.runs()) if self._unsettled else []
+            unsettled = self._limit.unsettled
+            return delivered(unsettled.runs()) if unsettled else []
         queued = DeliveredIds()
         for waiting in self._outbox.queued():
             queued.add(waiting.ids, waiting.deliveries)
         runs = queued.runs()
         if self.settles:
-            sent = self._unsettled.copy()
+            sent = self._limit.unsettled.copy()
             runs = [kept for run in runs for ids in ranges(run) for kept in sent.take(ids)]
         else:
             sent = DeliveredIds()
@@ -238,7 +221,7 @@ class RoundRobinChannel:
             return self._outbox.unsent
         begun = self._outbox.begun
         kept = begun is not None and begun.outcome is not None and not begun.is_done
-        return len(self._unsettled) + kept
+        return len(self._limit.unsettled) + kept
 
     def is_undeliverable(self, message: int) -> bool:
         """Return whether its subscriber declared this message undeliverable here."""
@@ -279,8 +262,7 @@ class RoundRobinChannel:
             return await begun.take()
         except MessageTruncated as torn:
             if self._outbox.begun is begun:  # otherwise it was closed meanwhile, and the message waits again
-                self._unsettled.take(begun.ids)
-                self._count()
+                self._limit.take((begun.ids,))
                 self._dealer.assigned -= not begun.is_done
                 self._outbox.end_begun()
                 self._dealer.done(begun.ids)
@@ -302,7 +284,7 @@ class RoundRobinChannel:
         before = outbox.unsent
         written = outbox.written(count)
         self.traffic.messages_out += before - outbox.unsent
-        self._credit.use(before - outbox.unsent)
+        self._limit.credit.use(before - outbox.unsent)
         if begun is not None:
             rest = outbox.begin_next()
             if rest is not None and self.rest is RemainderHolder.GIVEN_AGAIN:
@@ -324,7 +306,7 @@ class RoundRobinChannel:
         else:
             self._outbox.end_begun()
             self.traffic.messages_out += 1
-            self._credit.use(1)
+            self._limit.credit.use(1)
             if begun.outcome is not None:
                 self._dealer.assigned -= not begun.is_done
                 self._conclude([begun.run], begun.outcome)
@@ -345,7 +327,7 @@ class RoundRobinChannel:
         """Return queued messages that may not wait here: all of them while no connection takes, else those
         that the count does not allow any more.
         """
-        count = self._credit.count
+        count = self._limit.credit.count
         if self._outbox.is_suspended:
             return  # until `give_back`
         if self._held or self._cancelled:
@@ -356,8 +338,8 @@ class RoundRobinChannel:
             return
         if returned := self._unqueue(keep):
             self._dealer.returned(returned)
-        if self._shared is not None:
-            self._shared.freed()
+        if self._limit.window is not None:
+            self._limit.window.freed()
 
     def _unqueue(self, keep: int) -> list[Run]:
         """Remove the queued messages behind the first N (`keep`), and return those that must be assigned
@@ -365,8 +347,7 @@ class RoundRobinChannel:
         """
         leaving = self._outbox.unqueue(keep)
         if self.settles:  # without messages that are settled already
-            returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
-            self._count()
+            returned = self._limit.take(ids for ids, _ in leaving)
         else:
             unsent = DeliveredIds()
             for ids, deliveries in leaving:
@@ -375,31 +356,21 @@ class RoundRobinChannel:
         self._dealer.assigned -= number_of(returned)
         return returned
 
-    def _count(self) -> None:
-        """Count its unsettled messages in the window that it shares."""
-        if self._shared is not None:
-            self._shared.count(self, len(self._unsettled))
-
     # -- the terminal's side: credit -----------------------------------------------------------------------
 
     def grant(self, n: int, kind: CreditKind) -> None:
         if not self.settles:
             self.settles = True
             for each in self._outbox.each():
-                self._unsettled.add(each.ids, each.deliveries)
-            self._count()
-        self._credit.grant(n, kind)
+                self._limit.add(each.ids, each.deliveries)
+        self._limit.credit.grant(n, kind)
         if kind is CreditKind.COUNT:
             self._give_up()
         self._dealer.can_take(self)
 
     def share(self, window: SharedWindow | None) -> None:
         self._dealer.cannot_take(self)  # it waits for the room of the other window no more
-        if self._shared is not None:
-            self._shared.leave(self)
-        self._shared = window
-        if window is not None:
-            window.join(self, len(self._unsettled))
+        self._limit.share(window)
         self._dealer.can_take(self)
 
     def follow(self, order: DeliveryOrder | None) -> None:
@@ -417,38 +388,38 @@ class RoundRobinChannel:
     @property
     def window(self) -> SharedWindow | None:
         """The window that it shares with others."""
-        return self._shared
+        return self._limit.window
 
     @property
     def is_sharing(self) -> bool:
         """Whether a shared window limits it."""
-        return self._shared is not None
+        return self._limit.window is not None
 
     def has_memory(self) -> bool:
         """Return whether the memory that all channels share has room for more of its ids."""
-        return not self.settles or self._unsettled.may_grow()
+        return not self.settles or self._limit.unsettled.may_grow()
 
     def granted(self) -> Granted:
-        return self._credit.granted()
+        return self._limit.credit.granted()
 
     def drain(self, drained: Callable[[int], None]) -> None:
-        if self._credit.count is None:
+        if self._limit.credit.count is None:
             self.grant(0, CreditKind.COUNT)
-        self._credit.drain(drained)
+        self._limit.credit.drain(drained)
         self._dealer.draining(self)
         self._look_drained()
 
     def look_drained(self) -> bool:
         """Notify the subscriber if the drain is complete. Return whether it is not."""
         self._look_drained()
-        return self._credit.is_draining
+        return self._limit.credit.is_draining
 
     def _look_drained(self) -> None:
-        if not self._credit.is_draining or self._outbox.unsent or self._news or self._held:
+        if not self._limit.credit.is_draining or self._outbox.unsent or self._news or self._held:
             return
         if self.room(1) and self._dealer.may_have(self):
             return
-        drained, unused = self._credit.end_drain()
+        drained, unused = self._limit.credit.end_drain()
         drained(unused)
 
     # -- the terminal's side: outcomes ---------------------------------------------------------------------
@@ -456,37 +427,35 @@ class RoundRobinChannel:
     def settle(self, ids: range, outcome: Outcome) -> int:
         begun = self._outbox.begun
         is_one = begun is None and len(ids) == 1 and isinstance(outcome, Accepted)
-        if is_one and self._unsettled.take_first(ids.start):
-            self._count()
+        if is_one and self._limit.take_first(ids.start):
             # Without a run for each message: omq clients confirm messages one by one.
             self._dealer.assigned -= 1
             self._dealer.done(ids)
             self._freed()
             return 1
         settled = 0
-        if begun is not None and begun.message in ids and self._unsettled.take(begun.ids):
+        if begun is not None and begun.message in ids and self._limit.take((begun.ids,)):
             begun.outcome = outcome
             self._dealer.assigned -= begun.is_done
             settled = 1
-        runs = self._unsettled.take(ids)
+        runs = self._limit.take((ids,))
         if runs:
             count = number_of(runs)
             settled += count
             self._dealer.assigned -= count
             self._conclude(runs, outcome)
         if settled:
-            self._count()
             self._freed()
         return settled
 
     def _freed(self) -> None:
         """Ask for more messages, because some are settled or cannot be sent."""
         self._dealer.can_take(self)
-        if self._shared is not None:
-            self._shared.freed()
+        if self._limit.window is not None:
+            self._limit.window.freed()
 
     def _conclude(self, messages: list[Run], outcome: Outcome) -> None:
-        """Apply an outcome to messages that are no longer in `_unsettled`."""
+        """Apply an outcome to messages that are no longer unsettled."""
         match outcome:
             case Accepted():
                 self._dealer.settled(messages)
@@ -519,8 +488,8 @@ class RoundRobinChannel:
         if self._outbox.is_suspended:
             self._outbox.is_suspended = False
             self._dealer.gave_back(self, self._unqueue(0))
-            if self._shared is not None:
-                self._shared.freed()
+            if self._limit.window is not None:
+                self._limit.window.freed()
 
     def release(self) -> None:
         self._held = False
@@ -557,8 +526,8 @@ class RoundRobinChannel:
         return ChannelStatistics(
             position=None,
             behind=self._outbox.unsent,
-            credit=self._credit.window,
-            count=self._credit.count,
+            credit=self._limit.credit.window,
+            count=self._limit.credit.count,
             unsettled=self.outstanding_count(),
             octets=self._outbox.octets,
             is_held=self._held,
@@ -567,7 +536,6 @@ class RoundRobinChannel:
     def close(self) -> None:
         self.rest = RemainderHolder.HELD
         self._outbox.is_suspended = False
-        self._credit.forget_drain()
         self._dealer.assigned -= self.outstanding_count()
         self._dealer.closed(self, self.outstanding())
         begun = self._outbox.begun
@@ -576,8 +544,6 @@ class RoundRobinChannel:
             begun.give_back()
             if begun.outcome is not None and begun.is_done:
                 self._conclude([begun.run], begun.outcome)
-        self._unsettled.clear()
         if self._undeliverable is not None:
             self._undeliverable.clear()
-        if self._shared is not None:
-            self._shared.leave(self)
+        self._limit.close()

@@ -94,6 +94,10 @@ DRIVERS = Area(
         "loading.py": server("topics", "damaged_keys", "throttled_logs"),
         "memory.py": (*_drivers("shares"), *server("stalled", "round_robin", "round_robin_store")),
         "offer.py": (*_drivers("offers"), *server("publishing_workers")),
+        "channel_limit.py": (
+            *_drivers("shared_windows", "contract_of_credit", "contract_of_outcomes", "unconfirmed_work"),
+            *server("round_robin", "round_robin_store"),
+        ),
         "message_outbox.py": (
             *_drivers(
                 "dealing",
