@@ -29,9 +29,10 @@ from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.commits import put_commit
 from omq_storage.database import Database, Writing
 from omq_storage.deleting import Kept, delete_oldest, within
-from omq_storage.errors import Limit, StoreFull
+from omq_storage.errors import StoreFull
 from omq_storage.extents import extent_of
 from omq_storage.fragments import FRAGMENT_TABLES, Fragmented, Fragments, put_fragments, sweep
+from omq_storage.full import delete_when_full
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
 from omq_storage.journal import has_records
 from omq_storage.journaled import JournaledCommits
@@ -70,14 +71,6 @@ _PRODUCERS_FORGOTTEN = 4096
 it.
 """
 
-_REDUCTION = 64
-"""The divisor of the limits of one transaction for a deletion that did not find room for the pages that it
-writes.
-"""
-_GROWTH = 8 << 20
-"""Octets by which the map grows for a deletion that did not find a free page."""
-_SPARE = 256 << 10
-"""Octets of the map that must be unused after a deletion."""
 _NO_SEQUENCES: Mapping[int, Mapping[bytes, int]] = {}
 
 T = TypeVar("T")
@@ -456,40 +449,9 @@ class Environment:
         return self._with_room(lambda writing, divisor: delete_oldest(writing, topic, kept, forget, divisor))
 
     def _with_room(self, delete: Callable[[Writing, int], T]) -> T:
-        """Run a deletion in one transaction, also in a full environment.
-
-        LMDB writes the pages that a deletion changes to free pages, before it frees any page.  A full
-        environment has none.  So a deletion that fails for want of room is tried again:
-
-        1. after a checkpoint, which frees the pages that only the previous checkpoint needed;
-        2. with a larger map, if the map is full; or with a smaller portion, if the disk is: ``delete`` gets
-           the divisor of its usual portion.
-
-        Raises StoreFull when the disk has no room for the smaller portion either.
-        """
-
-        def attempt(divisor: int = 1) -> T:
-            with self._writing() as transaction:
-                return delete(transaction, divisor)
-
+        """Run a deletion in one transaction, also in a full environment; see ``delete_when_full``."""
         with self._write_lock:
-            try:
-                result = attempt()
-            except StoreFull:
-                self.checkpoint()
-                try:
-                    result = attempt()
-                except StoreFull as full:
-                    if full.limit is Limit.MAP:
-                        self.reopen(_GROWTH)
-                    result = attempt(_REDUCTION)
-            room = self._database.room()
-            if room.map_size - room.used < _SPARE:
-                # LMDB reuses the freed pages not in the next commit but in the one after it, because the
-                # older meta page still refers to them. If this commit took the last free pages, the next one
-                # would find none and fail, and no later commit could ever succeed.
-                self.reopen(_SPARE)
-            return result
+            return delete_when_full(delete, self._writing, self.checkpoint, self.reopen, self._database.room)
 
 
 def replay(path: Path, boot_id: str, map_size: int) -> None:

@@ -417,6 +417,7 @@ STORAGE = Area(
             *server("store_trouble", "scarcity"),
         ),
         "deleting.py": (*_storage("deleting", "environment"), *server("trouble", "store_trouble")),
+        "full.py": (*_storage("deleting", "environment"), *server("trouble", "store_trouble")),
         "environment.py": (
             *_storage("environment", "deleting", "damage"),
             *server("trouble", "store_trouble"),
