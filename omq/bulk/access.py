@@ -33,6 +33,9 @@ class StoredTopic:
 Span = tuple[StoredTopic, int, int]
 """The messages of a topic from one id to before another."""
 
+TOPIC_DELETED = "the topic was deleted"
+"""The reason of a gap: there is no such topic any more, or another one with its name."""
+
 AHEAD = 15
 """The greatest number of later spans that a server is told of."""
 

@@ -18,6 +18,10 @@ class ServerRefused(OmqError):
     """The server refused; the message is its sentence."""
 
 
+class NoSuchTopic(ServerRefused):
+    """The server refused because it has no such topic any more."""
+
+
 class UnknownTopic(OmqError):
     """The topic does not exist."""
 

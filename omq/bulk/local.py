@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from omq.bulk.access import Gap, Span, StoredTopic, why_unreadable
-from omq.bulk.errors import UnknownTopic
+from omq.bulk.access import TOPIC_DELETED, Gap, Span, StoredTopic, why_unreadable
 from omq.gap_reasons import damage, missing, too_large
 from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_persistence
 from omq_storage.blocks import Block
@@ -53,7 +52,8 @@ class LocalStore:
         return StoredTopic(record.id, name, extent.oldest(next_id), next_id, extent.bytes, problem)
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
-        found = self._reader.blocks(self._level_of(topic), topic.id, message, 1)
+        record = self._record_of(topic)
+        found = [] if record is None else self._reader.blocks(_level(record), topic.id, message, 1)
         if not found or found[0].first >= end:
             return None
         return BlockInfo(found[0].first, found[0].count, found[0].time, found[0].bytes)
@@ -66,48 +66,48 @@ class LocalStore:
         use: Callable[[Block, range], T],
         ahead: Sequence[Span] = (),
     ) -> Iterator[T | Gap]:
-        level = self._level_of(topic)
+        record = self._record_of(topic)
+        if record is None:
+            if start < end:
+                yield Gap(start, end - 1, TOPIC_DELETED)
+            return
+        level = _level(record)
         position = start
         while position < end:
             try:
                 for messages, made in self._reader.use(level, topic.id, range(position, end), use):
-                    yield from self._gaps(level, topic, position, messages.start)
+                    yield from self._gaps(record, position, messages.start)
                     yield made
                     position = messages.stop
-                yield from self._gaps(level, topic, position, end)
+                yield from self._gaps(record, position, end)
                 position = end
             except TooLargeToHold as large:
-                yield from self._gaps(level, topic, position, large.message)
+                yield from self._gaps(record, position, large.message)
                 yield Gap(large.message, large.message, too_large(large.octets, "a block"))
                 position = large.message + 1
             except DamagedBlock as damaged:
                 if damaged.first > position:
                     following = min(damaged.first, end)
-                    yield from self._gaps(level, topic, position, following)
+                    yield from self._gaps(record, position, following)
                     position = following
                 else:
                     last = min(max(position, damaged.last_known), end - 1)
                     yield Gap(position, last, damage(damaged))
                     position = last + 1
 
-    def _gaps(self, level: Level, topic: StoredTopic, position: int, following: int) -> Iterator[Gap]:
+    def _gaps(self, record: TopicRecord, position: int, following: int) -> Iterator[Gap]:
         """Yield the gaps from `position` to the next stored message."""
         while position < following:
-            extent = self._reader.extent(level, topic.id)
-            ids, reason = missing(extent, self._record_of(topic).lost, position, following)
+            extent = self._reader.extent(_level(record), record.id)
+            ids, reason = missing(extent, record.lost, position, following)
             yield Gap(position, ids.stop - 1, reason)
             position = ids.stop
 
-    def _level_of(self, topic: StoredTopic) -> Level:
-        return _level(self._record_of(topic))
-
-    def _record_of(self, topic: StoredTopic) -> TopicRecord:
+    def _record_of(self, topic: StoredTopic) -> TopicRecord | None:
+        """Return the record of a topic; None if the topic was deleted."""
         if topic.id not in self._records:
             self._records.update({record.id: record for record in self._reader.topics()})
-        try:
-            return self._records[topic.id]
-        except KeyError:
-            raise UnknownTopic(f"The topic {topic.name!r} was deleted.") from None
+        return self._records.get(topic.id)
 
 
 def _level(record: TopicRecord) -> Level:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from omq.bulk.access import Gap, Span, StoredTopic, why_unreadable
+from omq.bulk.access import TOPIC_DELETED, Gap, Span, StoredTopic, why_unreadable
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
-from omq.bulk.errors import ConnectionLost, Unreachable
+from omq.bulk.errors import ConnectionLost, NoSuchTopic, Unreachable
 from omq.bulk.remote_connection import RemoteConnection
 from omq.counted import counted
 from omq.model import BlockInfo
@@ -138,7 +138,11 @@ class RemoteServer:
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
         # Ask for one message first, because the answer for a range lists all its blocks.
         for count in (1, end - message):
-            found = self._ask(partial(RemoteConnection.blocks, topic=topic.name, first=message, count=count))
+            ask = partial(RemoteConnection.blocks, topic=topic.name, first=message, count=count)
+            try:
+                found = self._ask(ask)
+            except NoSuchTopic:
+                return None
             if found:
                 return found[0]
         return None
@@ -164,6 +168,11 @@ class RemoteServer:
                         messages = range(position, min(end, found.next))
                         position = messages.stop
                         yield use(found, messages)
+            except NoSuchTopic:
+                self.close()
+                if position < end:
+                    yield Gap(position, end - 1, TOPIC_DELETED)
+                return
             except ConnectionLost as lost:
                 self.close()
                 failures += 1

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from omq.bulk.access import AHEAD, Gap, Span, StoredTopic
 from omq.bulk.credentials import Credentials
-from omq.bulk.errors import ConnectionLost, DataLoss, OmqError, ServerRefused
+from omq.bulk.errors import ConnectionLost, NoSuchTopic, OmqError, ServerRefused
 from omq.bulk.network import Waiting, in_our_words
 from omq.bulk.opening import open_wire
 from omq.model import BlockInfo, TopicInfo
@@ -158,7 +158,8 @@ class RemoteConnection:
     ) -> Iterator[Block | Gap]:
         """Yield all messages from `start` to before `end`, as blocks and gaps: the first block may begin
         before the range, and the last may end after it. A block is valid until the next one is requested. If
-        you stop iterating early, or do not fetch next what `ahead` names, close the connection.
+        you stop iterating early, or do not fetch next what `ahead` names, close the connection. Also close it
+        after NoSuchTopic, which is raised if the topic was deleted, even if there is another one of its name.
         """
         self._ask_ahead([(topic, start, end), *ahead])
         position = start
@@ -172,11 +173,7 @@ class RemoteConnection:
                     yield Gap(first, last, reason)
                     position = last + 1
                     continue
-                case Declined(_, _, text, said):
-                    if said.refusal is RefusalKind.NO_TOPIC:
-                        raise DataLoss(f"The topic {topic.name!r} was deleted.")
-                    raise self._refusal(text, said)
-                case UnsolicitedError(text, said):
+                case Declined(_, _, text, said) | UnsolicitedError(text, said):
                     raise self._refusal(text, said)
                 case other:
                     raise self._unexpected(other)
@@ -187,7 +184,7 @@ class RemoteConnection:
                     f"{self.address} sent a block that arrived damaged: {damaged}"
                 ) from damaged
             if block.topic != topic.id:
-                raise DataLoss(f"The topic {topic.name!r} was deleted, and is another one now.")
+                raise NoSuchTopic(f"The topic {topic.name!r} was deleted, and is another one now.")
             if not block.count:
                 self._session.end_fetch()
                 break
@@ -326,7 +323,9 @@ class RemoteConnection:
                 return ServerRefused(
                     f"The server {self.address} has no client with the name and secret in {id}."
                 )
-            case RefusalKind.NO_TOPIC | None:
+            case RefusalKind.NO_TOPIC:
+                return NoSuchTopic(text)
+            case None:
                 return ServerRefused(text)
             case other:
                 assert_never(other)

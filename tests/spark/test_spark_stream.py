@@ -412,6 +412,29 @@ def test_a_topic_that_goes_away(tmp_path: Path) -> None:
             one.stop()
 
 
+@pytest.mark.parametrize("way", ["server", "store"])
+def test_a_topic_that_goes_away_while_a_micro_batch_is_read(tmp_path: Path, way: str) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10]), news=Topic([3]))) as server:
+        place = {"omq.servers": server.address} if way == "server" else {"path": str(server.store)}
+
+        def at(failing: str) -> StreamReader:
+            given = place | {"subscribe": "prices,news", "startingOffsets": "earliest"}
+            options = read_options(given | {"failOnDataLoss": failing}, stream=True)
+            return StreamReader(options, usual_schema(options))
+
+        strict, loose = at("true"), at("false")
+        start = strict.initialOffset()
+        (partition,) = strict.partitions(start, strict.latestOffset(start, ReadAllAvailable()))
+        server.delete("prices")
+        for _ in range(2):
+            with pytest.raises(DataLoss, match="messages 1 to 10 are gone: the topic was deleted"):
+                list(strict.read(partition))
+            assert [batch.num_rows for batch in loose.read(partition)] == [3]
+            server.publish("prices", [b"x"] * 20)  # the second time there is another one
+        for one in (strict, loose):
+            one.stop()
+
+
 def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
     with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
         stream = reader(server)
