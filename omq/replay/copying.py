@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from omq.bulk.access import Gap, StoredTopic
-from omq.bulk.errors import ConnectionLost, Unreachable
+from omq.bulk.errors import ConnectionLost, OmqError, Unreachable
 from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
@@ -23,6 +23,7 @@ from omq.replay.plan import Plan
 from omq.replay.read_ahead import ReadAhead
 from omq.replay.request import ToServer
 from omq_storage.blocks import Block
+from omq_storage.errors import StoreError
 
 PORTION_OCTETS = 256 << 20
 """About the size of a portion. When the connection is lost, the outcome of at most one portion is unknown."""
@@ -48,23 +49,27 @@ class ProducerNames:
 
 
 def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
-    """Copy all of a plan, topic by topic, until `stop` is set; count confirmed messages in the meter. At lost
-    messages, report for each topic how far it is published.
+    """Copy all of a plan, topic by topic, until `stop` is set; count confirmed messages in the meter. If that
+    fails, report for each topic how far it is published.
 
     Raises DataLoss, Unreachable, ServerRefused, and omq_storage.errors.StoreError.
     """
     names = producers(destination)
+    parts = [part for part in plan.parts if len(part)]
     with destination.place.open() as server:
-        for number, part in enumerate(plan.parts):
-            if not len(part) or stop.is_set():
-                continue
+        for number, part in enumerate(parts):
+            if stop.is_set():
+                break
+            one = _Copy(server, plan, destination, part, names.of(part.topic), meter, stop)
             try:
-                _Copy(server, plan, destination, part, names.of(part.topic), meter, stop).run()
-            except LostMessages:
-                for earlier in filter(len, plan.parts[:number]):
-                    meter.say(f"{earlier.topic.name}: {published(earlier, earlier.end)}")
-                for later in filter(len, plan.parts[number + 1 :]):
-                    meter.say(f"{later.topic.name}: {published(later, later.start)}")
+                one.run()
+            except (OmqError, StoreError) as error:
+                # A replay that fails before its first message has nothing to report.
+                if number or one.has_begun or isinstance(error, LostMessages):
+                    for earlier in parts[:number]:
+                        meter.say(f"{earlier.topic.name}: {published(earlier, earlier.end)}")
+                    for later in parts[number + 1 :]:
+                        meter.say(f"{later.topic.name}: {published(later, later.start)}")
                 raise
 
 
@@ -103,15 +108,17 @@ class _Copy:
         self._sent = part.start
         """The id after the last sent message: the outcome is unknown between `_confirmed` and this."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has sent messages."""
+        return self._sent > self._part.start
+
     def run(self) -> None:
         failures = 0
         while True:
             before = self._confirmed
             try:
                 self._go_on()
-            except LostMessages:
-                self._meter.say(f"{self._part.topic.name}: {published(self._part, self._confirmed)}")
-                raise
             except ConnectionLost as lost:
                 self._server.close()
                 failures = failures + 1 if self._confirmed == before else 1
@@ -119,10 +126,13 @@ class _Copy:
                     raise Unreachable(f"{lost}. {self._doubt()}") from lost
                 if failures > self._retry_policy.retries:
                     raise Unreachable(f"{lost} ({counted(failures, 'attempt')}). {self._doubt()}") from lost
-                begun = self._sent > self._part.start
-                again = f"continuing at message {self._confirmed}" if begun else "trying again"
+                again = f"continuing at message {self._confirmed}" if self.has_begun else "trying again"
                 self._meter.say(f"{lost}; {again}")
                 time.sleep(self._retry_policy.seconds)
+            except (OmqError, StoreError) as error:
+                if self.has_begun or isinstance(error, LostMessages):
+                    self._meter.say(f"{self._part.topic.name}: {self._so_far()}")
+                raise
             else:
                 break
         if self._stop.is_set():
@@ -131,14 +141,14 @@ class _Copy:
                 f"--first {self._confirmed} continues there"
             )
 
+    def _so_far(self) -> str:
+        return published(self._part, self._confirmed, self._sent)
+
     def _doubt(self) -> str:
-        known = f"Of {self._part.topic.name!r}, {published(self._part, self._confirmed)}"
+        known = f"Of {self._part.topic.name!r}, {self._so_far()}."
         if self._sent <= self._confirmed:
-            return f"{known}."
-        return (
-            f"{known} for certain, and some of {self._confirmed} to {self._sent - 1} may be. A replay with "
-            "--producer can be repeated without publishing twice."
-        )
+            return known
+        return f"{known} A replay with --producer can be repeated without publishing twice."
 
     def _go_on(self) -> None:
         """Copy from the last confirmed message to the end. Raises ConnectionLost for the sink."""
@@ -148,10 +158,10 @@ class _Copy:
                 pass
 
     def _portion(self, pieces: Iterator[_Piece]) -> bool:
-        """Send one portion. Return whether messages are left. Raises LostMessages when all messages before
-        the lost ones are confirmed.
+        """Send one portion. Return whether messages are left. Raises what `pieces` raises, when all messages
+        before are confirmed.
         """
-        lost: LostMessages | None = None
+        failed: OmqError | StoreError | None = None
         piece = next(pieces, None)
         if piece is None:
             return False
@@ -169,14 +179,14 @@ class _Copy:
                     break
                 try:
                     piece = next(pieces, None)
-                except LostMessages as error:
-                    lost = error
+                except (OmqError, StoreError) as error:
+                    failed = error
                     break
             sink.finish(messages)
         self._confirmed = end
         self._meter.add(self._part.topic.name, messages, octets)
-        if lost is not None:
-            raise lost
+        if failed is not None:
+            raise failed
         return piece is not None
 
     def _pieces(self, start: int) -> Generator[_Piece, None, None]:

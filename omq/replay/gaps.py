@@ -34,8 +34,12 @@ def going_on(part: Range, following: int) -> str:
     return f"; a replay of {part.topic.name!r} with --first {following} begins after them"
 
 
-def published(part: Range, confirmed: int) -> str:
-    """Return up to which message a range is published: `confirmed` is the first one that is not."""
-    if confirmed == part.start:
-        return "nothing is published"
-    return f"messages up to {confirmed - 1} are published"
+def published(part: Range, confirmed: int, sent: int = 0) -> str:
+    """Return up to which message a range is published: `confirmed` is the first message without confirmation,
+    and the outcome is unknown of those from there to before `sent`.
+    """
+    nothing = confirmed == part.start
+    known = "nothing is published" if nothing else f"messages up to {confirmed - 1} are published"
+    if sent <= confirmed:
+        return known
+    return f"{known} for certain, and some of {confirmed} to {sent - 1} may be"

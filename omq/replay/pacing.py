@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from omq.bulk.access import Access, Gap
+from omq.bulk.errors import OmqError
 from omq.bulk.ranges import Range
 from omq.bulk.remote import RetryPolicy
 from omq.bulk.sinks import send
@@ -18,6 +19,7 @@ from omq.replay.plan import Plan
 from omq.replay.request import ToServer
 from omq_storage import numbers
 from omq_storage.blocks import Block
+from omq_storage.errors import StoreError
 
 TICK_SECONDS = 0.02
 """Messages that are due within this interval are sent together."""
@@ -65,14 +67,15 @@ def publish(
     meter: Meter,
     stop: threading.Event,
 ) -> None:
-    """Send messages when they are due, each time with confirmation, until `stop` is set or messages are lost;
-    then print for each topic where to continue. Raises LostMessages.
+    """Send messages when they are due, each time with confirmation, until `stop` is set or that fails; then
+    print for each topic how far it is published. Raises as `copying.copy` does.
     """
     place = destination.place
     # Retry only with a named producer: otherwise the server would store a repetition twice.
     retry_policy = place.retry_policy if destination.producer is not None else RetryPolicy(0)
     confirmed = {part.topic.name: part.start for part in plan.parts if len(part)}
-    lost: LostMessages | None = None
+    sent = dict(confirmed)
+    failed: OmqError | StoreError | None = None
     with place.open() as server:
         try:
             for together in _in_time(dues, speed, stop):
@@ -82,26 +85,30 @@ def publish(
                 for source, parts in by_source.items():
                     target = (destination.topic or source).encode()
                     count = sum(len(part.messages) for part in parts)
+                    sent[source] = parts[-1].messages.stop
                     send(server, retry_policy, target, b"".join(part.envelopes for part in parts), count)
-                    confirmed[source] = parts[-1].messages.stop
+                    confirmed[source] = sent[source]
                     meter.add(source, count, sum(part.octets for part in parts))
-        except LostMessages as error:
-            lost = error
-    if stop.is_set() or lost is not None:
+        except (OmqError, StoreError) as error:
+            failed = error
+    lost = failed if isinstance(failed, LostMessages) else None
+    has_begun = any(sent[part.topic.name] > part.start for part in plan.parts if len(part))
+    # A replay that fails before its first message has nothing to report.
+    if stop.is_set() or lost is not None or (failed is not None and has_begun):
         for part in filter(len, plan.parts):
             name = part.topic.name
             after = confirmed[name]
-            # The error itself says where its topic continues.
+            # An error about lost messages itself says where its topic continues.
             left = part.start < after < part.end and (lost is None or name != lost.topic)
-            there = f"; --first {after} continues there" if left else ""
-            meter.say(f"{name}: {published(part, after)}{there}")
-    if lost is not None:
-        raise lost
+            there = f"; --first {after} continues there" if left and sent[name] == after else ""
+            meter.say(f"{name}: {published(part, after, sent[name])}{there}")
+    if failed is not None:
+        raise failed
 
 
 def _in_time(dues: Iterable[DueMessages], speed: float, stop: threading.Event) -> Iterator[list[DueMessages]]:
-    """Wait until messages are due, and yield those that are due together. Raises LostMessages when the
-    messages before the lost ones are yielded.
+    """Wait until messages are due, and yield those that are due together. Raises what `dues` raises, when the
+    messages before are yielded.
     """
     waiting: list[DueMessages] = []
     octets = 0
@@ -119,7 +126,7 @@ def _in_time(dues: Iterable[DueMessages], speed: float, stop: threading.Event) -
                 return
             waiting.append(due)
             octets += len(due.envelopes)
-    except LostMessages:
+    except (OmqError, StoreError):
         if waiting:
             yield waiting
         raise

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_stores import Topic, body, make_store
 from replay_helpers import Counting, bodies, replay, request
 from replayed_topics import way
 from serving_stores import Serving, serving
@@ -17,6 +18,7 @@ from omq.bulk.errors import Unreachable
 from omq.bulk.remote import RetryPolicy
 from omq.replay import copying
 from omq.replay.copying import copy
+from omq.replay.pacing import pace
 from omq.replay.plan import make_plan
 from omq.replay.read_ahead import ReadAhead
 from omq.replay.request import ToServer
@@ -185,6 +187,88 @@ def test_a_server_that_does_not_come_back(
         words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}")
         with pytest.raises(Unreachable, match=r"Of 'plain', messages up to 1 are published\.$"):
             run_copy(words, Restarting(server, again=False), QUICK)
+
+
+class Stopping(Counting):
+    """Kills a server when the target has messages of a topic, in the middle of the copy."""
+
+    def __init__(self, victim: Serving, target: Serving, topic: str) -> None:
+        super().__init__()
+        self.victim: Serving | None = victim
+        self.target = target
+        self.topic = topic
+
+    def show(self, messages: int) -> None:
+        if self.victim is not None and messages > 100:
+            victim, self.victim = self.victim, None
+            self.target.wait_for(self.topic, lambda stored: stored >= 1)
+            victim.kill()
+
+
+def test_a_source_that_does_not_come_back(
+    target: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay publishes the messages that it has read before, and says how far each topic is."""
+    store = make_store(tmp_path / "store", early=Topic([100]), gone=Topic([200] * 200, size=1000))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(copying, "PORTION_OCTETS", 1 << 20)
+    with serving(store) as server:
+        meter = Stopping(server, target, "gone")
+        words = ("--server", f"omq://{server.address}", "early", "gone", "--to", f"omq://{target.address}")
+        with pytest.raises(Unreachable, match=r"message [0-9]+ of 'gone' is the next one"):
+            run_copy(words, meter)
+    count = target.messages("gone")
+    assert 0 < count < 40_000
+    assert bodies(target.address, "gone") == [body(n, 1000) for n in range(1, count + 1)]
+    assert meter.said == [
+        f"gone: messages up to {count} are published",
+        "early: messages up to 100 are published",
+    ]
+
+
+def test_a_target_that_does_not_come_back_is_in_doubt_about_its_last_topic_only(
+    tmp_path: Path,
+) -> None:
+    store = make_store(
+        tmp_path / "store", early=Topic([100]), gone=Topic([200] * 200, size=1000), late=Topic([3])
+    )
+    with serving(tmp_path / "target") as target:
+        meter = Stopping(target, target, "gone")
+        words = ("--path", str(store), "--pattern", ".*", "--to", f"omq://{target.address}")
+        with pytest.raises(
+            Unreachable, match=r"Of 'gone', nothing is published for certain, and some of 1 to "
+        ):
+            run_copy(words, meter, QUICK)
+    assert meter.said == ["early: messages up to 100 are published", "late: nothing is published"]
+
+
+class Ending(Counting):
+    """Kills the target when the first messages are confirmed."""
+
+    def __init__(self, target: Serving) -> None:
+        super().__init__()
+        self.target = target
+
+    def add(self, topic: str, messages: int, octets: int) -> None:
+        super().add(topic, messages, octets)
+        if len(self.messages) == 1 and self.messages[topic] == messages:
+            self.target.kill()
+
+
+def test_at_a_pace_it_says_how_far_each_topic_is_when_the_target_fails(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", a=Topic([1, 1, 1]), b=Topic([1, 1], first=2))
+    with serving(tmp_path / "target") as target:
+        meter = Ending(target)
+        words = ("--path", str(store), "--pattern", ".*", "--speed", "40", "--to", f"omq://{target.address}")
+        wanted = request(*words)
+        assert isinstance(wanted.destination, ToServer)
+        with wanted.source.open() as access:
+            plan = make_plan(access, wanted)
+        with pytest.raises(Unreachable):
+            pace(plan, wanted.destination, meter, threading.Event())
+    first, second = meter.said
+    assert re.fullmatch("a: messages up to 1 are published for certain, and some of 2 to [23] may be", first)
+    assert second == "b: nothing is published"
 
 
 def test_a_server_that_is_not_there(source: Serving) -> None:
