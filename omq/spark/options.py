@@ -105,6 +105,9 @@ _USUAL_DELAY = "15m"
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 """Seconds in each unit of a duration."""
 
+_LONGEST_INTERVAL = 24 * 3600 * 1000
+"""The milliseconds of the longest pause between two attempts: a day. No program can wait for 10**18."""
+
 _LONGEST_PRODUCER = 200
 """The octets of the longest name: an app-id has up to 255, and the writer appends a hyphen and the partition.
 """
@@ -213,12 +216,14 @@ class _Given:
             if self.get(name) is not None:
                 raise BadOptions(f"{name} makes no sense here: {why}.")
 
-    def number(self, name: str, least: int) -> int | None:
+    def number(self, name: str, least: int, most: int | None = None) -> int | None:
         text = self.get(name)
         if text is None:
             return None
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < least:
             raise BadOptions(f"{name} must be a whole number of at least {least}, not {text!r}.")
+        if most is not None and int(text) > most:
+            raise BadOptions(f"{name} must be at most {most}, not {text!r}.")
         return int(text)
 
     def boolean(self, name: str, otherwise: bool) -> bool:
@@ -248,7 +253,7 @@ def _servers(given: _Given) -> ServerPlace:
     except ValueError as error:
         raise BadOptions(f"{SERVERS}: {error}.") from error
     retries = given.number(RETRIES, 0)
-    interval = given.number(RETRY_INTERVAL, 0)
+    interval = given.number(RETRY_INTERVAL, 0, _LONGEST_INTERVAL)
     usual = RetryPolicy()
     return ServerPlace(
         addresses,

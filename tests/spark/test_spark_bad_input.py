@@ -107,6 +107,10 @@ WRONG = [
     ),
     (NOWHERE | {"subscribe": "t", "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
     ({"path": "/tmp", "subscribe": "t", "numRetries": "1"}, "it is for omq.servers only"),
+    (
+        NOWHERE | {"subscribe": "t", "retryIntervalMs": "999999999999999999"},
+        "fetchOffset.retryIntervalMs must be at most 86400000, not '999999999999999999'",
+    ),
 ]
 
 
