@@ -15,6 +15,9 @@ from omq.protocol.amqp.producer import numbered_heads
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.dmp import writer as dmp_writer
 
+COLUMNS = ("value", "topic", "key", "headers")
+"""The columns that become messages; their names may have any case."""
+
 
 @dataclass(frozen=True, slots=True)
 class Producer:
@@ -40,7 +43,7 @@ class Rows:
         """Prepare for rows with these columns (`names`). `topic`: the topic of all rows; None if a column
         contains it.
         """
-        self._places = {name: place for place, name in reversed(list(enumerate(names)))}
+        self._places = {name.lower(): place for place, name in enumerate(names)}
         self._topic = None if topic is None else topic.encode()
         self._producer = producer
         self.count = 0

@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from omq.bulk.errors import BadOptions, OmqError
 from omq.bulk.sinks import send
-from omq.spark.envelopes import Envelopes, Producer, Rows
+from omq.spark.envelopes import COLUMNS, Envelopes, Producer, Rows
 from omq.spark.frozen_modules import freeze_loaded_modules
 from omq.spark.options import TOPIC, WriteOptions
 
@@ -41,10 +41,19 @@ class Written(WriterCommitMessage):
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raise BadOptions unless rows of this schema can become messages."""
-    types = {field.name: field.dataType for field in schema.fields}
+    """Raise BadOptions unless rows of this schema can become messages. Upper and lower case of a column's
+    name make no difference, as in Spark by default.
+    """
+    types: dict[str, DataType] = {}
+    for field in schema.fields:
+        name = field.name.lower()
+        if name in types and name in COLUMNS:
+            raise BadOptions(
+                f"A sink takes only one column {name!r}, in upper or lower case: drop the others."
+            )
+        types[name] = field.dataType
     if "value" not in types:
-        raise BadOptions(f"A sink needs a column 'value'; there are {', '.join(types) or 'none'}.")
+        raise BadOptions(f"A sink needs a column 'value'; there are {', '.join(schema.names) or 'none'}.")
     if TOPIC not in types and options.topic is None:
         raise BadOptions("A sink needs a column 'topic', or the option topic.")
     for name in ("value", "key", "topic"):

@@ -119,8 +119,21 @@ def test_a_batch_with_a_producer_can_be_repeated(spark: SparkSession, served: Se
     assert reading(spark, servers=served.address, subscribe="twice").count() == 2000
 
 
+def test_columns_may_have_names_in_upper_case(spark: SparkSession, served: Serving) -> None:
+    """Spark makes no difference by default, so a sink that did would lose keys and headers."""
+    frame = spark.sql(
+        "select 'a' as Value, 'k' as KEY, 'cased' as Topic, "
+        "array(struct('h' as key, cast('b' as binary) as value)) as HEADERS, 1 as more, 2 as MORE"
+    )
+    write(frame, servers=served.address)
+    [row] = reading(spark, servers=served.address, subscribe="cased", includeHeaders="true").collect()
+    assert (row.key, row.value, _named(row.headers)["h"]) == (b"k", b"a", b"b")
+
+
 WRONG = [
     ("id", {"topic": "t"}, "A sink needs a column 'value'; there are id"),
+    ("'a' as value, 'b' as VALUE", {"topic": "t"}, "A sink takes only one column 'value'"),
+    ("'a' as value, 'b' as key, 'c' as Key", {"topic": "t"}, "A sink takes only one column 'key'"),
     ("id as value", {"topic": "t"}, "The column 'value' must be binary or string, not bigint"),
     ("'a' as value", {}, "A sink needs a column 'topic', or the option topic"),
     ("'a' as value, 'b' as headers", {"topic": "t"}, "The column 'headers' must be array<struct<key:string"),
