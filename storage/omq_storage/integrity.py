@@ -102,6 +102,28 @@ def _meta_problems(pages: Pages, newest: Meta, other: Meta, thorough: bool) -> l
     return found
 
 
+def require_end(path: Path, last_page: int, page_size: int) -> None:
+    """Raise DamagedFile if the data file in this directory ends before a page that is in use. Reading such a
+    page kills the process with SIGBUS.
+
+    This is for readers beside a server, which cannot verify the whole file: call it within a read
+    transaction.  ``last_page`` and ``page_size``: what LMDB says.  Raises OSError when the file cannot be
+    read.
+    """
+    file = path / DATA
+    if file.stat().st_size >= (last_page + 1) * page_size:
+        return
+    with Pages(file) as pages:
+        if not pages.metas:
+            return  # LMDB knows better
+        # A page that was freed by the transaction that added it may never have been written.
+        if not pages.freed(pages.newest).issuperset(range(pages.count, last_page + 1)):
+            raise DamagedFile(
+                f"The file {file} is damaged: it ends after {pages.count} pages, and has {last_page + 1}; "
+                f"{ADVICE}."
+            )
+
+
 def require_intact(path: Path) -> None:
     """Raise DamagedFile, with the name of the file, unless LMDB may open the environment in this
     directory.

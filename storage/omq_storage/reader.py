@@ -26,6 +26,7 @@ from omq_storage.database import Reading, View
 from omq_storage.errors import StoreError
 from omq_storage.extents import extent_of
 from omq_storage.fragments import FRAGMENTS
+from omq_storage.integrity import require_end
 from omq_storage.levels import Level
 from omq_storage.lookup import infos_from, use_stored
 from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockRecord, Extent
@@ -136,6 +137,13 @@ class _Environment:
             self._environment: LmdbEnvironment = lmdb.open(
                 str(path), readonly=True, create=False, lock=True, map_size=MAP_SIZE, max_dbs=_MOST_TABLES
             )
+            try:
+                with self._begin():
+                    last_page = self._environment.info()["last_pgno"]
+                    require_end(path, last_page, self._environment.stat()["psize"])
+            except BaseException:
+                self._environment.close()
+                raise
 
     def close(self) -> None:
         """Close the environment."""

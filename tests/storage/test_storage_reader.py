@@ -14,7 +14,7 @@ from storage_helpers import bodies_of, numbered
 from test_storage_repair import change
 
 from omq_storage.blocks import Block
-from omq_storage.errors import DamagedBlock, NewerFormat, StoreError
+from omq_storage.errors import DamagedBlock, DamagedFile, NewerFormat, StoreError
 from omq_storage.levels import Level
 from omq_storage.reader import StoreReader, opened
 from omq_storage.records import Extent
@@ -279,3 +279,19 @@ def test_a_missing_permission_is_named(tmp_path: Path, name: str, mode: int, wha
         )
         (path / part / name).chmod(0o600)
         assert len(opened(path).topics()) == 3
+
+
+def test_a_data_file_without_its_end_is_refused(tmp_path: Path) -> None:
+    """Reading beyond the end of the file would kill the process with SIGBUS."""
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        store = filled(Path(folder) / "store")
+        for part in ("catalogue", "weak"):
+            file = store / part / "data.mdb"
+            whole = file.read_bytes()
+            pages = len(whole) // 4096
+            os.truncate(file, 4096 * (pages - 1))
+            wanted = f"{part}/data.mdb is damaged: it ends after {pages - 1} pages, and has {pages}; "
+            with pytest.raises(DamagedFile, match=wanted):
+                opened(store)
+            file.write_bytes(whole)
+        assert len(opened(store).topics()) == 3
