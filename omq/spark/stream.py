@@ -103,7 +103,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         "it was deleted and created again, and has got to" if is_new else "it has only got to"
                     )
                     self._lost(f"Topic {name!r}: message {begins[name]} comes next, but {what} {topic.next}")
-                    begins[name] = topic.first
+                    # The earlier messages of the same topic were read, or the query starts after them.
+                    begins[name] = topic.first if is_new else topic.next
             if begins[name] < topic.first and not self._options.fail_on_data_loss:
                 # Skip them here: otherwise they take room in micro-batches of a limited size. Tasks fail for
                 # them if messages must not be lost.

@@ -459,6 +459,20 @@ def test_the_options_of_a_stream(tmp_path: Path) -> None:
         one.stop()
 
 
+def test_a_stream_that_is_ahead_of_its_topic_reads_only_what_is_new(tmp_path: Path) -> None:
+    """A topic is behind a stream if its store was restored from a backup, or if the query starts there."""
+    with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
+        stream = reader(server, startingOffsets='{"prices": 40}', failOnDataLoss="false")
+        start = stream.initialOffset()
+        assert bounds(start) == {"prices": [40]}
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert bounds(end) == {"prices": [11]}
+        assert stream.partitions(start, end) == []
+        server.publish("prices", [b"x"] * 5)
+        assert bounds(stream.latestOffset(end, ReadAllAvailable())) == {"prices": [11, 16]}
+        stream.stop()
+
+
 @pytest.mark.parametrize(
     ("begins", "ends", "most", "expected"),
     [
