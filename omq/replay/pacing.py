@@ -24,6 +24,9 @@ from omq_storage.errors import StoreError
 TICK_SECONDS = 0.02
 """Messages that are due within this interval are sent together."""
 
+_LONGEST_TICK = 1 << 62
+"""The microseconds of the longest tick, whatever the speed is."""
+
 PORTION_OCTETS = 8 << 20
 """The most octets that are sent together when a replay has fallen behind."""
 
@@ -49,7 +52,7 @@ def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event)
     speed = plan.request.speed
     assert speed is not None
     names = producers(destination)
-    tick = int(TICK_SECONDS * speed * 1e6)
+    tick = int(min(TICK_SECONDS * speed * 1e6, _LONGEST_TICK))
     with plan.request.source.open() as access:
         streams = [
             _due(access, part, names.of(part.topic), tick, plan.request.skip_lost, meter)
@@ -122,7 +125,7 @@ def _in_time(dues: Iterable[DueMessages], speed: float, stop: threading.Event) -
             if waiting and (at > now or octets >= PORTION_OCTETS):
                 yield waiting
                 waiting, octets = [], 0
-            if stop.wait(max(0.0, at - time.monotonic())):
+            if stop.wait(min(max(0.0, at - time.monotonic()), threading.TIMEOUT_MAX)):
                 return
             waiting.append(due)
             octets += len(due.envelopes)

@@ -5,6 +5,7 @@ import re
 import signal
 import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -269,6 +270,24 @@ def test_at_a_pace_it_says_how_far_each_topic_is_when_the_target_fails(tmp_path:
     first, second = meter.said
     assert re.fullmatch("a: messages up to 1 are published for certain, and some of 2 to [23] may be", first)
     assert second == "b: nothing is published"
+
+
+def test_the_greatest_and_the_least_speed(target: Serving, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", two=Topic([1, 1]))
+    to = f"omq://{target.address}"
+    assert replay("--path", str(store), "two", "--speed", "1e308", "--to", f"{to}/fast") == 0
+    assert bodies(target.address, "fast") == [b"1", b"2"]
+    wanted = request("--path", str(store), "two", "--speed", "1e-300", "--to", f"{to}/slow")
+    assert isinstance(wanted.destination, ToServer)
+    with wanted.source.open() as access:
+        plan = make_plan(access, wanted)
+    stop, meter = threading.Event(), Counting()
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(pace, plan, wanted.destination, meter, stop)
+        target.wait_for("slow", lambda stored: stored == 1 or slow.done())
+        stop.set()
+        slow.result(60)
+    assert meter.said == ["two: messages up to 1 are published; --first 2 continues there"]
 
 
 def test_a_server_that_is_not_there(source: Serving) -> None:
