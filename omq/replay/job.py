@@ -316,7 +316,7 @@ def _in_our_words(plan: Plan) -> Iterator[None]:
     except PySparkException as error:
         raise JobFailed(_with_way(_first_line(error), plan)) from error
     except Py4JJavaError as error:  # a Java exception that PySpark does not convert
-        raise JobFailed(str(error.java_exception.toString())) from error
+        raise JobFailed(_with_way(_sentence(error.java_exception.toString()), plan)) from error
 
 
 _MODULES = "|".join(re.escape(kind.__module__) for kind in (OmqError, DataLoss, StoreError))
@@ -340,7 +340,11 @@ def _with_way(sentence: str, plan: Plan) -> str:
 
 def _first_line(error: PySparkException) -> str:
     """Return the sentence of our error in Spark's exception, or else the first line of the exception."""
-    text = str(error)
+    return _sentence(str(error))
+
+
+def _sentence(text: str) -> str:
+    """Return the sentence of our error in the text of an exception, or else the first line of the text."""
     ours = _OURS.findall(text)
     if not ours:
         return text.strip().splitlines()[0]

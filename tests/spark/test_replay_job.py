@@ -160,6 +160,8 @@ def test_files_where_none_can_be(spark: SparkSession, source: Serving, tmp_path:
     (tmp_path / "file").touch()
     with pytest.raises(job.JobFailed, match=r"^org\.[^\n]*: Parent path is not a directory: [^\n]*$"):
         run(spark, source, "numbers", "--to", f"parquet:{tmp_path}/file/files")
+    with pytest.raises(job.JobFailed, match=r"^org\.[^\n]*: Mkdirs failed to create file:/proc/[^\n]*$"):
+        run(spark, source, "numbers", "--to", "parquet:/proc/files")  # only the tasks notice it
 
 
 def test_messages_lost_in_spark_are_reported_in_words_of_the_replay(
