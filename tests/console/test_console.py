@@ -256,6 +256,22 @@ def test_a_page_of_long_messages_is_bounded(
     page.sees(".browse .counts", "Messages 21 to 30 of 30")
 
 
+def test_json_is_shown_with_its_numbers_and_keys_as_they_are(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, "exact", r'{"id":9007199254740993,"price":1.10,"2":[],"1":["\u00e9, {"]}')
+    page.open(origin(server), "#/topics/exact")
+    page.click("[role=tab]", "Stored messages")
+    page.click(".message summary")
+    page.script(
+        "const form = document.querySelector('.browse select');"
+        "form.value = 'json'; form.dispatchEvent(new Event('change'))"
+    )
+    page.sees(".messages .body", '{"id":9007199254740993,"price":1.10,"2":[],"1":["é, {"]}')
+    indented = '{\n  "id": 9007199254740993,\n  "price": 1.10,\n  "2": [],\n  "1": [\n    "é, {"\n  ]\n}'
+    page.sees(".message pre", indented)
+
+
 def test_messages_of_a_queue_are_shown_and_stay_in_it(
     page: Page, client: blocking.Client, server: RunningServer
 ) -> None:

@@ -27,10 +27,46 @@ export function preview(body, form) {
 function compact(text, isCut) {
   if (isCut) return text;
   try {
-    return JSON.stringify(JSON.parse(text));
+    return rewritten(text, "");
   } catch {
     return text;
   }
+}
+
+const JSON_TOKEN = /"[^"\\]*(?:\\[^][^"\\]*)*"|[[\]{}:,]|[^\s"[\]{}:,]+/g;
+
+/**
+ * Write JSON with other white space. Numbers and the order of keys stay as they are: parsed, a number would lose digits.
+ * Throws SyntaxError for a text that is none.
+ *
+ * @param {string} text
+ * @param {"" | "\n"} lineEnd  with a line feed, each member has a line of its own
+ */
+function rewritten(text, lineEnd) {
+  JSON.parse(text);
+  const tokens = text.match(JSON_TOKEN) ?? [];
+  let depth = 0;
+  const next = () => lineEnd && lineEnd + "  ".repeat(depth);
+  return tokens
+    .map((token, at) => {
+      switch (token) {
+        case "{":
+        case "[":
+          depth++;
+          return "]}".includes(tokens[at + 1]) ? token : token + next();
+        case "}":
+        case "]":
+          depth--;
+          return "[{".includes(tokens[at - 1]) ? token : next() + token;
+        case ",":
+          return token + next();
+        case ":":
+          return lineEnd ? ": " : token;
+        default:
+          return token.startsWith('"') ? JSON.stringify(JSON.parse(token)) : token; // with its escapes resolved
+      }
+    })
+    .join("");
 }
 
 /**
@@ -46,7 +82,7 @@ export function whole(body, form) {
   const text = decoder.decode(shown);
   if (form !== "json") return visible(text);
   try {
-    return visible(JSON.stringify(JSON.parse(text), null, 2));
+    return visible(rewritten(text, "\n"));
   } catch {
     return visible(text);
   }
