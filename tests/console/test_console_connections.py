@@ -1,6 +1,7 @@
 """The connection of the console: lost and made again, signed in, and shown among the others."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,28 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
         assert not browser.all(".tail .empty")[0].is_displayed()  # the loss is not told any more
         browser.leave()
     # The browser itself reports that it could not connect; the console adds nothing.
+    assert all("WebSocket" in error for error in browser.errors())
+
+
+def test_the_warnings_of_a_restarted_server_replace_those_before(browser: Page, tmp_path: Path) -> None:
+    """Both servers number them from 1 on."""
+
+    def warned(running: RunningServer, key: str) -> None:
+        (tmp_path / "omq.toml").write_text(f"{key} = 7\n")
+        running.process.send_signal(signal.SIGHUP)
+        browser.sees(".log li", key)
+        assert len(browser.texts(".log li")) == 1
+
+    with configured_server(tmp_path, "") as running:
+        address = running.address
+        browser.open(origin(running), "#/server")
+        browser.sees(".figures", "Version")
+        warned(running, "ping_seconds")
+    (tmp_path / "omq.toml").write_text("")
+    again = ("--config", tmp_path / "omq.toml", "--listen", address, "--store", tmp_path / "store")
+    with running_server(*again) as running:
+        warned(running, "stall_seconds")
+        browser.leave()
     assert all("WebSocket" in error for error in browser.errors())
 
 

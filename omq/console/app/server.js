@@ -54,7 +54,8 @@ export function serverPage(context) {
   );
   const missing = notice("The server's numbers need the right to watch", h("p", {}, "Sign in as a client that has the right ", h("code", {}, "watch"), "."));
   const element = h("div", { class: "holder" }, page);
-  let logged = -1;
+  /** The newest warning that is shown; null before the first look. @type {any} */
+  let logged = null;
   /** @type {Map<string, Element>} */
   const charts = new Map();
 
@@ -105,7 +106,7 @@ export function serverPage(context) {
   }
 
   function showWarnings() {
-    const newest = store.warnings.length ? store.warnings[store.warnings.length - 1].number : 0;
+    const newest = store.warnings[store.warnings.length - 1]; // a server that was restarted numbers them from 1 again
     if (newest === logged) return;
     logged = newest;
     fill(
