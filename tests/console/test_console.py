@@ -11,6 +11,7 @@ from server_command import RunningServer, configured_server, running_server
 
 from omq import blocking
 from omq.model import Delivery, Transient
+from omq_storage.backup import backup
 from omq_storage.store import Store
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
@@ -223,7 +224,7 @@ def test_stored_messages_are_found_by_id_and_by_time(
     publish(client, "stored", *(f"body {number}" for number in range(1, 1501)))
     page.open(origin(server), "#/topics/stored")
     page.click("[role=tab]", "Stored messages")
-    page.sees(".browse .counts", "Messages 1451 to 1500 of 1,500")
+    page.sees(".browse .counts", "Messages 1451 to 1500, the newest is 1500")
     page.click(".browse button", "Earlier")
     page.sees(".browse .counts", "Messages 1401 to 1450")
     page.type(".browse input[inputmode=numeric]", "700\ue007")
@@ -248,12 +249,43 @@ def test_a_page_of_long_messages_is_bounded(
         publish(client, "long", "x" * 500_000)
     page.open(origin(server), "#/topics/long")
     page.click("[role=tab]", "Stored messages")
-    page.sees(".browse .counts", "Messages 1 to 20 of 30")
+    page.sees(".browse .counts", "Messages 15 to 30, the newest is 30")
+    page.click(".browse button", "Oldest")
+    page.sees(".browse .counts", "Messages 1 to 20, the newest is 30")
     page.sees(".browse .empty", "These messages are long")
     page.click(".message summary")
     page.sees(".message .details p", "The first 262,144 of 500,000 octets")
     page.click(".browse button", "Later")
-    page.sees(".browse .counts", "Messages 21 to 30 of 30")
+    page.sees(".browse .counts", "Messages 21 to 30")
+
+
+def test_stored_messages_are_found_beyond_the_ids_that_a_backup_skips(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with (
+        running_server("--listen", "127.0.0.1:0", "--store", path) as running,
+        blocking.connect(f"omq://{running.address}") as client,
+    ):
+        publish(client, "restored", *(f"old {number}" for number in range(1, 81)))
+    backup(path, tmp_path / "backup", "a start of the machine", lambda _: None)
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "backup") as running:
+        with blocking.connect(f"omq://{running.address}") as client:
+            publish(client, "restored", *(f"new {number}" for number in range(1, 11)))
+            newest = client.topics()[0].last
+        page.open(origin(running), "#/topics/restored")
+        page.click("[role=tab]", "Stored messages")
+        page.sees(".browse .counts", f"Messages 41 to {newest}, the newest is {newest}")
+        bodies = [f"old {number}" for number in range(41, 81)] + [f"new {number}" for number in range(1, 11)]
+        assert page.texts(".messages .body") == bodies
+        page.sees(".browse .empty", f"Messages 81 to {newest - 10} are gone: they were lost")
+        page.click(".browse button", "Earlier")
+        page.sees(".browse .counts", "Messages 1 to 50,")
+        page.click(".browse button", "Later")
+        page.sees(".browse .counts", f"Messages 51 to {newest},")
+        page.click(".browse button", "Later")  # there is none
+        page.sees(".browse .counts", f"Messages 51 to {newest},")
+        page.type(".browse input[inputmode=numeric]", "1000\ue007")
+        page.sees(".browse .counts", f"Messages {newest - 9} to {newest},")
+        page.leave()
 
 
 def test_json_is_shown_with_its_numbers_and_keys_as_they_are(
@@ -292,6 +324,28 @@ def test_messages_of_a_queue_are_shown_and_stay_in_it(
     page.sees(".messages", "job 2")
     assert page.texts("[role=tab]")[0] == "Stored messages"  # a live view would take the messages
     assert next(each for each in client.topics() if each.topic == b"jobs").messages == 2
+
+
+def test_a_queue_whose_first_messages_are_done_is_shown_page_by_page(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    client.declare("partly done", Delivery.ROUND_ROBIN)
+    publish(client, "partly done", *(f"job {number}" for number in range(1, 521)))
+    with client.subscribe("partly done", credit=420) as worker:
+        for message in worker:
+            if message.id == 400:  # it stays in the queue
+                break
+    page.open(origin(server), "#/topics/partly%20done")
+    page.sees(".browse .counts", "Messages 400 to 449, the newest is 520")
+    page.click(".browse button", "Later")
+    page.sees(".browse .counts", "Messages 450 to 499,")
+    page.click(".browse button", "Later")
+    page.sees(".browse .counts", "Messages 500 to 520,")
+    page.click(".browse button", "Later")  # there is none
+    page.click(".browse button", "Earlier")
+    page.sees(".browse .counts", "Messages 450 to 499,")
+    page.click(".browse button", "Newest")
+    page.sees(".browse .counts", "Messages 471 to 520,")
 
 
 def test_a_publish_that_waits_stops_no_other_view(page: Page, tmp_path: Path) -> None:

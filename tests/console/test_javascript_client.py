@@ -39,6 +39,10 @@ def test_the_javascript_codec_works_without_a_server() -> None:
     assert "# fail 0" in node("--test", "--test-reporter=tap", HERE / "codec.test.mjs")
 
 
+def test_the_console_finds_pages_between_gaps() -> None:
+    assert "# fail 0" in node("--test", "--test-reporter=tap", HERE / "pages.test.mjs")
+
+
 def test_against_the_server(server: RunningServer) -> None:
     output = node(
         "--test", "--test-reporter=tap", HERE / "server.test.mjs", address=f"omq://{server.address}"

@@ -1,16 +1,10 @@
 /** Stored messages, page by page: of a persistent broadcast topic by id and by time, of a queue from its front. */
 
 import { OmqError } from "../client/omq.js";
-import { SHOWN } from "./bodies.js";
 import { fill, h, select, setText } from "./dom.js";
-import { count, reason, size } from "./format.js";
+import { reason, size } from "./format.js";
 import { messageRow } from "./messages.js";
-
-const PAGE = 50n;
-/** The number of messages that are fetched at a time, with their whole bodies. */
-const STEP = 5n;
-/** A page of longer messages has fewer of them. */
-const PAGE_OCTETS = 8 * 2 ** 20;
+import { PAGE_OCTETS, queueSource, startBefore, storedSource } from "./pages.js";
 
 /**
  * @param {import("./page.js").Context} context
@@ -22,6 +16,8 @@ export function browseView(context, name) {
   /** @type {import("./bodies.js").Form} */
   let form = "text";
   let first = 0n;
+  /** The id of the first message that is shown. */
+  let shown = 0n;
   let after = 0n;
   let run = 0;
 
@@ -37,9 +33,10 @@ export function browseView(context, name) {
       "div",
       { class: "tools" },
       h("button", { type: "button", onclick: () => go(oldest()) }, "Oldest"),
-      h("button", { type: "button", onclick: () => go(first - PAGE) }, "Earlier"),
-      h("button", { type: "button", onclick: () => go(after) }, "Later"),
-      h("button", { type: "button", onclick: () => go(newest() - PAGE + 1n) }, "Newest"),
+      h("button", { type: "button", onclick: () => goBefore(shown) }, "Earlier"),
+      // After the last page there is none: the last one may have more messages now.
+      h("button", { type: "button", onclick: () => go(after > newest() ? first : after) }, "Later"),
+      h("button", { type: "button", onclick: () => goBefore(newest() + 1n) }, "Newest"),
       h("form", { class: "inline", onsubmit: toId }, h("label", {}, "From id ", id), h("button", {}, "Go")),
       isQueue() ? null : h("form", { class: "inline", onsubmit: toTime }, h("label", {}, "From time ", time), h("button", {}, "Go")),
       select({ text: "Text", json: "JSON", hex: "Hex" }, { "aria-label": "Show bodies as", onchange: setForm }),
@@ -74,7 +71,7 @@ export function browseView(context, name) {
     note.hidden = false;
     try {
       const found = await client.firstSince(name, date);
-      await (found === undefined ? go(newest() - PAGE + 1n) : go(found));
+      await (found === undefined ? goBefore(newest() + 1n) : go(found));
       if (found === undefined) setText(where, `No message since ${time.value.replace("T", " ")}`);
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
@@ -82,70 +79,57 @@ export function browseView(context, name) {
     }
   }
 
-  /** @param {bigint} from */
-  async function go(from) {
+  /** @param {import("../client/omq.js").Client} client */
+  const sourceOf = (client) => (isQueue() ? queueSource : storedSource)(client, name);
+
+  /**
+   * Show the page that begins with an id.
+   *
+   * @param {bigint} from
+   */
+  const go = (from) => (from > newest() ? goBefore(newest() + 1n) : show(async () => from));
+
+  /**
+   * Show the page that ends before an id.
+   *
+   * @param {bigint} end
+   */
+  const goBefore = (end) => show((source) => startBefore(source, end, oldest()));
+
+  /** @param {(source: import("./pages.js").Source) => Promise<bigint>} find  the id with which the page begins */
+  async function show(find) {
     const client = context.client();
     if (!client) return;
     const mine = ++run;
-    const least = oldest() > 0n ? oldest() : 1n;
-    first = from > newest() ? newest() : from;
-    if (first < least) first = least;
-    /** @type {import("./messages.js").Shown[]} */
-    let messages = [];
-    let gone = "";
-    let end = first + PAGE;
+    let page;
     try {
-      if (isQueue()) messages.push(...(await client.peek(name, { first, count: Number(PAGE) })).map(peeked));
-      else if (newest() > 0n) {
-        const onGone = (/** @type {any} */ each) => (gone = `Messages ${each.first} to ${each.last} are gone: ${each.reason}.`);
-        ({ messages, end } = await fetched(client, name, first, onGone));
-      }
+      const source = sourceOf(client);
+      const found = await find(source);
+      const begin = found > oldest() ? found : oldest();
+      page = await source.page(begin, newest());
       if (mine !== run) return;
-      after = end;
-      if (end < first + PAGE) gone ||= `These messages are long: the page ends after ${size(PAGE_OCTETS)}.`;
-      fill(rows, ...messages.map((message) => messageRow(message, form)));
-      setText(note, gone || (messages.length ? "" : "No stored messages here."));
-      setText(where, messages.length ? `Messages ${messages[0].id} to ${messages[messages.length - 1].id} of ${count(newest())}` : "");
+      first = begin;
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
+      if (mine !== run) return;
       fill(rows);
       setText(note, reason(error));
+      note.hidden = false;
       setText(where, "");
+      return;
     }
+    const { messages } = page;
+    const last = messages[messages.length - 1];
+    shown = messages[0]?.id ?? first;
+    after = page.end;
+    const notes = page.gaps.map((gap) => `Messages ${gap.first} to ${gap.last} are gone: ${gap.reason}.`);
+    if (page.isCut) notes.push(`These messages are long: the page ends after ${size(PAGE_OCTETS)}.`);
+    fill(rows, ...messages.map((message) => messageRow(message, form)));
+    setText(note, notes.join(" ") || (last ? "" : "No stored messages here."));
+    setText(where, last ? `Messages ${shown} to ${last.id}, the newest is ${newest()}` : "");
     note.hidden = !note.textContent;
   }
 
-  void go(isQueue() ? oldest() : newest() - PAGE + 1n);
+  void (isQueue() ? go(oldest()) : goBefore(newest() + 1n));
   return { element, reconnected: () => void go(first) };
-}
-
-/**
- * The messages of a page, and where the next page begins. Of long bodies only the beginnings are kept.
- *
- * @param {import("../client/omq.js").Client} client
- * @param {string} name
- * @param {bigint} first
- * @param {(gone: any) => void} onGone
- */
-async function fetched(client, name, first, onGone) {
-  const stored = await client.blocks(name, first, Number(PAGE));
-  const isLong = stored.reduce((sum, block) => sum + block.bytes, 0) > PAGE_OCTETS;
-  const step = isLong ? STEP : PAGE;
-  /** @type {import("./messages.js").Shown[]} */
-  const messages = [];
-  let octets = 0;
-  let end = first;
-  while (end < first + PAGE && octets < PAGE_OCTETS) {
-    for await (const message of client.fetch(name, { first: end, count: Number(step), onGone })) {
-      octets += message.body.length;
-      messages.push({ ...message, body: message.body.slice(0, SHOWN), size: message.body.length });
-    }
-    end += step;
-  }
-  return { messages, end };
-}
-
-/** @param {{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}} message */
-function peeked({ id, size, body, exchange, key }) {
-  return { id, size, body, head: { exchange, key, properties: {} } };
 }
