@@ -75,6 +75,26 @@ test("a subscription that is left while it resumes is over for the server, too",
   assert.deepEqual(await client.subscribers(topic), []);
 }));
 
+test("a slow reader is not given messages of another topic with the same name", withClient(async (client) => {
+  const topic = fresh("made again");
+  await client.declare(topic);
+  for (let at = 0; at < 100; at++) await client.publish(topic, "first");
+  await client.confirm();
+  const subscription = await client.subscribe(topic, { from: "beginning", buffer: 10 });
+  await client.confirm();
+  await client.delete(topic);
+  await client.declare(topic);
+  for (let at = 0; at < 100; at++) await client.publish(topic, "second");
+  await client.confirm();
+  const bodies = [];
+  await assert.rejects(async () => {
+    for await (const message of subscription) bodies.push(message.text);
+  }, { name: "TopicDeleted" });
+  assert.deepEqual(bodies, Array(10).fill("first"));
+  assert.deepEqual(await client.subscribers(topic), []);
+  await (await client.subscribe(topic)).close();
+}));
+
 test("a slow reader of a transient topic learns how many messages it missed", withClient(async (client) => {
   const topic = fresh("transient");
   await client.declare(topic, { persistence: "Transient" });

@@ -272,7 +272,7 @@ export class Client {
         // At once: the next frame may be a message.
         ({ id }) => {
           this.#byId.set(id, subscription);
-          subscription.resumed();
+          subscription.resumed(id);
         },
         "Subscribe",
         name,
@@ -302,7 +302,9 @@ export class Client {
       } else {
         await this.#subscribe(name, subscription, from);
       }
+      if (subscription.isOfAnother) throw new TopicDeleted(`the topic ${printable(name)} was deleted`);
     } catch (error) {
+      if (subscription.isOfAnother) await this.#unsubscribe(name, subscription, true);
       this.#forget(name, subscription);
       subscription.end(/** @type {OmqError} */ (error));
     }

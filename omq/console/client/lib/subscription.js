@@ -43,6 +43,10 @@ export class Subscription {
   /** Whether messages are missing between `#expected` and the next message. */
   #hasGap = false;
   #whenFull;
+  /** @type {number | undefined} */
+  #topicId;
+  /** Whether the topic was deleted during a pause, and the server sends messages of another one with its name. */
+  isOfAnother = false;
 
   /**
    * Use `client.subscribe` instead.
@@ -181,8 +185,14 @@ export class Subscription {
     this.#hasGap = true;
   }
 
-  /** Note that the server sends messages again. */
-  resumed() {
-    if (this.#state === "resuming") this.#state = "live";
+  /**
+   * Note that the server sends messages, for the first time or again.
+   *
+   * @param {number} id  of the topic
+   */
+  resumed(id) {
+    this.#topicId ??= id;
+    this.isOfAnother = id !== this.#topicId;
+    if (this.#state === "resuming" && !this.isOfAnother) this.#state = "live";
   }
 }
