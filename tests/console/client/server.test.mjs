@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionLost, MessageTooLong, Refused, TopicDeleted, connectTcp, keepConnected } from "../../../omq/console/client/node.js";
+import { ConnectionLost, MessageTooLong, Refused, TopicDeleted, connect, connectTcp, keepConnected } from "../../../omq/console/client/node.js";
 import { fresh, open, take, withClient } from "./helpers.mjs";
 
 const EVERY_OCTET = Uint8Array.from({ length: 256 }, (_, octet) => octet);
@@ -243,6 +243,19 @@ test("an attempt to connect fails with the reason, or is given up", async () => 
   await assert.rejects(connectTcp("omq://127.0.0.1:1"), { name: "ConnectionLost", message: /ECONNREFUSED/ });
   await assert.rejects(open({ signal: AbortSignal.abort() }), { name: "AbortError" });
   await assert.rejects(connectTcp("http://localhost"), TypeError);
+});
+
+test("a WebSocket that tells nothing but an error fails", async () => {
+  // As Node's own does before it is open.
+  class Failing {
+    constructor() {
+      setTimeout(() => this.onerror?.({}), 1);
+    }
+    close() {}
+  }
+  const failed = { name: "ConnectionLost", message: "the server could not be reached" };
+  await assert.rejects(connect("ws://127.0.0.1:1/ws", { WebSocket: Failing }), failed);
+  if (globalThis.WebSocket) await assert.rejects(connect("ws://127.0.0.1:1/ws"), failed);
 });
 
 test("a lost connection is made again", async () => {

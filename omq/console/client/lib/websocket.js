@@ -19,6 +19,7 @@ import { ConnectionLost } from "./errors.js";
  * @property {((event: any) => any) | null} onopen
  * @property {((event: any) => any) | null} onmessage
  * @property {((event: any) => any) | null} onclose
+ * @property {((event: any) => any) | null} onerror
  * @property {(octets: Uint8Array) => void} send
  * @property {(code?: number) => void} close
  * @typedef {new (url: string | URL) => WebSocketLike} WebSocketConstructor
@@ -54,9 +55,10 @@ export function openWebSocket(url, handlers, { signal, WebSocket = /** @type {an
     };
     signal?.addEventListener("abort", abort, { once: true });
     socket.onmessage = ({ data }) => over || handlers.data(new Uint8Array(data));
-    socket.onclose = ({ reason }) => {
-      end(reason || (opened ? "the connection was closed" : "the server could not be reached"));
-    };
+    const unexplained = () => (opened ? "the connection was closed" : "the server could not be reached");
+    socket.onclose = ({ reason }) => end(reason || unexplained());
+    // A close event with the reason follows at once. But Node's WebSocket sends none before the connection is open.
+    socket.onerror = () => void setTimeout(() => end(unexplained()), 0);
     socket.onopen = () => {
       opened = true;
       signal?.removeEventListener("abort", abort);

@@ -32,6 +32,7 @@ export interface WebSocketLike {
   onopen: ((event: any) => any) | null;
   onmessage: ((event: any) => any) | null;
   onclose: ((event: any) => any) | null;
+  onerror: ((event: any) => any) | null;
   send(octets: Uint8Array): void;
   close(code?: number): void;
 }
