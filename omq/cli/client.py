@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         is_endless = options.action is sub and options.count is None
         code = 0 if is_endless or (options.action is watching.top and not options.once) else 1
     except* (OmqError, OSError) as group:
-        sentences = list(_sentences(group, lines))
+        sentences = list(dict.fromkeys(_sentences(group, lines)))  # one for all that have the same reason
         if (hint := advice(group)) is not None:
             sentences[-1:] = ["; ".join((*sentences[-1:], hint))]
         for line in sentences:

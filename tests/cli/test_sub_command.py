@@ -231,11 +231,13 @@ def test_with_reconnect_sub_continues_after_a_restart_of_the_server(tmp_path: Pa
             assert line.startswith(b"omq: ")
 
 
-def test_without_reconnect_sub_ends_with_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topics", [["t"], ["t", "u"]], ids=["one", "several"])
+def test_without_reconnect_sub_ends_with_the_server(tmp_path: Path, topics: list[str]) -> None:
     with ExitStack() as stack:
         with running_server(tmp_path) as shell:
-            process = stack.enter_context(subscribed(shell, "t"))
-            shell.wait_for_subscriber("t")
+            process = stack.enter_context(subscribed(shell, *topics))
+            for topic in topics:
+                shell.wait_for_subscriber(topic)
         assert process.wait(SECONDS) == 1
         assert process.stderr is not None
         assert process.stderr.read() == b"omq: the server closed the connection\n"
