@@ -248,7 +248,7 @@ the published octets.""",
         "many messages the slowest subscriber is behind, and how many publishers wait for room; takes the "
         "right to watch the topics",
     )
-    watching.add_commands(command, _add_topic, _positive, _seconds)
+    watching.add_commands(command, _add_topic, _topic, _positive, _seconds)
 
     replay = command(
         "replay",

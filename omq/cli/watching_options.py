@@ -14,10 +14,13 @@ AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 def add_commands(
     command: AddCommand,
     add_topic: Callable[[argparse.ArgumentParser], None],
+    topic: Callable[[str], bytes],
     positive: Callable[[str], int],
     seconds: Callable[[str], float],
 ) -> None:
-    """Add the commands. `command` makes the parser of one; `add_topic` adds its argument TOPIC."""
+    """Add the commands. `command` makes the parser of one; `add_topic` adds its argument TOPIC, and
+    `topic` reads the name of one.
+    """
     top = command(
         "top",
         "show what the server does now: rates, queues, memory, disk, warnings",
@@ -43,7 +46,10 @@ def add_commands(
         "It takes the right to watch all topics.",
     )
     connections.add_argument(
-        "--topic", metavar="TOPIC", help="list the subscribers of this topic that are the furthest behind"
+        "--topic",
+        type=topic,
+        metavar="TOPIC",
+        help="list the subscribers of this topic that are the furthest behind",
     )
     connections.add_argument(
         "--format", choices=("table", "json"), default="table", help="json: one object per line"

@@ -105,6 +105,13 @@ def test_a_subscriber_is_found_and_disconnected(shell: Shell) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["", "x" * 256])
+def test_the_subscribers_of_a_name_that_no_topic_can_have(shell: Shell, name: str) -> None:
+    done = shell.omq("connections", "--topic", name)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"argument --topic: the topic's name" in done.stderr.splitlines()[-1]
+
+
 def test_top_shows_the_server_and_its_topics(shell: Shell) -> None:
     shell.ok("declare", "watched-\x1b[31m")
     shown = shell.ok("top", "--once", "--interval", "0.1", "--sort", "name").decode()
