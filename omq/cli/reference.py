@@ -5,13 +5,13 @@ So a completion and a manual page say what `--help` says, and belong to the vers
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from omq.cli import command_line, server, store
 from omq.cli.manual import manual_page
+from omq.cli.printing import print_and_exit
 
 SECTIONS = {"omq": 1, "omq-server": 8}
 """The programs, and the sections of their manual pages."""
@@ -29,16 +29,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         )
     else:
         text = _completion(parser, options.shell)
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output has closed it. Python flushes once more at its end, which must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as problem:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(f"omq: standard output: {problem.strerror}")
-    sys.exit(0)
+    print_and_exit("omq", text)
 
 
 def program(name: str) -> argparse.ArgumentParser:

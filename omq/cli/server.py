@@ -21,6 +21,7 @@ from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
+from omq.cli.printing import print_and_exit
 from omq.cli.scheduling import ask_for_short_turns
 from omq.cli.version import PrintVersion
 from omq.config import Config, ConfigError, check, load
@@ -141,14 +142,14 @@ def main() -> None:
     if arguments.hash_secret or arguments.check_config:
         _unblock_sigterm()  # SIGTERM ends the process: no server runs that must be shut down
     if arguments.hash_secret:
-        sys.exit(_hash_secret())
+        _hash_secret()
     try:
         passed = passed_sockets()
         config = configuration(arguments, passed)
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     if arguments.check_config:
-        sys.exit(_check(config))
+        _check(config)
     set_up_logging(arguments.log_format, config.log_level, config.log_levels)
     # If a file is truncated under LMDB's memory map, the process dies by SIGBUS: then print the stack.
     faulthandler.enable()
@@ -173,26 +174,24 @@ def _unblock_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _check(config: Config) -> int:
-    """Check the files that the configuration names, and return the exit status."""
+def _check(config: Config) -> NoReturn:
+    """Check the files that the configuration names, and exit."""
     try:
         check_files(config)
     except ConfigError as problem:
-        return _refuse(str(problem))
-    print("omq-server: the configuration can be used")
-    return 0
+        sys.exit(_refuse(str(problem)))
+    print_and_exit("omq-server", "omq-server: the configuration can be used\n")
 
 
-def _hash_secret() -> int:
-    """Print the hash of a secret, and return the exit status."""
+def _hash_secret() -> NoReturn:
+    """Print the hash of a secret, and exit."""
     if sys.stdin.isatty():
         secret = getpass.getpass("secret: ").encode()
     else:
         secret = sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
     if not secret:
-        return _refuse("--hash-secret: there is no secret on standard input")
-    print(hash_of(secret))
-    return 0
+        sys.exit(_refuse("--hash-secret: there is no secret on standard input"))
+    print_and_exit("omq-server", f"{hash_of(secret)}\n")
 
 
 def configuration(arguments: argparse.Namespace, passed: PassedSockets | None) -> Config:

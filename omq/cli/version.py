@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
+from omq.cli.printing import print_and_exit
+
 
 def installed_version() -> str:
     """Return the version of omq."""
@@ -23,5 +25,4 @@ class PrintVersion(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"omq {installed_version()}")
-        parser.exit()
+        print_and_exit(parser.prog.split()[0], f"omq {installed_version()}\n")

@@ -29,6 +29,17 @@ def test_the_hash_of_a_secret() -> None:
         assert done.stderr == b"omq-server: --hash-secret: there is no secret on standard input\n"
 
 
+def test_a_hash_that_cannot_be_printed_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [COMMAND, "--hash-secret"], input=b"sesame", stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"omq-server: standard output: No space left on device\n",
+    )
+
+
 def test_a_client_and_its_rights(tmp_path: Path) -> None:
     hash = hash_secret(b"sesame\n").stdout.decode().strip()
     configuration = tmp_path / "omq.toml"
