@@ -10,7 +10,7 @@ import pytest
 from server_command import RunningServer, configured_server, running_server
 
 from omq import blocking
-from omq.model import Delivery, Transient
+from omq.model import Delivery, FromBeginning, Transient
 from omq_storage.backup import backup
 from omq_storage.store import Store
 
@@ -346,6 +346,21 @@ def test_a_queue_whose_first_messages_are_done_is_shown_page_by_page(
     page.sees(".browse .counts", "Messages 450 to 499,")
     page.click(".browse button", "Newest")
     page.sees(".browse .counts", "Messages 471 to 520,")
+
+
+def test_half_of_a_character_is_published_as_a_replacement(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    client.declare("halves")
+    page.open(origin(server), "#/topics/halves")
+    page.click("[role=tab]", "Publish")
+    page.until(lambda: page.all("textarea"), "there is no text area")
+    page.script("document.querySelector('textarea').value = '\\ud83d half'")
+    page.click(".publish button.primary")
+    page.sees(".publish .counts", "Confirmed")
+    message = client.subscribe("halves", FromBeginning()).receive(timeout=60)
+    assert message is not None
+    assert message.body == "\ufffd half".encode()
 
 
 def test_a_publish_that_waits_stops_no_other_view(page: Page, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ function idsOf({ first, last }) {
   return last > 0n ? `none, the next is ${last + 1n}` : "none yet";
 }
 
+const encoder = new TextEncoder();
+
 /** After how long a Publish says that it waits. */
 const LATE_MS = 2000;
 
@@ -221,7 +223,7 @@ function publishView(context, name) {
     try {
       if (!client?.isOpen) client = await context.link.another(left.signal);
       if (left.signal.aborted) return void client.close();
-      await client.publish(name, body.value);
+      await client.publish(name, encoder.encode(body.value));
       await client.confirm();
       setText(result, "Confirmed");
     } catch (error) {
