@@ -348,6 +348,22 @@ def test_a_queue_whose_first_messages_are_done_is_shown_page_by_page(
     page.sees(".browse .counts", "Messages 471 to 520,")
 
 
+def test_a_message_of_a_queue_that_is_too_long_to_be_shown_is_told(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    client.declare("long jobs", Delivery.ROUND_ROBIN)
+    with client.sink("long jobs") as sink:
+        sink.publish(b"x" * 10_000_000)
+    page.open(origin(server), "#/topics/long%20jobs")
+    page.sees(".browse .empty", "Messages of more than a few MiB are not shown.")
+    publish(client, "long jobs", "short")
+    page.sees(".figures", "Messages2")
+    page.click(".browse button", "Oldest")
+    page.sees(".messages .body", "short")
+    page.sees(".browse .empty", "Messages of more than a few MiB are not shown.")
+    client.delete("long jobs")
+
+
 def test_half_of_a_character_is_published_as_a_replacement(
     page: Page, client: blocking.Client, server: RunningServer
 ) -> None:

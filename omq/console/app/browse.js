@@ -4,7 +4,7 @@ import { OmqError } from "../client/omq.js";
 import { fill, h, select, setText } from "./dom.js";
 import { reason, size } from "./format.js";
 import { messageRow } from "./messages.js";
-import { PAGE_OCTETS, queueSource, startBefore, storedSource } from "./pages.js";
+import { PAGE, PAGE_OCTETS, queueSource, startBefore, storedSource } from "./pages.js";
 
 /**
  * @param {import("./page.js").Context} context
@@ -102,10 +102,11 @@ export function browseView(context, name) {
     if (!client) return;
     const mine = ++run;
     let page;
+    let begin;
     try {
       const source = sourceOf(client);
       const found = await find(source);
-      const begin = found > oldest() ? found : oldest();
+      begin = found > oldest() ? found : oldest();
       page = await source.page(begin, newest());
       if (mine !== run) return;
       first = begin;
@@ -123,6 +124,8 @@ export function browseView(context, name) {
     shown = messages[0]?.id ?? first;
     after = page.end;
     const notes = page.gaps.map((gap) => `Messages ${gap.first} to ${gap.last} are gone: ${gap.reason}.`);
+    const number = Number(context.store.byName.get(name)?.info.messages ?? 0);
+    if (isQueue() && begin <= oldest() && messages.length < Math.min(number, PAGE)) notes.push("Messages of more than a few MiB are not shown.");
     if (page.isCut) notes.push(`These messages are long: the page ends after ${size(PAGE_OCTETS)}.`);
     fill(rows, ...messages.map((message) => messageRow(message, form)));
     setText(note, notes.join(" ") || (last ? "" : "No stored messages here."));
