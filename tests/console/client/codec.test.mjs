@@ -38,6 +38,38 @@ test("every name gives the same octets again", () => {
   assert.throws(() => encodeName("\ud800"), TypeError);
 });
 
+test("octets that are no UTF-8 are escaped, and the characters between them are read", () => {
+  const lenient = new TextDecoder("utf-8", { ignoreBOM: true });
+  const escaped = (text) => text.replace(/[\udc80-\udcff]/g, "\ufffd");
+  for (let first = 0x7f; first < 0x100; first++) {
+    for (let second = 0x7f; second < 0x100; second++) {
+      for (const tail of [[], [0x41], [0x80], [0xbf, 0x80], [0xbf, 0xc3, 0xa9], [0x80, 0x80, 0x80]]) {
+        const name = Uint8Array.of(0x61, first, second, ...tail);
+        const found = decodeName(name);
+        assert.deepEqual(encodeName(found), name);
+        // A decoder makes one U+FFFD of several octets.
+        assert.equal(escaped(found).replace(/\ufffd+/g, "\ufffd"), lenient.decode(name).replace(/\ufffd+/g, "\ufffd"));
+      }
+    }
+  }
+});
+
+test("a long binary body is decoded without an exception for each octet", (context) => {
+  let failures = 0;
+  const { decode } = TextDecoder.prototype;
+  context.mock.method(TextDecoder.prototype, "decode", function (...given) {
+    try {
+      return decode.apply(this, given);
+    } catch (error) {
+      failures++;
+      throw error;
+    }
+  });
+  const body = Uint8Array.from({ length: 4096 }, (_, at) => (at * 37) % 256);
+  assert.deepEqual(encodeName(decodeName(body)), body);
+  assert.ok(failures <= 1, `${failures} exceptions`);
+});
+
 test("a name for people has no characters that disguise it", () => {
   assert.equal(printable("a\u202eb\u0000\udcff\u200b"), "a\\u202eb\\x00\\xff\\u200b");
   assert.equal(printable("zażółć 😀 <b>"), "zażółć 😀 <b>");

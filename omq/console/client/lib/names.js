@@ -47,27 +47,32 @@ export function decodeName(octets) {
 function decodeEscaped(octets) {
   let text = "";
   for (let at = 0; at < octets.length; ) {
-    const size = lengthOfCharacter(octets, at);
-    text += size ? strict.decode(octets.subarray(at, at + size)) : String.fromCharCode(0xdc00 + octets[at]);
-    at += size || 1;
+    const begin = at;
+    for (let size; (size = lengthOfCharacter(octets, at)); ) at += size;
+    if (at > begin) text += strict.decode(octets.subarray(begin, at));
+    for (; at < octets.length && !lengthOfCharacter(octets, at); at++) text += String.fromCharCode(0xdc00 + octets[at]);
   }
   return text;
 }
 
 /**
+ * Return the octets of the UTF-8 character at `at`; 0 if there is none. A binary body has many octets that begin none,
+ * and an exception of a decoder for each would take long.
+ *
  * @param {Uint8Array} octets
  * @param {number} at
- * @returns {number} the octets of the UTF-8 character at `at`; 0 if there is none
  */
 function lengthOfCharacter(octets, at) {
   const first = octets[at];
-  const size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  try {
-    strict.decode(octets.subarray(at, at + size));
-    return size;
-  } catch {
-    return 0;
-  }
+  if (first < 0x80) return 1;
+  const size = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  if (!size || at + size > octets.length) return 0;
+  // The second octet excludes longer forms than needed, surrogates, and what is beyond U+10FFFF.
+  const least = first === 0xe0 ? 0xa0 : first === 0xf0 ? 0x90 : 0x80;
+  const most = first === 0xed ? 0x9f : first === 0xf4 ? 0x8f : 0xbf;
+  if (octets[at + 1] < least || octets[at + 1] > most) return 0;
+  for (let next = at + 2; next < at + size; next++) if (octets[next] < 0x80 || octets[next] > 0xbf) return 0;
+  return size;
 }
 
 /**
