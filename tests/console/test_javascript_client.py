@@ -10,9 +10,11 @@ import pytest
 from certificates import Authority
 from server_command import RunningServer, running_server
 
+from omq import blocking
 from omq.access.hashes import hash_of
 from omq.protocol.omq.commands import parse
 from omq.protocol.omq.types import Ack, Connect
+from omq_storage.backup import backup
 
 HERE = Path(__file__).parent / "client"
 RECORDED = Path(__file__).parent.parent / "data" / "sexp" / "gen.jsonl"
@@ -49,6 +51,22 @@ def test_against_the_server(server: RunningServer) -> None:
     )
     assert "# fail 0" in output
     assert "# pass 0" not in output
+
+
+def test_a_restored_topic_is_read_past_the_ids_that_it_skips(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "backup"
+    with running_server("--listen", "127.0.0.1:0", "--store", path) as first:
+        publish(first, b"old", b"older")
+    backup(path, copy, "a start of the machine", lambda _: None)
+    with running_server("--listen", "127.0.0.1:0", "--store", copy) as second:
+        publish(second, b"new")
+        assert node(HERE / "restored.mjs", address=f"omq://{second.address}") == "done\n"
+
+
+def publish(server: RunningServer, *bodies: bytes) -> None:
+    with blocking.connect(f"omq://{server.address}") as client:
+        client.publish_many("restored", bodies)
+        client.confirm()
 
 
 def test_by_websocket(server: RunningServer) -> None:

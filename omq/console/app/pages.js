@@ -1,5 +1,6 @@
 /** Pages of stored messages, one after another in both directions, however many ids between them have no message. */
 
+import { OmqError } from "../client/omq.js";
 import { SHOWN } from "./bodies.js";
 
 /** The number of messages of a page. */
@@ -128,9 +129,9 @@ async function fetched(client, name, first, newest) {
     const [block] = await client.blocks(name, end, newest - end + 1n);
     const next = block ? block.first : newest + 1n;
     if (next <= end) continue;
-    const last = gaps[gaps.length - 1];
-    if (last && last.last === end - 1n) last.last = next - 1n;
-    else gaps.push({ first: end, last: next - 1n, reason: "they are not stored" });
+    for await (const message of client.fetch(name, { first: end, count: next - end, onGone: (gap) => joined(gaps, gap) })) {
+      throw new OmqError(`message ${message.id} was not listed`);
+    }
     end = next;
   }
   return { messages, end, gaps, isCut: octets >= PAGE_OCTETS && messages.length < PAGE };
