@@ -118,6 +118,34 @@ async def test_clients_authenticate(store: Path) -> None:
                 await client.next()
 
 
+async def test_a_client_with_all_its_connections_is_told_so(store: Path) -> None:
+    """Its secret is right, so it is not told that it is wrong: it may try again later."""
+    clients = [ClientConfig(name="some", secret=HASH, max_connections=1)]
+    async with serving(store, clients=clients) as host, peer(host.port) as first, peer(host.port) as client:
+        for each in (first, client):
+            assert (await each.authenticate("PLAIN", b"\0some\0" + SECRET.encode())).code == 0
+        await first.open()
+        await client.send(HEADER)
+        assert await client.header() == HEADER
+        await client.say(Open("test"))
+        await client.heard(Open)
+        assert condition(await client.heard(Close)) == "amqp:resource-limit-exceeded"
+        assert host.server.statistics().defects == 0
+
+
+async def test_a_client_without_sasl_has_all_its_connections(store: Path) -> None:
+    async with (
+        serving(store, max_connections=4, client_share=0.25) as host,
+        opened(host.port),
+        peer(host.port) as client,
+    ):
+        await client.send(HEADER)
+        assert await client.header() == HEADER
+        await client.say(Open("test"))
+        await client.heard(Open)
+        assert condition(await client.heard(Close)) == "amqp:resource-limit-exceeded"
+
+
 @pytest.mark.parametrize(
     ("hostname", "end"),
     [

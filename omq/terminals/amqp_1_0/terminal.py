@@ -15,7 +15,7 @@ from typing import assert_never
 import trio
 
 from omq.access.session import Session
-from omq.drivers.reasons import NO_CLIENT, Refused
+from omq.drivers.reasons import NO_CLIENT, Reason, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices
 from omq.logs import quoted, subject
@@ -41,6 +41,7 @@ from omq.protocol.amqp_1_0.events import (
 )
 from omq.terminals.amqp_1_0.links import Links, QueueConsumers
 from omq.terminals.amqp_1_0.offer import IDLE_SECONDS, offer
+from omq.terminals.amqp_1_0.refusals import condition_of
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
@@ -98,6 +99,8 @@ class Amqp1Terminal:
         self._protocol = AmqpConnection(offer(needs_sasl=bool(config.clients), is_certified=is_certified))
         self._state: State = Greeting(math.inf)
         self._admitted: Admitted | None = None
+        self._refusal = NO_CLIENT
+        """The reason why it is None, if the client has tried."""
         self._endings = Endings()
         """The links that are over."""
         self._frames = WaitingFrames(context.memory.stalled, transport, self._duplex.scope)
@@ -399,10 +402,13 @@ class Amqp1Terminal:
         """Execute an event for which something may be waited."""
         match event:
             case Authenticating(mechanism, response):
-                self._protocol.authenticated(accepted=await self._connect(mechanism, response))
+                await self._connect(mechanism, response)
+                self._protocol.authenticated(accepted=self._admitted is not None or self._is_full)
             case Opening(said):
-                if self._admitted is None and not await self._connect("ANONYMOUS", b""):
-                    self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, NO_CLIENT.text))
+                if self._admitted is None and not self._is_full:
+                    await self._connect("ANONYMOUS", b"")
+                if self._admitted is None:
+                    self._fail(ConnectionProblem(condition_of(self._refusal.reason), self._refusal.text))
                     return
                 self._protocol.open()
                 self._links.container = said.container_id
@@ -441,13 +447,22 @@ class Amqp1Terminal:
 
     # -- the handshake -------------------------------------------------------------------------------------
 
-    async def _connect(self, mechanism: str, response: bytes) -> bool:
+    @property
+    def _is_full(self) -> bool:
+        """Whether the client has as many connections as it may have. A close says so, because an outcome of
+        SASL could only say that its secret is wrong.
+        """
+        return self._refusal.reason is Reason.QUOTA
+
+    async def _connect(self, mechanism: str, response: bytes) -> None:
+        """Admit the client, or note why not."""
         peer = self._transport.peer()
         try:
             session = await self._log_in(mechanism, response, peer)
         except (BadLogin, Refused) as refused:
             log.debug("%s: refused: %s", peer, refused, extra=subject(peer=peer))
-            return False
+            self._refusal = refused.failure if isinstance(refused, Refused) else NO_CLIENT
+            return
         self._duplex.admit(session)
         direct = self._context.access.direct(session)
         duplex = self._duplex
@@ -458,7 +473,6 @@ class Amqp1Terminal:
         links = Links(session, direct, self._config, self._sender, self._wake, missed, consumers, held)
         self._admitted = Admitted(session, links)
         await self._duplex.limit_reading(session)
-        return True
 
     async def _log_in(self, mechanism: str, response: bytes, peer: str) -> Session:
         """Return the session of the client that a SASL response proves. Raises BadLogin and Refused."""
