@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from omq.drivers.queue_options import QueueOptions
-from omq.model import Persistence, Persistent, Sync, Transient
+from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp_1_0 import decoding, encoding, performatives, sections, types
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
@@ -17,6 +17,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.types import Number, NumberType, Symbol, Value
+from omq_storage.levels import Level
 
 from .amqp_1_0_peer import (
     ACCEPTED,
@@ -30,6 +31,7 @@ from .amqp_1_0_peer import (
     text,
 )
 from .conversation import declared, eventually, publish, serving
+from .test_amqp_1_0_statistics import links
 
 
 async def test_a_queue_gives_each_message_to_one_consumer(store: Path) -> None:
@@ -61,6 +63,27 @@ async def test_a_published_message_is_accepted_when_it_is_stored(store: Path) ->
         await client.publish(data(b"x"), settled=True)  # nobody waits for its outcome
         last_one = await client.publish(data(b"x"))
         assert (await client.outcome()).first == last_one
+
+
+async def test_a_producer_gets_credit_back_when_its_messages_are_stored(store: Path) -> None:
+    """Not when they are received: messages that wait for a commit would have no limit."""
+    async with serving(store, amqp1_credit=4) as host, opened(host.port) as client:
+        await host.server.catalogue.declare(b"t", Delivery.BROADCAST, Persistent(Sync.STRONG))
+        await client.sender("t")
+        async with host.server.catalogue.writers[Level.STRONG].paused():
+            for _ in range(4):
+                last = await client.publish(data(b"x"))
+            await client.settle()
+            (link,) = links(host).values()
+            assert (link.credit, link.unconfirmed) == (0, 4)
+        told = {"outcome", "credit"}
+        while told:
+            match (await client.next())[0]:
+                case Disposition(state=state) as outcome if last in (outcome.first, outcome.last):
+                    assert state == ACCEPTED
+                    told.discard("outcome")
+                case Flow(delivery_count=4, link_credit=4):
+                    told.discard("credit")
 
 
 async def test_credit_is_kept_exactly(store: Path) -> None:

@@ -1,6 +1,8 @@
 """Connections of AMQP 1.0: clients authenticate, have rights, and are closed when they are silent."""
 
+import socket
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,13 @@ from quietness import pass_time
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
-from omq.protocol.amqp_1_0 import performatives
+from omq.protocol.amqp_1_0 import decoding, performatives
 from omq.protocol.amqp_1_0.performatives import (
     Close,
     Detach,
     Open,
 )
-from omq.protocol.amqp_1_0.types import NULL
+from omq.protocol.amqp_1_0.types import NULL, Map, Symbol
 
 from .amqp_1_0_peer import (
     HEADER,
@@ -26,6 +28,23 @@ from .amqp_1_0_peer import (
 )
 from .client_accounts import HASH, SECRET
 from .conversation import serving
+
+
+async def test_the_server_says_who_it_is(store: Path) -> None:
+    """oslo.messaging chooses the form of its addresses by the product, clients with a JMS interface by the
+    prefixes.
+    """
+    async with serving(store) as host, peer(host.port) as client:
+        said = await client.open()
+        assert said.container_id == f"omq-{socket.gethostname()}"
+        assert decoding.read_all(said.properties) == Map(
+            (
+                (Symbol("product"), "omq"),
+                (Symbol("version"), version("omq-server")),
+                (Symbol("queue-prefix"), "queue://"),
+                (Symbol("topic-prefix"), "topic://"),
+            )
+        )
 
 
 async def test_the_server_stops(store: Path) -> None:
