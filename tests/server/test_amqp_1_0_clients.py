@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ utils = pytest.importorskip("proton.utils")
 
 SECONDS = 60
 GUIDE = Path(__file__).parents[2] / "docs" / "AMQP-1.0.md"
+EXAMPLE, SAID, RHEA_EXAMPLE = re.findall(r"```\w*\n(.*?)```", GUIDE.read_text(), re.DOTALL)[:3]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +37,11 @@ def connection(port: int) -> Iterator[object]:
 
 
 def test_the_example_of_the_guide_prints_what_it_says(port: int) -> None:
-    code, said = re.findall(r"```(?:python)?\n(.*?)```", GUIDE.read_text(), re.DOTALL)[:2]
-    script = f"host, port = '127.0.0.1', {port}\n{code}"
+    script = f"host, port = '127.0.0.1', {port}\n{EXAMPLE}"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == said
+    assert done.stdout == SAID
 
 
 def test_messages_come_back_as_they_were(connection: Any) -> None:
@@ -97,7 +97,8 @@ reject
 """
 
 
-def test_rhea(port: int) -> None:
+def rhea(arguments: Sequence[str | Path]) -> str:
+    """Run a program in Node, which finds rhea; return its output. Skip the test where there is none."""
     paths = [str(NODE_MODULES), *os.environ.get("NODE_PATH", "").split(os.pathsep)]
     environment = {**os.environ, "NODE_PATH": os.pathsep.join(filter(None, paths))}
     try:
@@ -109,9 +110,18 @@ def test_rhea(port: int) -> None:
     if found.returncode:
         pytest.skip("tools/test installs rhea where there is npm")
     done = subprocess.run(
-        ["node", RHEA, str(port)], capture_output=True, text=True, env=environment, timeout=120, check=False
+        ["node", *arguments], capture_output=True, text=True, env=environment, timeout=120, check=False
     )
-    assert done.stdout == TALKED, done.stderr
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_rhea(port: int) -> None:
+    assert rhea([RHEA, str(port)]) == TALKED
+
+
+def test_the_example_with_rhea_prints_the_same(port: int) -> None:
+    assert rhea(["-e", f"const host = '127.0.0.1', port = {port};\n{RHEA_EXAMPLE}"]) == SAID
 
 
 C_EXAMPLES = Path("/usr/share/proton/examples/c")

@@ -1,6 +1,7 @@
 """oslo.messaging with its unmodified AMQP 1.0 driver: calls, casts, fan-out, errors and notifications."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,18 @@ def test_oslo_messaging(tmp_path: Path, addresses: str) -> None:
             capture_output=True, text=True, timeout=110, check=False,
         )  # fmt: skip
     assert done.stdout == SAID, done.stderr[-3000:]
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="tools/test installs oslo.messaging where it can be built")
+def test_the_example_of_the_guide_prints_what_it_says(tmp_path: Path) -> None:
+    guide = (HERE.parents[1] / "docs" / "AMQP-1.0.md").read_text()
+    code, said = re.findall(r"```\w*\n(.*?)```", guide, re.DOTALL)[3:5]
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        script = f"host, port = '127.0.0.1', {server.port}\n{code}"
+        done = subprocess.run(
+            [PYTHON, "-c", script], capture_output=True, text=True, timeout=110, check=False
+        )
+    assert done.stdout == said, done.stderr[-3000:]
 
 
 @contextmanager
