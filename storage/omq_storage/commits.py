@@ -23,7 +23,7 @@ def put_commit(transaction: Writing, commit: "StoreCommit") -> None:
     Raises StoreError when the messages of a topic do not lie after its stored ones, or the record of these
     is damaged. The posts of the commit must then be stored topic by topic.
     """
-    commit.sort()
+    commit.begin()
     for begin in range(0, len(commit), TOPICS_AT_ONCE):
         end = begin + TOPICS_AT_ONCE
         extents = transaction.get_many(EXTENTS, commit.topic_keys(begin, end))

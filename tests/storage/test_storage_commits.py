@@ -14,9 +14,11 @@ from storage_helpers import NOON, bodies_of, damage, flipped, numbered, open_lev
 from omq_storage import codec
 from omq_storage.batches import BLOCK_MESSAGES, BLOCK_OCTETS, Bodies, blocks_of
 from omq_storage.blocks import Block, pack
-from omq_storage.commits import TOPICS_AT_ONCE, block_of
+from omq_storage.commits import TOPICS_AT_ONCE, block_of, put_commit
+from omq_storage.database import Writing
 from omq_storage.environment import Environment, Extent
-from omq_storage.errors import StoreError
+from omq_storage.errors import Limit, StoreError, StoreFull
+from omq_storage.levels import Level
 from omq_storage.records import EXTENTS, topic_key
 
 if TYPE_CHECKING:
@@ -213,6 +215,33 @@ def test_messages_must_lie_behind_the_stored_ones(tmp_path: Path) -> None:
         environment.append_commit(commit)
     assert environment.extents() == {2: environment.extent(2)}
     assert environment.extent(2).messages == 3
+    environment.close()
+
+
+def test_a_commit_that_is_tried_again_has_each_block_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The level Strong tries again after a checkpoint, which may have freed some room."""
+    environment = open_level(tmp_path / "strong", Level.STRONG)
+    routes = routes_of(store_lane(), [1], is_watched=True)
+    for body in (b"a", b"b"):  # the first one takes a checkpoint itself, the second one is in the journal
+        store(environment, [part(routes, [(1, body)])]).stored(0, 1)
+    attempts: list[None] = []
+
+    def full_at_first(transaction: Writing, commit: "StoreCommit") -> None:
+        put_commit(transaction, commit)
+        attempts.append(None)
+        if len(attempts) == 1:
+            raise StoreFull(Limit.MAP, "There is no room.")
+
+    monkeypatch.setattr("omq_storage.environment.put_commit", full_at_first)
+    commit = store(environment, [part(routes, [(1, b"c"), (1, b"d")])])
+    assert len(attempts) == 2
+    ((_, first, values),) = commit.stored(0, 1)
+    assert first == 3
+    assert [(first, count) for first, count, _, _ in values] == [(3, 2)]
+    assert commit.values == len(values[0][3])
+    assert [body for _, body in bodies_of(read_all(environment, 1))] == [b"a", b"b", b"c", b"d"]
     environment.close()
 
 

@@ -49,7 +49,7 @@ cdef uint64_t _commits = 0
 
 @cython.final
 cdef class StoreCommit:
-    """The parts that one transaction stores.  Its topics have places, in the order of their ids from `sort` on."""
+    """The parts that one transaction stores.  Its topics have places, in the order of their ids from `begin` on."""
 
     cdef readonly int64_t messages
     cdef readonly int64_t octets  # of the frames
@@ -169,8 +169,12 @@ cdef class StoreCommit:
             topic.time = max(now, route.time)
             topic.is_watched = route.is_watched
 
-    def sort(self):
-        """Bring the topics into the order of their keys, in which a store takes them fastest."""
+    def begin(self):
+        """Begin to store: bring the topics into the order of their keys, in which a store takes them fastest.  Forget
+        the records of a transaction that failed, and that is tried again.
+        """
+        self._blocks.clear()
+        self.values = 0
         with nogil:
             qsort(self._topics, self._count, sizeof(Committing), by_topic)
 
