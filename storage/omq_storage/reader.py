@@ -141,7 +141,7 @@ class _Environment:
                 with self._begin():
                     last_page = self._environment.info()["last_pgno"]
                     require_end(path, last_page, self._environment.stat()["psize"])
-            except BaseException:
+            except BaseException:  # Ctrl-C, too
                 self._environment.close()
                 raise
 
