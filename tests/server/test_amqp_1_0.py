@@ -66,7 +66,11 @@ async def test_a_published_message_is_accepted_when_it_is_stored(store: Path) ->
 
 
 async def test_a_producer_gets_credit_back_when_its_messages_are_stored(store: Path) -> None:
-    """Not when they are received: messages that wait for a commit would have no limit."""
+    """Not when they are received: messages that wait for a commit would have no limit.
+
+    The writer may have taken some of them before it waited. If it took three, these give the client more than
+    half of its credit, and the last one gives it no more.
+    """
     async with serving(store, amqp1_credit=4) as host, opened(host.port) as client:
         await host.server.catalogue.declare(b"t", Delivery.BROADCAST, Persistent(Sync.STRONG))
         await client.sender("t")
@@ -82,7 +86,7 @@ async def test_a_producer_gets_credit_back_when_its_messages_are_stored(store: P
                 case Disposition(state=state) as outcome if last in (outcome.first, outcome.last):
                     assert state == ACCEPTED
                     told.discard("outcome")
-                case Flow(delivery_count=4, link_credit=4):
+                case Flow(delivery_count=4, link_credit=3 | 4):
                     told.discard("credit")
 
 
