@@ -209,6 +209,7 @@ class Server:
     def stop(self) -> None:
         """End every connection after its outstanding answers."""
         self.reception.stop()
+        self._access.nodes.stop()  # first, because their producers are told the outcomes
         self._connections.stop()
 
 

@@ -72,6 +72,11 @@ class Nodes:
         """Make a node with a name of its own."""
         return self._make(DYNAMIC + secrets.token_urlsafe(NAME_OCTETS).encode())
 
+    def stop(self) -> None:
+        """Finish the messages of all nodes, because the server stops (`DirectNode.stop`)."""
+        for node in list(self._nodes.values()):
+            node.stop()
+
     def end(self, node: DirectNode) -> None:
         """End a node: as much of it as a slice allows at once, and the rest in a task."""
         steps = node.end()

@@ -289,6 +289,15 @@ class DirectNode:
         self._has_ended = True
         self._wanting.clear()
 
+    def stop(self) -> None:
+        """Finish all messages, because the server stops: those that no consumer was sent are released."""
+        self.retire()
+        channels = [*self._channels, *self._retired]
+        for channel in channels:  # first, so that none gets the messages of another one
+            channel.retire()
+        for channel in channels:
+            channel.close()
+
     def end(self) -> Iterator[None]:
         """End everything that is attached to the node, in steps: the link that made it is gone. Its consumers
         get nothing more from the first step on.

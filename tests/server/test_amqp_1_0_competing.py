@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from omq.protocol.amqp_1_0 import encoding, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Error, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
-from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
+from omq.terminals.amqp_1_0.terminal import HELD_SECONDS, Amqp1Terminal
 from omq.terminals.connection.statistics import LinkStatistics
 
 from .amqp_1_0_peer import Peer, condition, data, opened
@@ -100,6 +100,66 @@ async def test_an_incomplete_message_gives_way_and_its_connection_goes_on(
         for _ in range(2):
             assert (await slow.message()).octets == long
         await eventually(lambda: unfinished.used == 0)
+
+
+async def test_a_message_without_memory_delays_the_other_links_of_its_connection_a_second(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is rejected when the rest of it comes, and those that have memory are not dropped."""
+    caplog.set_level("INFO")
+    long = message("q")
+    async with (
+        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
+        opened(host.port) as first,
+        opened(host.port) as second,
+        opened(host.port) as shared,
+    ):
+        unfinished = host.server.memory.unfinished
+        for holders, client in enumerate((first, second), 1):
+            await client.sender("q")
+            await begin(client, long)
+            await eventually(lambda holders=holders: unfinished.holders == holders)
+        await shared.sender("q")
+        await shared.sender("alive", handle=2)
+        await begin(shared, long)
+        await shared.say(Transfer(2, 1, b"1"), payload=data(b"x"))
+        await eventually(lambda: unfinished.waiting == 1)
+        clock.jump(HELD_SECONDS)
+        await shared.accepted(1)
+        why = "it got no memory, and the other links of its connection waited for it"
+        assert f"an incomplete message was dropped: {why}" in caplog.text
+        await end(shared, long)
+        assert rejected((await shared.outcome()).state) == "amqp:resource-limit-exceeded"
+        for client in (first, second):
+            await end(client, long)
+            await client.accepted(0)
+        assert "others wait" not in caplog.text
+        await eventually(lambda: unfinished.used == 0)
+        assert [shared.delivery() for _ in range(2)] == [0, 1]
+        assert await shared.publish_long(long) == 2  # it goes on
+        await shared.accepted(2)
+
+
+async def test_the_only_link_of_a_connection_waits_for_memory_longer(store: Path, clock: MockClock) -> None:
+    long = message("q")
+    async with (
+        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
+        opened(host.port) as first,
+        opened(host.port) as second,
+        opened(host.port) as waiting,
+    ):
+        unfinished = host.server.memory.unfinished
+        for holders, client in enumerate((first, second), 1):
+            await client.sender("q")
+            await begin(client, long)
+            await eventually(lambda holders=holders: unfinished.holders == holders)
+        await waiting.sender("q")
+        await begin(waiting, long)
+        await eventually(lambda: unfinished.waiting == 1)
+        clock.jump(1.5 * HELD_SECONDS)
+        for client in (first, second, waiting):
+            await end(client, long)
+            await client.accepted(0)
 
 
 async def test_an_idempotent_producer_whose_message_gives_way_is_detached(

@@ -9,6 +9,7 @@ import pytest
 from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
+    Close,
     Detach,
     Flow,
     Modified,
@@ -19,6 +20,7 @@ from omq_storage import codec
 from .amqp_1_0_peer import (
     ACCEPTED,
     RELEASED,
+    Peer,
     condition,
     data,
     opened,
@@ -27,6 +29,7 @@ from .amqp_1_0_peer import (
     text,
 )
 from .conversation import eventually, serving
+from .test_amqp_1_0_relay import relay, to
 
 
 async def test_a_direct_message_goes_to_a_consumer_and_its_outcome_comes_back(store: Path) -> None:
@@ -309,3 +312,31 @@ async def test_a_consumer_that_has_drained_its_credit_gives_the_producer_none(st
         await client.settle()
         await worker.credit(2, count=5)
         assert (await client.heard(Flow)).link_credit == 2
+
+
+@pytest.mark.parametrize("is_relayed", [False, True])
+async def test_a_server_that_stops_releases_what_no_consumer_was_sent(store: Path, is_relayed: bool) -> None:
+    """The outcome of a message that a consumer has got is unknown."""
+    failed = performatives.write(Modified(delivery_failed=True))
+    message = to("unicast.x")
+    async with AsyncExitStack() as stack:
+        async with serving(store) as host:
+            client = await stack.enter_async_context(opened(host.port))
+            worker = await stack.enter_async_context(opened(host.port))
+            await worker.receiver("unicast.x")
+            one_in_the_window = Flow(0, 1, 0, 1 << 20, 0, 0, link_credit=3, echo=True)
+            await worker.say(one_in_the_window)
+            await worker.until(Flow)
+            await (relay(client) if is_relayed else client.sender("unicast.x"))
+            for _ in range(3):
+                await client.publish(message)
+            assert (await worker.message()).octets == message
+            await client.settle()
+        assert [await told(client) for _ in range(2)] == [(0, 0, failed), (1, 2, RELEASED)]
+        assert condition(await client.until(Close)) == "amqp:connection:forced"
+
+
+async def told(client: Peer) -> tuple[int, int, bytes]:
+    """Return the ids and the state of the next outcome."""
+    outcome = await client.outcome()
+    return outcome.first, outcome.first if outcome.last is None else outcome.last, outcome.state

@@ -4,15 +4,15 @@ All of this is done with the least memory that a server may have.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from omq.protocol.amqp_1_0 import frames, performatives
-from omq.protocol.amqp_1_0.performatives import Close, Transfer
+from omq.protocol.amqp_1_0.performatives import Close, Disposition, Transfer
 
-from .amqp_1_0_peer import ACCEPTED, Peer, data, opened
+from .amqp_1_0_peer import ACCEPTED, RELEASED, Peer, data, opened
 from .conversation import InProcess, eventually, serving
 from .test_amqp_1_0_relay import rejected, relay, to
 
@@ -29,13 +29,24 @@ TOO_MANY = 3000
 @asynccontextmanager
 async def worker(store: Path) -> AsyncIterator[tuple[InProcess, Peer]]:
     """Yield a server with a queue in memory, and a client that consumes from it, one message at a time."""
-    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB, amqp1_credit=TOO_MANY) as host:
-        omq = await host.connect()
-        await omq.say(b"(Declare jobs Round_robin Transient)")
-        await omq.settle()
-        async with opened(host.port) as client:
-            await client.receiver("jobs", 0, credit=1)
-            yield host, client
+    async with small(store) as host, worker_of(host) as client:
+        yield host, client
+
+
+def small(store: Path) -> AbstractAsyncContextManager[InProcess]:
+    """Return a server with little memory."""
+    return serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB, amqp1_credit=TOO_MANY)
+
+
+@asynccontextmanager
+async def worker_of(host: InProcess) -> AsyncIterator[Peer]:
+    """Declare a queue in memory, and yield a client that consumes from it, one message at a time."""
+    omq = await host.connect()
+    await omq.say(b"(Declare jobs Round_robin Transient)")
+    await omq.settle()
+    async with opened(host.port) as client:
+        await client.receiver("jobs", 0, credit=1)
+        yield client
 
 
 def held(host: InProcess) -> int:
@@ -124,3 +135,21 @@ async def test_a_client_that_goes_away_leaves_nothing_held(store: Path) -> None:
             assert held(host) == 0
             await other.sender("after")
             assert await other.publish(data(b"x")) == 0
+
+
+@pytest.mark.parametrize("is_relayed", [False, True])
+async def test_a_server_that_stops_releases_the_messages_that_it_holds(store: Path, is_relayed: bool) -> None:
+    """They are in no queue, so the client may send them again."""
+    async with AsyncExitStack() as stack:
+        async with small(store) as host:
+            client = await stack.enter_async_context(worker_of(host))
+            await (relay(client) if is_relayed else client.sender("jobs"))
+            count = await fill(host, client)
+        states = [b""] * count
+        while not isinstance(said := (await client.next())[0], Close):
+            if isinstance(said, Disposition) and said.role:
+                for id in range(said.first, 1 + (said.first if said.last is None else said.last)):
+                    states[id] = said.state
+        released = states.count(RELEASED)
+        assert released > IN_TURN
+        assert states == [ACCEPTED] * (count - released) + [RELEASED] * released

@@ -208,13 +208,15 @@ class DirectIncoming(Producing):
         self._node = None
         self._ended(self)
 
+    def tell_outcomes(self) -> None:
+        told, self._told = self._told, []
+        if self.link.is_attached:
+            self._settle(told)
+
     def tell(self) -> None:
         """Send the client the outcomes that are known, and renew its credit."""
-        told, self._told = self._told, []
-        if not self.link.is_attached:
-            return
-        self._settle(told)
-        if self._must_renew and self._node is not None:
+        self.tell_outcomes()
+        if self._must_renew and self._node is not None and self.link.is_attached:
             self._must_renew = False
             room = self._node.room(self, self._credit)
             if self.link.credit < room and self.link.credit <= self._credit // 2:

@@ -220,6 +220,12 @@ class Incoming(Producing):
 
     def tell(self) -> None:
         """Tell the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
+        self.tell_outcomes()
+        if self.link.is_attached:
+            self._look_failed()
+            self.renew()
+
+    def tell_outcomes(self) -> None:
         if not self.link.is_attached:
             self._posted.clear()
             self.unconfirmed = 0
@@ -230,8 +236,6 @@ class Incoming(Producing):
             self.unconfirmed -= posted.count
             self.undelivered += posted.failures()
             self._settle(posted.told())
-        self._look_failed()
-        self.renew()
 
     def _reject(self, delivery: int, condition: Condition, text: str) -> None:
         self.link.session.settle(delivery, delivery, rejection(condition, text))

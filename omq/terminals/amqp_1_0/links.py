@@ -233,6 +233,19 @@ class Links:
             incoming.give_up()
         return bool(incomplete)
 
+    def give_up_longest(self) -> bool:
+        """Do as `give_up` with one message, of which the most octets are held."""
+        longest = max(self._begun, key=lambda incoming: incoming.held, default=None)
+        if longest is None or not longest.held:
+            return False
+        longest.give_up()
+        return True
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the client has several links: some may be those of other clients, behind a router."""
+        return len(self._incoming) + len(self._outgoing) > 1
+
     async def flush(self) -> None:
         """Post the messages of all links, and wait while there is no room for them."""
         unflushed, self._unflushed = self._unflushed, {}
@@ -261,6 +274,15 @@ class Links:
             self._look_stalled(incoming)
         if self._news:
             self._sender.signal.set()
+
+    def tell_last(self) -> None:
+        """Refuse the messages that are held, and tell producers all outcomes that are known: a close of the
+        server follows.
+        """
+        self._held.refuse(ENDING)
+        news, self._news = self._news, {}
+        for incoming in news:
+            incoming.tell_outcomes()
 
     def _has_news(self, incoming: Producing) -> None:
         if incoming.link.is_attached:

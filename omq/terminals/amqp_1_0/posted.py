@@ -8,6 +8,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason
 from omq.protocol.amqp_1_0 import performatives, serials
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
+from omq.terminals.connection.held import ENDING
 
 ACCEPTED = performatives.write(performatives.Accepted())
 RELEASED = performatives.write(performatives.Released())
@@ -64,10 +65,10 @@ class Posted(msgspec.Struct, frozen=True):
 def state_of(failure: Failure) -> bytes:
     """Return the outcome of a message that was not stored.
 
-    A message for a topic that was deleted may be sent again, to one of the same name; another failure is
-    about this message.
+    A message for a topic that was deleted may be sent again, to one of the same name, and one that waited for
+    room until the server ended its connection, on another connection. Another failure is about this message.
     """
-    if failure.reason is Reason.DELETED:
+    if failure.reason is Reason.DELETED or failure == ENDING:
         return RELEASED
     return rejection(condition_of(failure.reason), failure.text)
 

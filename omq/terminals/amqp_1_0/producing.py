@@ -211,6 +211,10 @@ class Producing(ABC):
         """Post the messages that were taken, and wait while there is no room for them. Raises LinkProblem."""
 
     @abstractmethod
+    def tell_outcomes(self) -> None:
+        """Tell the client the outcomes that are known."""
+
+    @abstractmethod
     def tell(self) -> None:
         """Tell the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
 

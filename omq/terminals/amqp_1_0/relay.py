@@ -280,15 +280,17 @@ class Relay(Producing):
 
     def tell(self) -> None:
         """Send the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
+        self.tell_outcomes()
+        if self.link.is_attached:
+            self._look_failed()
+            self.renew()
+
+    def tell_outcomes(self) -> None:
         told, self._told = self._told, []
-        if not self.link.is_attached:
-            return
-        if told:
+        if told and self.link.is_attached:
             first = told[0][0]
             told.sort(key=lambda each: serials.difference(each[0], first))
             self._settle(told)
-        self._look_failed()
-        self.renew()
 
     def renew(self) -> None:
         """Grant the client the configured credit, less the messages without an outcome."""

@@ -43,6 +43,7 @@ from omq.terminals.amqp_1_0.links import Links, QueueConsumers
 from omq.terminals.amqp_1_0.offer import IDLE_SECONDS, offer
 from omq.terminals.amqp_1_0.refusals import condition_of
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
+from omq.terminals.connection.admission import FREE_OCTETS
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
@@ -63,6 +64,9 @@ MOST_WAITING = 256 << 10
 
 COPIED_IN_TURN = 128 << 10
 """The octets of messages in several frames after which the other connections have their turn."""
+
+HELD_SECONDS = 1.0
+"""The number of seconds that several links of a connection wait for the memory of an incomplete message."""
 
 log = logging.getLogger("omq.terminal")
 
@@ -208,6 +212,8 @@ class Amqp1Terminal:
     def _fail(self, problem: ConnectionProblem) -> None:
         """End the connection with a close."""
         self._transport.ends(str(problem))
+        if self._admitted is not None:
+            self._admitted.links.tell_last()
         closing = self._protocol.close(problem)
         self._drop()
         self._endings.begin(self._duplex.nursery, partial(self._close, closing))
@@ -350,13 +356,35 @@ class Amqp1Terminal:
             self.send_at_once()
         admission = self._duplex.admission
         admission.done()
-        held = self._protocol.pending + (0 if self._admitted is None else self._admitted.links.held)
-        if admission.must_hold(held):
-            await admission.hold(held)
+        if admission.must_hold(self._held_octets):
+            await self._hold()
         while self._waiting_octets > MOST_WAITING:
             with self._duplex.excused:
                 await self._room.park()
         return self._protocol.stage is not Stage.CLOSED
+
+    @property
+    def _held_octets(self) -> int:
+        """The octets of frames and messages that are not complete."""
+        return self._protocol.pending + (0 if self._admitted is None else self._admitted.links.held)
+
+    async def _hold(self) -> None:
+        """Wait for the memory of incomplete messages. Meanwhile the client is not read, so if it has several
+        links they wait only some time: what they send may free memory. Then the longest messages are given
+        up, as many as have no memory.
+        """
+        admission = self._duplex.admission
+        links = None if self._admitted is None else self._admitted.links
+        seconds = HELD_SECONDS if links is not None and links.is_shared else math.inf
+        with trio.move_on_after(seconds) as limit:
+            await admission.hold(self._held_octets)
+        if not limit.cancelled_caught:
+            return
+        assert links is not None, "others wait without a limit"
+        granted = max(admission.unfinished, FREE_OCTETS)
+        while self._held_octets > granted and links.give_up_longest():
+            self._context.log_without_memory(self._transport, self._client)
+        await admission.hold(self._held_octets)
 
     async def _flush(self) -> None:
         if self._admitted is not None:

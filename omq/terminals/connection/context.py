@@ -75,8 +75,18 @@ class Context(Struct, frozen=True):
 
     def log_dropped(self, transport: Transport, client: bytes | None) -> None:
         """Log that an incomplete message of a connection was dropped, because it took too long."""
+        self._log_dropped(
+            transport, client, "it took too long to complete a message while others wait for its memory"
+        )
+
+    def log_without_memory(self, transport: Transport, client: bytes | None) -> None:
+        """Log that an incomplete message of a connection was dropped, because it got no memory."""
+        self._log_dropped(
+            transport, client, "it got no memory, and the other links of its connection waited for it"
+        )
+
+    def _log_dropped(self, transport: Transport, client: bytes | None, why: str) -> None:
         peer = transport.peer()
-        why = "it took too long to complete a message while others wait for its memory"
         self.evictions.add(f"{peer}: an incomplete message was dropped: {why}", peer=peer, client=client)
 
 
