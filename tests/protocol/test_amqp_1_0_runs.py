@@ -165,8 +165,31 @@ def test_a_run_equals_its_frames(octets: bytes) -> None:
         assert (bool(transfer.settled), transfer.more, transfer.aborted) == (run.settled, False, False)
         payload = frame.octets[payload_at : frame.end]
         assert len(payload) <= run.longest
-        assert stored.store(payload) == stored.Stored(head, body)
+        if run.is_timed:
+            assert run.batch.count == 1
+            around = stored.around(head)
+            assert around is not None
+            assert stored.message(around, body) == payload
+            assert stored.store(payload).body == body
+        else:
+            assert stored.store(payload) == stored.Stored(head, body)
     assert run.last == (run.delivery + run.batch.count - 1) % 2**32
+
+
+def test_a_message_with_an_absolute_time_is_a_run_of_its_own() -> None:
+    """Its time is not read, because that depends on the clock: a link to a queue takes it by itself."""
+    timed = until(Number(NumberType.TIMESTAMP, 9)) + b"\x00\x53\x75\xa0\x01x"
+    sent = [
+        frames.write(0, performatives.write(Transfer(0, number, b"tag")), message)
+        for number, message in enumerate((b"\x00\x53\x75\xa0\x01x", timed, timed, timed[-6:]))
+    ]
+    found: list[tuple[int, bool]] = []
+    at = 0
+    while at < len(b"".join(sent)):
+        run, at = runs.take_transfers(b"".join(sent), at, MAX_FRAME)
+        assert run is not None
+        found.append((run.batch.count, run.is_timed))
+    assert found == [(1, False), (1, True), (1, True), (1, False)]
 
 
 @given(st.binary(max_size=60))

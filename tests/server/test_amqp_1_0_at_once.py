@@ -7,6 +7,9 @@ import trio
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
+from omq.protocol.amqp_1_0 import encoding, types
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.types import Number, NumberType
 
 from .amqp_1_0_peer import ACCEPTED, Peer, data, opened, peer
 from .client_accounts import HASH, SECRET
@@ -14,6 +17,10 @@ from .conversation import eventually, serving
 from .test_reloading import reload
 
 SIZE = 2000
+
+
+def properties(*values: types.Value) -> bytes:
+    return b"\x00\x53%c%s" % (Section.PROPERTIES, encoding.write(types.List(values)))
 
 
 def body(number: int) -> bytes:
@@ -152,3 +159,41 @@ async def test_settled_messages_take_no_memory_when_they_are_sent(store: Path) -
                 await consumer.settle()
         (node,) = host.server.nodes()
         assert (node.messages_out, node.undelivered) == (count, 0)
+
+
+class WritingSteps(trio.abc.Instrument):
+    """Counts the steps of the sending tasks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Duplex._write")
+
+
+EXPIRING = properties(*(None,) * 8, Number(NumberType.TIMESTAMP, 9))
+
+
+@pytest.mark.parametrize(
+    "message", [data(b"x"), data(b"one") + data(b"two"), EXPIRING + data(b"x")],
+    ids=["in common form", "with two sections", "with an absolute time"],
+)  # fmt: skip
+async def test_no_sending_task_is_woken_for_a_message_and_its_outcome(store: Path, message: bytes) -> None:
+    """That would take another round of the scheduler."""
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("unicast.x", credit=100)
+        await worker.settle()
+        await client.sender("unicast.x")
+        await client.settle()
+        steps = WritingSteps()
+        trio.lowlevel.add_instrument(steps)
+        try:
+            for _ in range(10):
+                await client.publish(message)
+                arrived = await worker.message()
+                assert arrived.octets == message
+                await worker.told(arrived.delivery, arrived.delivery)
+                assert (await client.outcome()).state == ACCEPTED
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+        assert not steps.count

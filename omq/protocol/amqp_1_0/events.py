@@ -45,6 +45,11 @@ class Part(msgspec.Struct, frozen=True):
     begins: bool
     ends: bool
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a message of one frame."""
+        return self.begins and self.ends
+
 
 class StoredRun(msgspec.Struct, frozen=True):
     """Whole messages, in the form in which they are stored."""

@@ -4,8 +4,8 @@ A function here takes frames from a position on as long as they have the common 
 frame to the connection, which reads it by itself and knows the error. So it never raises.
 
 The common form is what clients send: the fields of a transfer in their plain encodings, no state, and nothing
-that continues; and a message whose body is one section `data` or `amqp-value`, without delivery-annotations,
-footer and absolute-expiry-time.
+that continues; and a message whose body is one section `data` or `amqp-value`, without delivery-annotations
+and footer. One with an absolute-expiry-time is a run of its own.
 """
 
 from struct import Struct
@@ -38,6 +38,8 @@ class TransferRun(msgspec.Struct, frozen=True):
     settled: bool
     longest: int
     """The octets of the longest one, with its sections."""
+    is_timed: bool
+    """Whether it is one message with an absolute-expiry-time, which its head does not have."""
     batch: Batch
     heads: list[bytes] | None
     """The head to store with each; None if no message has one."""
@@ -58,8 +60,8 @@ def take_transfers(data: bytes, at: int, max_frame: int) -> tuple[TransferRun | 
     taken = codec.native.take_transfers(data, at, max_frame, COMPILED_MESSAGES_A_STEP)
     if taken is None:
         return None, at
-    end, channel, handle, delivery, settled, longest, spans, heads = taken
-    return TransferRun(channel, handle, delivery, settled, longest, batch(spans), heads), end
+    end, channel, handle, delivery, settled, longest, is_timed, spans, heads = taken
+    return TransferRun(channel, handle, delivery, settled, longest, is_timed, batch(spans), heads), end
 
 
 def take_transfers_plain(data: bytes, at: int, max_frame: int) -> tuple[TransferRun | None, int]:
@@ -67,16 +69,18 @@ def take_transfers_plain(data: bytes, at: int, max_frame: int) -> tuple[Transfer
     bodies: list[bytes] = []
     heads: list[bytes] = []
     longest = 0
+    is_timed = False
     first = found = _transfer(data, at, max_frame)
     while first is not None and found is not None:
-        message = _message(data, found.payload, found.end)
-        if message is None:
+        taken = _message(data, found.payload, found.end)
+        if taken is None or (taken[1] and bodies):
             break
+        message, is_timed = taken
         bodies.append(message.body)
         heads.append(message.head)
         longest = max(longest, found.end - found.payload)
         at = found.end
-        if len(bodies) >= MESSAGES_A_STEP:
+        if is_timed or len(bodies) >= MESSAGES_A_STEP:
             break
         found = _transfer(data, at, max_frame)
         if found is not None and found.link != (*first.link[:3], serials.add(first.link[3], len(bodies))):
@@ -85,7 +89,7 @@ def take_transfers_plain(data: bytes, at: int, max_frame: int) -> tuple[Transfer
         return None, at
     channel, handle, settled, delivery = first.link
     kept = heads if any(heads) else None
-    return TransferRun(channel, handle, delivery, settled, longest, Bodies(bodies), kept), at
+    return TransferRun(channel, handle, delivery, settled, longest, is_timed, Bodies(bodies), kept), at
 
 
 class _Transfer(msgspec.Struct, frozen=True):
@@ -170,9 +174,9 @@ _LISTS = (Section.HEADER, Section.PROPERTIES)
 _BEFORE = (*_LISTS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 
 
-def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
-    """Return the stored form of a message in the common form."""
-    at, last = begin, 0
+def _message(data: bytes, begin: int, end: int) -> tuple[stored.Stored, bool] | None:
+    """Return the stored form of a message in the common form, and whether it has an absolute-expiry-time."""
+    at, last, is_timed = begin, 0, False
     expiration: bytes | None = None
     while end - at >= 4 and data.startswith(b"\x00\x53", at):
         code, constructor = data[at + 2], data[at + 3]
@@ -185,12 +189,13 @@ def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
                 return None
             body, length = found
             wide = stored.WIDE if constructor >= 0xB0 and length < 256 else 0
-            return stored.stored_as(found_form + wide, data[begin:at], data[body:end], b"", expiration)
+            made = stored.stored_as(found_form + wide, data[begin:at], data[body:end], b"", expiration)
+            return made, is_timed
         if code == Section.AMQP_VALUE:
             if at - begin > MOST_AROUND or not _is_last(data, at + 3, end):
                 return None
             kind = stored.BodyKind.SECTIONS
-            return stored.stored_as(kind, data[begin:at], data[at:end], b"", expiration)
+            return stored.stored_as(kind, data[begin:at], data[at:end], b"", expiration), is_timed
         if code <= last or code not in _BEFORE:
             return None
         last = code
@@ -207,8 +212,8 @@ def _message(data: bytes, begin: int, end: int) -> stored.Stored | None:
         try:
             if code == Section.HEADER and (ttl := lifetimes.ttl(data, value, at)) is not None:
                 expiration = b"%d" % ttl
-            if code == Section.PROPERTIES and lifetimes.has_absolute_expiry_time(data, value, at):
-                return None
+            if code == Section.PROPERTIES:
+                is_timed = lifetimes.has_absolute_expiry_time(data, value, at)
         except DecodeError:
             return None
     return None

@@ -308,6 +308,7 @@ class Session:
         if (
             not isinstance(found, ReceivingLink)
             or not found.takes(count, run.longest)
+            or (run.is_timed and found.keeps_lifetimes)
             or count > self._window
             or serials.difference(serials.add(self._next_in, count), self._end_in) > 0
             or (last is not None and serials.difference(run.delivery, last) <= 0)

@@ -92,6 +92,7 @@ class DirectIncoming(Producing):
         the node is gone.
         """
         super().__init__(link, max_message_bytes, credit)
+        link.keeps_lifetimes = False  # a node keeps no messages
         self._direct = direct
         self._wake = wake
         self._ended = ended
@@ -177,7 +178,9 @@ class DirectIncoming(Producing):
         """Count a message that came, and return the object that receives its outcome. The client wants to
         know it if the message has a delivery-id here.
         """
-        if self.link.credit <= self._credit // 2:
+        node, credit = self._node, self.link.credit
+        # Each message comes so far where consumers give less credit than half of what a producer may have.
+        if credit <= self._credit // 2 and node is not None and node.room(self, self._credit) > credit:
             self.renew()
         self.unconfirmed += 1
         return partial(self._done, delivery)

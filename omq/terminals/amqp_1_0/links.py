@@ -190,8 +190,28 @@ class Links:
 
     # -- events of the client ------------------------------------------------------------------------------
 
+    def take_whole(self, part: Part) -> LinkProblem | None:
+        """Take a message of a producer that came in one frame; `flush` posts it. Return a reason to detach
+        the link (`fail`).
+        """
+        incoming = self._incoming.get(part.link)
+        if incoming is None:
+            return None
+        self._unflushed[incoming] = None
+        self.published += 1
+        try:
+            incoming.add(part)
+        except LinkProblem as problem:
+            return problem
+        return None
+
+    async def fail(self, link: ReceivingLink, problem: LinkProblem) -> None:
+        """Detach the link of a producer, after its messages before the problem: they were valid."""
+        await self.flush()
+        self._detach(link, problem)
+
     async def take(self, part: Part) -> None:
-        """Take a message of a producer, or a part of one; `flush` posts it."""
+        """Take a part of a message of a producer; `flush` posts the message."""
         incoming = self._incoming.get(part.link)
         if incoming is None:
             return
@@ -202,14 +222,11 @@ class Links:
         else:
             self._begun.add(incoming)
         try:
-            is_whole = part.begins and part.ends
-            is_alone = self._begun <= {incoming}
-            rest = part if is_whole else await incoming.take_uploaded(part, is_alone=is_alone)
+            rest = await incoming.take_uploaded(part, is_alone=self._begun <= {incoming})
             if rest is not None:
                 incoming.add(rest)
         except LinkProblem as problem:
-            await self.flush()  # the parts before it were valid
-            self._detach(incoming.link, problem)
+            await self.fail(incoming.link, problem)
 
     def take_run(self, run: StoredRun) -> None:
         """Take whole messages of a producer; `flush` posts them."""

@@ -335,6 +335,13 @@ class Amqp1Terminal:
                 elif isinstance(event, Immediate):
                     with at_once:
                         self._execute_at_once(event)
+                elif isinstance(event, Part) and event.is_whole:
+                    with at_once:
+                        problem = self._links.take_whole(event)
+                    copied += len(event.octets)
+                    if problem is not None:
+                        at_once.send()
+                        await self._links.fail(event.link, problem)
                 else:
                     at_once.send()
                     await self._execute(event)

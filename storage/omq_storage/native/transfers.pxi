@@ -238,9 +238,10 @@ cdef int64_t field_of(const uint8_t* octets, int64_t at, int64_t end, uint32_t n
 
 cdef int64_t time_to_live(const uint8_t* octets, int64_t at, int64_t end, int64_t* ttl) noexcept nogil:
     """Read the time that the message with these sections before its body may wait, in milliseconds; -1 without a limit.
-    Return -1 for a message that the plain code looks at, as it does at every absolute time.
+    Return whether it has an absolute time, too, which is not looked at; -1 for a message that the plain code looks at.
     """
     cdef int64_t value, after, place
+    cdef bint is_timed = False
     cdef uint32_t milliseconds
     cdef uint8_t code
     ttl[0] = -1
@@ -259,18 +260,19 @@ cdef int64_t time_to_live(const uint8_t* octets, int64_t at, int64_t end, int64_
                 ttl[0] = milliseconds
         elif code == 0x73:
             place = field_of(octets, value, after, EXPIRY_FIELD)
-            if place < 0 or (place < after and octets[place] != 0x40):
+            if place < 0:
                 return -1
+            is_timed = is_timed or (place < after and octets[place] != 0x40)
         at = after
-    return 0
+    return is_timed
 
 
 def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize_t most):
     """Take whole messages of one link from `position` on, one in a frame, with consecutive delivery-ids; at most `most`.
 
     Return the position after them, channel, handle, the first delivery-id, whether they are settled, the size of the
-    longest one with its sections, their spans, and a head for each or None.  None if there is no message in the common
-    form.
+    longest one with its sections, whether it is one message with an absolute-expiry-time, which its head does not
+    have, their spans, and a head for each or None.  None if there is no message in the common form.
     """
     cdef const uint8_t* octets = octets_of(data)
     cdef int64_t size = PyBytes_GET_SIZE(data)
@@ -278,7 +280,7 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
     cdef int64_t largest = min(max(max_frame, 0), LONGEST_SIZE)
     cdef int64_t section, body = 0, before, known = 0, known_length = -1, longest = 0
     cdef int64_t ttl = -1
-    cdef int form = 0, known_form = -1
+    cdef int form = 0, known_form = -1, timed = 0
     cdef TransferFrame first, next
     cdef Spans spans
     cdef list heads
@@ -297,7 +299,9 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
         if section < 0 or before > MOST_AROUND:
             break
         if form != known_form or before != known_length or memcmp(octets + next.payload, octets + known, before):
-            if time_to_live(octets, next.payload, section, &ttl) < 0:
+            timed = <int>time_to_live(octets, next.payload, section, &ttl)
+            if timed < 0 or (timed and spans.count):
+                timed = 0
                 break
             known, known_length, known_form = next.payload, before, form
             head = around_head(octets + known, before, form, ttl) if form or before else b""
@@ -306,7 +310,7 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
         spans.add(octets + body, <uint32_t>(next.end - body), <uint32_t>(next.end - body), 0, 0)
         longest = max(longest, next.end - next.payload)
         at = next.end
-        if spans.count >= most or not whole_transfer(octets, at, size, largest, &next):
+        if timed or spans.count >= most or not whole_transfer(octets, at, size, largest, &next):
             break
         if (
             next.channel != first.channel
@@ -318,7 +322,7 @@ def take_transfers(bytes data not None, Py_ssize_t position, max_frame, Py_ssize
     if not spans.count:
         return None
     return (
-        at, first.channel, first.handle, first.delivery, bool(first.settled), longest, spans,
+        at, first.channel, first.handle, first.delivery, bool(first.settled), longest, bool(timed), spans,
         heads if has_heads else None,
     )
 
