@@ -238,13 +238,13 @@ class Holdings:
         begin = place = chunk.place(ids.start)
         is_any_done = False
         while ids and place - begin < most:
-            block = chunk.blocks[place]
-            if ids.start >= block.next:
+            after = chunk.blocks[place].next
+            if ids.start >= after:
                 place = chunk.place(ids.start)
-                block = chunk.blocks[place]
-                if ids.start >= block.next:
+                after = chunk.blocks[place].next
+                if ids.start >= after:
                     break  # the next one is in a later chunk
-            here = min(len(ids), -((ids.start - block.next) // ids.step))
+            here = min(len(ids), -((ids.start - after) // ids.step))
             ids = ids[here:]
             chunk.undone[place] -= here
             is_any_done |= not chunk.undone[place]

@@ -120,10 +120,14 @@ class Unacknowledged:
         """Yield these ranges of an `AckRun` without those that the next one includes. The caller takes each
         before it asks for the next one.
         """
+        known = 0  # the last tag of the range, if it is known to be there
         for (first, last), (next_first, next_last) in pairwise((*ranges, (1, 0))):
             is_included = not (first or next_first) and 0 < last < next_last
-            if not (is_included and self._has(last) and self._has(next_last)):
+            if is_included and (last == known or self._has(last)) and self._has(next_last):
+                known = next_last
+            else:
                 yield first, last
+                known = 0
 
     def restore(self, settled: Settled) -> None:
         """Add these messages again after they were taken out."""
