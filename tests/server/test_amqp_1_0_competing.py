@@ -129,7 +129,9 @@ async def test_a_message_without_memory_delays_the_other_links_of_its_connection
         why = "it got no memory, and the other links of its connection waited for it"
         assert f"an incomplete message was dropped: {why}" in caplog.text
         await end(shared, long)
-        assert rejected((await shared.outcome()).state) == "amqp:resource-limit-exceeded"
+        told = (await shared.outcome()).state
+        assert rejected(told) == "amqp:resource-limit-exceeded"
+        assert b"there was no memory for the message" in told
         for client in (first, second):
             await end(client, long)
             await client.accepted(0)

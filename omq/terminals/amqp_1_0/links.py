@@ -247,7 +247,7 @@ class Links:
         """Drop the parts of incomplete messages, which will be rejected. Return whether there were any."""
         incomplete = [incoming for incoming in self._begun if incoming.held]
         for incoming in incomplete:
-            incoming.give_up()
+            incoming.give_up("the rest of the message took too long while others waited for its memory")
         return bool(incomplete)
 
     def give_up_longest(self) -> bool:
@@ -255,7 +255,7 @@ class Links:
         longest = max(self._begun, key=lambda incoming: incoming.held, default=None)
         if longest is None or not longest.held:
             return False
-        longest.give_up()
+        longest.give_up("there was no memory for the message")
         return True
 
     @property

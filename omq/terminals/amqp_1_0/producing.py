@@ -32,8 +32,8 @@ class Producing(ABC):
         self._parts: bytearray | LongMessage = bytearray()
         self._uploaded: UploadedMessage | None = None
         """The message that is not complete, if its body goes to a disk."""
-        self._is_given_up = False
-        """Whether the parts that came of a message were dropped, and the others will be."""
+        self._given_up: str | None = None
+        """The reason why the parts that came of a message were dropped, and the others will be; else None."""
         self._is_numbered = False
         """Whether these parts may be of an idempotent producer."""
         self.unconfirmed = 0
@@ -77,10 +77,9 @@ class Producing(ABC):
 
     def add(self, part: Part) -> None:
         """Take a message, or a part of one. Raises LinkProblem."""
-        if self._is_given_up and not part.begins:
+        if self._given_up is not None and not part.begins:
             if part.ends:
-                self._is_given_up = False
-                text = "the rest of the message took too long while others waited for its memory"
+                text, self._given_up = self._given_up, None
                 self._refuse(part.delivery, Condition.RESOURCE_LIMIT_EXCEEDED, text, settled=part.settled)
                 if self._is_numbered:  # later numbers must not be stored without this one
                     raise LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text)
@@ -177,14 +176,14 @@ class Producing(ABC):
         uploaded, self._uploaded = self._uploaded, None
         if uploaded is not None:
             uploaded.close()
-        self._is_given_up = False
+        self._given_up = None
 
-    def give_up(self) -> None:
-        """Drop the message that is not complete, and reject it when its last part comes."""
+    def give_up(self, why: str) -> None:
+        """Drop the message that is not complete, and reject it with this reason when its last part comes."""
         opening = self._parts.opening if isinstance(self._parts, LongMessage) else self._parts
         self._is_numbered = self.knows_producers and annotations.may_have_origins([bytes(opening)])
         self._parts = bytearray()
-        self._is_given_up = True
+        self._given_up = why
 
     @abstractmethod
     def renew(self) -> None:
