@@ -84,7 +84,7 @@ class Producing(ABC):
                 if self._is_numbered:  # later numbers must not be stored without this one
                     raise LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text)
             return
-        if part.begins and part.ends:
+        if part.is_whole:
             self._look_size(len(part.octets))
             self._take(part.delivery, part.octets, settled=part.settled)
             return
