@@ -460,6 +460,22 @@ def test_a_topic_shows_its_subscribers_and_keeps_less(
     page.sees(".figures", "none, the next is 3")
 
 
+@pytest.mark.parametrize("button", ["Retention", "Purge", "Delete"])
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "replaced"])
+def test_a_dialog_closes_with_its_topic(
+    page: Page, client: blocking.Client, server: RunningServer, button: str, again: bool
+) -> None:
+    publish(client, "passing", "1")
+    page.open(origin(server), "#/topics/passing")
+    page.click("button", button)
+    page.sees("dialog h2", "passing")
+    client.delete("passing")
+    if again:
+        publish(client, "passing", "2")
+    page.until(lambda: not page.all("dialog"), "the dialog stays")
+    page.sees(".figures" if again else "h1", "1 – 1" if again else "There is no such topic")
+
+
 def test_the_server_shows_its_numbers(page: Page, client: blocking.Client, server: RunningServer) -> None:
     publish(client, "other", "1")
     page.open(origin(server), "#/server")

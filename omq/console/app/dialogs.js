@@ -43,6 +43,11 @@ export function open(title, content) {
 
 let made = 0;
 
+/** Close all dialogs: they ask about a page, or a topic, that is not shown any more. */
+export function closeAll() {
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+}
+
 /**
  * Say for some seconds what has happened.
  *

@@ -1,6 +1,7 @@
 /** Starts the console: chooses the page by the address, and tells about the connection. */
 
 import { connectionsPage } from "./connections.js";
+import { closeAll } from "./dialogs.js";
 import { setText } from "./dom.js";
 import { Link } from "./link.js";
 import { loginPage } from "./login.js";
@@ -26,7 +27,7 @@ let view;
 function show(next) {
   view?.close?.();
   view = next;
-  for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // they ask about the page before
+  closeAll();
   main.replaceChildren(next.element);
   tellTitle();
 }

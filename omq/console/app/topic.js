@@ -2,7 +2,7 @@
 
 import { OmqError, Refused, decodeName, printable } from "../client/omq.js";
 import { browseView } from "./browse.js";
-import { confirmed, open, toast, tried } from "./dialogs.js";
+import { closeAll, confirmed, open, toast, tried } from "./dialogs.js";
 import { field, fill, h, setText } from "./dom.js";
 import { count, duration, many, rate, reason, size } from "./format.js";
 import { notice } from "./grid.js";
@@ -144,6 +144,7 @@ export function topicPage(context, path) {
     if (!topic) {
       if (!store.isComplete || shown === "") return;
       shown = "";
+      closeAll();
       view?.close?.();
       view = undefined;
       fill(
@@ -158,6 +159,7 @@ export function topicPage(context, path) {
     }
     if (shown !== kindOf(topic)) {
       shown = kindOf(topic);
+      closeAll();
       build();
     }
     const { info } = topic;
