@@ -13,6 +13,7 @@ from omq.client.client import Client, Name, octets_of
 from omq.client.connections import ClientConnections, Settings
 from omq.client.errors import Gap
 from omq.client.ledger import Ledger
+from omq.client.reasons import named
 from omq.credentials import File, client_context
 from omq.server_address import Security, parse_url
 
@@ -21,7 +22,7 @@ log = logging.getLogger("omq.client")
 
 def warn_of_gap(gap: Gap) -> None:
     """Log a gap as a warning: the default of `on_gap`."""
-    log.warning("%r: messages %d to %d are missing: %s", gap.topic, gap.first, gap.last, gap.reason)
+    log.warning("%s: messages %d to %d are missing: %s", named(gap.topic), gap.first, gap.last, gap.reason)
 
 
 class Connecting(AbstractAsyncContextManager[Client]):

@@ -22,6 +22,7 @@ from omq.client.errors import (
 from omq.client.fast import OpenStreams
 from omq.client.ledger import Ledger
 from omq.client.parking import ParkingLot
+from omq.client.reasons import named
 from omq.client.replies import unexpected
 from omq.client.subscription import Subscription
 from omq.protocol.omq.sentences import RefusalKind, read_sentence
@@ -190,7 +191,7 @@ class ClientConnections:
             for subscription in subscriptions:
                 info = infos.get(subscription.topic.id) if subscription.topic is not None else None
                 if info is None or info.topic != subscription.name:
-                    log.warning("%r was deleted while the connection was lost", subscription.name)
+                    log.warning("%s was deleted while the connection was lost", named(subscription.name))
                     subscription.end()
                     continue
                 if subscription not in self.subscriptions:

@@ -12,6 +12,7 @@ from omq.client.connection import Connection
 from omq.client.dmp_stream import DmpStream, LeaseDeclined, open_dmp
 from omq.client.errors import ConnectionLost, FeedFailed, Gap, OmqError, SinkFailed
 from omq.client.feed import Feed
+from omq.client.reasons import named
 from omq.client.sink import Sink
 from omq.client.sink_heads import SinkHeads
 from omq.model import Replay
@@ -47,7 +48,7 @@ class OpenStreams:
                 try:
                     self._on_gap(Gap(topic, *gap))
                 except Exception:  # a mistake in on_gap must not end the client, whose task this is
-                    log.exception("on_gap raised for a feed of %r", topic)
+                    log.exception("on_gap raised for a feed of %s", named(topic))
                 return
         text = octets.decode("utf-8", "backslashreplace")
         log.warning("the server said: %s", text)

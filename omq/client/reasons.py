@@ -21,6 +21,11 @@ def shown(octets: bytes) -> str:
     return octets.decode("utf-8", "backslashreplace")
 
 
+def named(topic: bytes) -> str:
+    """Return the name of a topic in quotes, on one line."""
+    return repr(shown(topic))
+
+
 def reason(error: BaseException) -> str:
     """Describe an error in one phrase. The system's error is the cause of those of the stream."""
     cause = error.__cause__

@@ -231,6 +231,15 @@ def test_with_reconnect_sub_continues_after_a_restart_of_the_server(tmp_path: Pa
             assert line.startswith(b"omq: ")
 
 
+def test_missing_messages_are_told_with_the_name_of_the_topic(shell: Shell) -> None:
+    shell.ok("pub", "purged über", "old", "--confirm")
+    shell.ok("purge", "purged über")
+    shell.ok("pub", "purged über", "new", "--confirm")
+    done = shell.omq("sub", "purged über", "--from", "1", "--count", "1")
+    assert (done.returncode, done.stdout) == (0, b"new\n")
+    assert done.stderr.startswith("omq: 'purged über': messages 1 to 1 are missing: ".encode())
+
+
 @pytest.mark.parametrize("topics", [["t"], ["t", "u"]], ids=["one", "several"])
 def test_without_reconnect_sub_ends_with_the_server(tmp_path: Path, topics: list[str]) -> None:
     with ExitStack() as stack:

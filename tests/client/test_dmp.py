@@ -336,7 +336,7 @@ async def test_a_mistake_in_on_gap_is_logged_for_a_feed(
     async with client.feed("a topic") as feed:
         opened.feeds.add(feed)
         opened.news(b'Feed "a topic": messages 3 to 7 are gone: too old')
-    assert "on_gap raised for a feed of b'a topic'" in caplog.text
+    assert "on_gap raised for a feed of 'a topic'" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
