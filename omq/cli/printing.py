@@ -1,4 +1,4 @@
-"""Prints the whole output of a command that uses no connection, and exits."""
+"""Prints the output of a command that uses no connection."""
 
 import os
 import sys
@@ -9,12 +9,21 @@ def print_and_exit(program: str, text: str) -> NoReturn:
     """Print the only output of a command, and exit: with 1 and a sentence if that is not possible."""
     if sys.stdout is None:  # the process was started with it closed
         sys.exit(f"{program}: standard output is closed")
+    print_or_exit(program, text)
+    sys.exit(0)
+
+
+def print_or_exit(program: str, text: str) -> None:
+    """Print a part of the output of a command at once, or exit with 1 and a sentence. Print nothing where the
+    reader of the output has closed it: the result of the command is its exit status.
+    """
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as problem:
         # Python flushes once more at its end, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(problem, BrokenPipeError):  # otherwise the reader of our output has closed it
+        if not isinstance(problem, BrokenPipeError):
             sys.exit(f"{program}: standard output: {problem.strerror}")
-    sys.exit(0)

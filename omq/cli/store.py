@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from omq.cli.printing import print_or_exit
 from omq.config import DEFAULT_STORE
 from omq.counted import counted
 from omq.drivers.stored_types import StoredTypes
@@ -44,6 +45,10 @@ def _say(line: str) -> None:
         print(f"omq: {line}", file=sys.stderr)
 
 
+def _print(line: str) -> None:
+    print_or_exit("omq", f"{line}\n")
+
+
 def _step(text: str) -> None:
     _say(f"{text} ...")
 
@@ -64,13 +69,13 @@ def _check(options: argparse.Namespace) -> int:
         blocks = [info for topic in whole.blocks for info, _ in whole.in_order(topic)]
         messages = sum(info.count for info in blocks)
         where = f"{counted(len(blocks), 'block')} of {counted(len(whole.blocks), 'topic')}"
-        print(f"{level.value}: {counted(messages, 'message')} in {where}")
+        _print(f"{level.value}: {counted(messages, 'message')} in {where}")
     for problem in found.problems:
-        print(problem)
+        _print(problem)
     if found.problems:
         _say(f'the store is damaged; "omq store repair --store {store}" saves what can be saved')
         return 1
-    print("No damage was found.")
+    _print("No damage was found.")
     return 0
 
 
@@ -80,14 +85,14 @@ def _repair(options: argparse.Namespace) -> int:
     with lock_store(store):
         told = repair(store, StoredTypes(), current_boot(), _step)
     for sentence in told:
-        print(sentence)
-    print("The store can be used again." if told else "No damage was found.")
+        _print(sentence)
+    _print("The store can be used again." if told else "No damage was found.")
     return 0
 
 
 def _backup(options: argparse.Namespace) -> int:
     octets = backup(options.store, options.to, current_boot(), _step)
-    print(f"{options.to}: {counted(octets, 'octet')}")
+    _print(f"{options.to}: {counted(octets, 'octet')}")
     return 0
 
 

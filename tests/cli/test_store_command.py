@@ -2,10 +2,11 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from cli_helpers import Shell, running_server
+from cli_helpers import OMQ, Shell, running_server
 
 from omq.blocking import connect
 
@@ -67,6 +68,36 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
         heard = shell.omq("sub", "notes", "--from", "beginning", "--count", "2")
         assert heard.stdout == b"first\nthird\n"
         assert b"2" in heard.stderr  # the gap is told
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["whole", "damaged"])
+def test_a_closed_output_changes_nothing_in_the_result_of_a_check(tmp_path: Path, is_damaged: bool) -> None:
+    store = tmp_path / "store"
+    with running_server(tmp_path) as shell:
+        shell.ok("declare", "notes", "--persistence", "strong")
+        shell.ok("pub", "notes", "second", "--confirm")
+    if is_damaged:
+        damaged(store)
+    command = [*OMQ, "store", "check", "--store", str(store)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        checked = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert checked.returncode == int(is_damaged)
+    assert (b"the store is damaged" in checked.stderr) == is_damaged
+    assert b"Broken pipe" not in checked.stderr
+
+
+def test_an_output_without_room_fails_a_check(tmp_path: Path) -> None:
+    with running_server(tmp_path) as shell:
+        shell.ok("ping")
+    command = [*OMQ, "store", "check", "--store", str(tmp_path / "store")]
+    with Path("/dev/full").open("wb") as full:
+        checked = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert checked.returncode == 1
+    assert checked.stderr.endswith(b"omq: standard output: No space left on device\n")
 
 
 def modes(store: Path) -> dict[str, int]:
