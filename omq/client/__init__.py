@@ -16,6 +16,7 @@ from omq.client.errors import (
     PublishRefused,
     ReplyBlocked,
     ServerError,
+    SinkClosed,
     SinkFailed,
 )
 from omq.client.feed import Feed, FeedRuns
@@ -85,6 +86,7 @@ __all__ = [
     "Runs",
     "ServerError",
     "Sink",
+    "SinkClosed",
     "SinkFailed",
     "Subscription",
     "Sync",

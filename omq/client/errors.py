@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import anyio
+
 from omq.errors import ConnectionLost as ConnectionLost
 from omq.errors import OmqError as OmqError
 from omq.protocol.dmp.responses import Response
@@ -60,6 +62,10 @@ class BodyTooLong(OmqError):
 
 class MessageTooLong(OmqError, ValueError):
     """The message makes a line longer than the server accepts. Nothing of it was sent."""
+
+
+class SinkClosed(OmqError, anyio.ClosedResourceError):
+    """The program has closed the sink. Nothing was sent."""
 
 
 class SinkFailed(OmqError):

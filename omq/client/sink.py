@@ -9,7 +9,7 @@ import anyio
 
 from omq.client.bodies import batches, check_bodies
 from omq.client.dmp_stream import DmpStream, understood
-from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkFailed
+from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkClosed, SinkFailed
 from omq.client.reasons import reason
 from omq.client.send_queue import SendQueue
 from omq.client.sink_heads import SinkHeads, head_of
@@ -40,7 +40,8 @@ class Sink:
 
     The server confirms all messages once, at the end: by `close`, or by leaving the block without an
     exception. Methods raise SinkFailed when the server has ended the sink, and ConnectionLost when its
-    connection ended in another way: then it is unknown which messages are stored.
+    connection ended in another way: then it is unknown which messages are stored. After `close` those that
+    publish raise SinkClosed.
     """
 
     def __init__(self, topic: bytes, opened: DmpStream, heads: SinkHeads) -> None:
@@ -205,7 +206,7 @@ class Sink:
             await self._streaming.wait()
             await self._send_queue.room()
         if self._finishing:
-            raise anyio.ClosedResourceError("the sink is closed")
+            raise SinkClosed("the sink is closed")
 
     def _queue(self, bodies: list[bytes], heads: list[bytes], options: list[int]) -> None:
         try:

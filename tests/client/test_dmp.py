@@ -26,6 +26,7 @@ from omq.client import (
     Properties,
     ServerError,
     Sink,
+    SinkClosed,
     SinkFailed,
     Sync,
     Transient,
@@ -73,8 +74,10 @@ async def test_close_confirms_and_ends_the_sink(client: Client) -> None:
         await sink.publish(b"one")
         assert await sink.close() == 1
         assert await sink.close() == 1
-        with pytest.raises(anyio.ClosedResourceError):
+        with pytest.raises(SinkClosed):
             await sink.publish(b"two")
+        with pytest.raises(anyio.ClosedResourceError):
+            await sink.publish_many([b"two"])
     assert await messages_in(client, b"t") == 1
 
 
