@@ -249,7 +249,8 @@ def check(config: Config) -> None:
         here, missing = ("tls_cert", "tls_key") if config.tls_key is None else ("tls_key", "tls_cert")
         raise ConfigError(f"{missing}: it is needed beside {here}")
     for key in ("tls_cert", "tls_key", "tls_client_ca"):
-        if "\0" in (getattr(config, key) or ""):
+        name = getattr(config, key)
+        if name is not None and (not name or "\0" in name):
             raise ConfigError(f"{key}: must name a file")
     for key in ("listen_tls", "tls_client_ca"):
         if getattr(config, key) and config.tls_cert is None:

@@ -143,6 +143,9 @@ BAD = [
     (f'clients = [{{name = "a", secret = "{HASH.replace("ln=14", "ln=40")}"}}]', "clients.secret"),
     ("max_connections = 0", "max_connections"),
     # Certificates, and who may come without.
+    ('tls_cert = ""\ntls_key = "b"', "tls_cert: must name a file"),
+    ('tls_cert = "a"\ntls_key = ""', "tls_key: must name a file"),
+    ('tls_cert = "a"\ntls_key = "b"\ntls_client_ca = ""', "tls_client_ca: must name a file"),
     ('tls_cert = "a.pem"', "tls_key"),
     ('listen_tls = ["127.0.0.1:0"]', "listen_tls"),
     ('tls_client_ca = "a.pem"', "tls_client_ca"),
