@@ -116,8 +116,9 @@ class ClientConnections:
         try:
             await self._serve(connection)
         finally:
-            # Tasks may use the client after its block, or wait for it beside the block.
-            if self._failure is None:
+            # Tasks may use the client after its block, or wait for it beside the block. The server may have
+            # closed its side first, as it does for a client that leaves.
+            if self._failure is None or self._leaving:
                 self._give_up(ConnectionLost("the client was closed"))
 
     async def _serve(self, connection: Connection) -> None:

@@ -108,6 +108,14 @@ async def test_lines_and_runs(client: Client) -> None:
     assert await client.publish_lines("lines", b"") == 0
 
 
+async def test_a_client_says_after_its_block_that_it_was_closed(server: Server) -> None:
+    async with connect_to(server) as client:
+        await client.publish_confirmed("t", b"x")
+    for call in (client.ping, client.topics, client.confirm):
+        with pytest.raises(ConnectionLost, match="the client was closed"):
+            await call()
+
+
 async def test_replay_from_a_message(client: Client) -> None:
     await client.publish_many("log", [b"%d" % n for n in range(1, 11)])
     await client.confirm()
