@@ -497,6 +497,20 @@ def test_the_server_shows_its_numbers(page: Page, client: blocking.Client, serve
         page.driver.set_window_size(1400, 900)
 
 
+def test_a_full_disk_leaves_the_columns_of_the_commits_in_sight(browser: Page, tmp_path: Path) -> None:
+    page = browser
+    with configured_server(tmp_path, f"disk_reserve_bytes = {1 << 52}") as running:
+        page.open(origin(running), "#/server")
+        page.sees("[aria-label=Disk]", "The disk is full")
+        page.sees("[aria-label=Commits] tbody th", "kept in reserve")
+        beyond = (
+            "const each = document.querySelector('.cards .wide'); return each.scrollWidth - each.clientWidth"
+        )
+        assert page.script(beyond) <= 0
+        page.leave()
+    assert all("/readyz" in error for error in page.errors())  # it answers 503
+
+
 # -- the client ---------------------------------------------------------------------------------------------
 
 
