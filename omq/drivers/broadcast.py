@@ -4,6 +4,7 @@ See docs/PROTOCOL.md, "Broadcast".
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import assert_never
 
 import trio
@@ -22,6 +23,9 @@ from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.fragments import Fragmented
 
+WOKEN_IN_STEP = 16
+"""The number of subscribers of a crowded topic that are woken in one step: some 2 microseconds each."""
+
 TRIM_BLOCKS = 64
 """The number of small blocks in a tail at which it drops the blocks that all subscribers have received."""
 
@@ -35,6 +39,10 @@ class BroadcastDriver(SpoolingDriver):
         """Its channels that do not follow (see `BroadcastChannel.follows`) and were not left behind. While
         there are any, messages that are pushed to the others are kept in the tail, too.
         """
+        self._unwoken: dict[BroadcastChannel, None] = {}
+        """The channels of a crowded topic that an errand wakes: those first that wait longest."""
+        self._is_waking = False
+        self.is_crowded = False
         self._written = 0
         """The number of writes since blocks that no subscriber needs were looked for."""
         self._backpressure = Backpressure(self, self._channels)
@@ -45,6 +53,7 @@ class BroadcastDriver(SpoolingDriver):
         """Open a channel for a subscriber. Raise Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
+        self._look_crowded()
         self.fell_behind(channel)
         self._backpressure.advanced(channel)
         return channel
@@ -118,6 +127,8 @@ class BroadcastDriver(SpoolingDriver):
                 self._absent -= 1
             else:
                 self._behind.pop(channel, None)
+            self._unwoken.pop(channel, None)
+            self._look_crowded()
             self._aim()
         if not self._channels:
             self.tail.clear()  # as in `_keep`: no subscriber will need it from memory
@@ -149,14 +160,51 @@ class BroadcastDriver(SpoolingDriver):
         self._wake_all(first)
 
     def _wake_all(self, first: int) -> None:
-        channels = self._active() if self._absent else self._channels
-        for channel in channels:
-            if channel.follows:
-                channel.stop_following(first)
-            channel.subscriber.wake()
-        self._behind = dict.fromkeys(channels)
+        # Thousands of keys are copied fast; each look at a channel would take much longer.
+        channels = dict.fromkeys(self._active()) if self._absent else self._channels.copy()
+        if self.is_crowded:
+            if not self._is_waking:
+                self._is_waking = True
+                self.resources.errands.begin(self._wake_crowd())
+            if not self._unwoken:
+                self._unwoken = channels.copy()
+            elif len(self._unwoken) < len(channels):
+                self._unwoken.update(channels)  # those that wait already stay in front
+        else:
+            for channel in channels:
+                if channel.follows:
+                    channel.stop_following(first)
+                channel.subscriber.wake()
+        self._behind = channels
         if self.writer is None:
             self.route.close()
+
+    def _wake_crowd(self) -> Iterator[None]:
+        """Wake the channels that wait for it, some in each step. One that has nothing new does not mind."""
+        try:
+            while self._unwoken:
+                for channel in list(islice(self._unwoken, WOKEN_IN_STEP)):
+                    del self._unwoken[channel]
+                    channel.subscriber.wake()
+                yield
+        finally:
+            self._is_waking = False
+
+    def _look_crowded(self) -> None:
+        """See whether there are too many channels to push messages to them. Of a crowd none follows."""
+        is_crowded = len(self._channels) - self._absent > MOST_FOLLOWERS
+        if is_crowded is self.is_crowded:
+            return
+        self.is_crowded = is_crowded
+        if is_crowded:
+            for channel in self._channels:
+                if channel.follows:
+                    channel.stop_following(self.next_id)
+            return
+        even = [channel for channel in self._active() if channel not in self._behind]
+        self._behind.update(dict.fromkeys(even))
+        for channel in even:  # one that is held, say, may not follow, and is behind from now on
+            channel.follow_if_even()
 
     def routed(self, first: int, blocks: Sequence[Block]) -> None:
         """Make messages that were routed to the store available to subscribers. Without `blocks` they are in
@@ -239,8 +287,10 @@ class BroadcastDriver(SpoolingDriver):
             channel.subscriber.wake()
 
     def caught_up(self, channel: BroadcastChannel) -> None:
+        if channel not in self._behind:
+            return
         del self._behind[channel]
-        if self._backpressure.is_watching and channel.follows:
+        if self._backpressure.is_watching and not channel.is_left:
             self._backpressure.advanced(channel)
         if not self._behind:
             self._behind.clear()  # an empty dict keeps its table, as large as it ever was
@@ -357,6 +407,7 @@ class BroadcastDriver(SpoolingDriver):
         return waiting_publisher
 
     def end(self) -> Iterator[None]:
+        self._unwoken.clear()
         yield from super().end()
         for channel in list(self._cancelled):
             channel.close()

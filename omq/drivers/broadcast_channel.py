@@ -39,9 +39,12 @@ from omq_storage.lookup import LargeBlock, VerifiedBlock
 class CursorDriver(Driver):
     """A driver as its cursors see it."""
 
+    is_crowded: bool
+    """Whether it has too many subscribers to push messages to them: then no channel follows."""
+
     @abstractmethod
     def caught_up(self, channel: "BroadcastChannel") -> None:
-        """Count a channel that has caught up with the topic as a follower."""
+        """Note that a channel has caught up with the topic. It may have been noted before."""
 
     @abstractmethod
     def fell_behind(self, channel: "BroadcastChannel") -> None:
@@ -359,6 +362,10 @@ class BroadcastChannel:
         self.driver.written()
         self._follow()
 
+    def follow_if_even(self) -> None:
+        """Let it follow if its subscriber has everything: its topic is not crowded any more."""
+        self._follow()
+
     def _follow(self) -> None:
         """See whether its subscriber has everything now."""
         if (
@@ -367,7 +374,7 @@ class BroadcastChannel:
             and self._may_follow()
         ):
             self._come_back()
-            self.follows = True
+            self.follows = not self.driver.is_crowded
             self.driver.caught_up(self)
 
     def leave_behind(self) -> None:
@@ -403,6 +410,8 @@ class BroadcastChannel:
             return
         self._fall_behind(position)
         self._position = self._unwritten = position
+        if not self.is_left:
+            self.driver.fell_behind(self)  # in a crowded topic it did not follow, and had everything
         if self._limit is not None:
             self._bind(self._limit)
         self.subscriber.wake()
@@ -460,6 +469,7 @@ class BroadcastChannel:
 
     def finish(self) -> None:
         self._end_at(self.driver.next_id)
+        self._wake()  # in a crowded topic the wake-up for its last messages may not have come yet
 
     def retire(self) -> None:
         """Do nothing: what it does not take does not go to others."""

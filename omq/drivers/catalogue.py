@@ -14,6 +14,7 @@ from omq.drivers.alarms import Alarms
 from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
+from omq.drivers.errands import Errands
 from omq.drivers.factory import DriverFactory
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, check_user
 from omq.drivers.loading import Loaded, TopicLoader
@@ -77,6 +78,7 @@ class Catalogue:
             listers=trio.CapacityLimiter(1),
             ids=self.ids,
             alarms=Alarms(),
+            errands=Errands(),
             lanes=Lanes(),
             stall_seconds=config.stall_seconds,
             spool_seconds=config.spool_seconds,
@@ -87,6 +89,7 @@ class Catalogue:
         )
         nursery.start_soon(self.ids.run)
         nursery.start_soon(resources.alarms.run)
+        nursery.start_soon(resources.errands.run)
         self.start: Callable[[Callable[[], Awaitable[None]]], None] = nursery.start_soon
         """Starts a task of a layer above the drivers. The task ends with the server."""
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings

@@ -15,6 +15,7 @@ from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.counted_topic import CountedTopic
 from omq.drivers.dead_letters import DeadLetterDelivery
+from omq.drivers.errands import Errands
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
@@ -60,6 +61,7 @@ class Resources(Struct, frozen=True):
     """The limit for lists of stored blocks: work in Python, which slows down all other threads."""
     ids: Reservations
     alarms: Alarms
+    errands: Errands
     lanes: Lanes
     stall_seconds: float
     """The number of seconds that publishers wait for the fastest subscriber while its connection takes

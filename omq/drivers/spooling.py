@@ -64,11 +64,17 @@ class SpoolingDriver(SpooledTopic, CursorDriver):
 
     def left_behind(self, channel: BroadcastChannel) -> None:
         self._absent += 1
+        self._look_crowded()
         self.caught_up(channel)
 
     def came_back(self, channel: BroadcastChannel) -> None:
         self._absent -= 1
+        self._look_crowded()
         self.fell_behind(channel)
+
+    @abstractmethod
+    def _look_crowded(self) -> None:
+        """See whether there are too many channels to push messages to them."""
 
     def _active(self) -> Collection[BroadcastChannel]:
         """Return the channels that were not left behind."""

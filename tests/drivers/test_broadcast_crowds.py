@@ -1,15 +1,18 @@
 """Transient broadcast topics with thousands of subscribers: none of them costs a look at all others."""
 
+import pytest
 import trio
-from counted_steps import counted_calls
+from counted_steps import counted_calls, watched
 from quietness import quiet
-from served_drivers import KIB, MIB, Client, Drivers, emptied, post
+from served_drivers import KIB, MIB, WEAK, Client, Drivers, emptied, post
+from test_pushes import Connection
 from trio.testing import MockClock
 
 from omq.drivers.broadcast import BroadcastDriver
+from omq.drivers.push import MOST_FOLLOWERS
 from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.drivers.spoolable import StallWatch
-from omq.model import Transient
+from omq.model import Persistence, Transient
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
 
@@ -133,4 +136,86 @@ async def test_the_writes_of_all_look_few_times_for_what_nobody_needs(shared_sto
         assert calls.total < 200 * SUBSCRIBERS
         assert topic.statistics().octets == 0
         for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("persistence", [Transient(), WEAK], ids=["transient", "stored"])
+async def test_a_message_wakes_subscribers_in_steps(shared_store: Store, persistence: Persistence) -> None:
+    async with emptied(shared_store) as drivers:
+        topic = await drivers.declare(persistence)
+        clients = [Client(topic) for _ in range(SUBSCRIBERS)]
+        woken = {client: client.wakes for client in clients}
+        with watched(lambda: sum(client.wakes for client in clients)) as wakes, counted_calls():
+            await post(topic, b"x")
+            await quiet()
+        assert wakes.largest_rise() <= SUBSCRIBERS // 4
+        assert all(client.wakes > woken[client] for client in clients)
+        for client in clients:
+            await client.read_once()
+            assert client.bodies == [b"x"]
+            client.close()
+
+
+async def test_each_of_many_messages_wakes_those_first_that_wait_longest(shared_store: Store) -> None:
+    """Otherwise the last ones would never be woken while messages come."""
+    async with emptied(shared_store) as drivers:
+        topic, clients = await crowded(drivers)
+        with counted_calls():
+            for _ in range(40):
+                topic.offer(Bodies([b"x"]))
+                await trio.lowlevel.checkpoint()
+            assert min(client.wakes for client in clients) > 0
+            await quiet()
+        for client in clients:
+            await client.read()
+            assert len(client.bodies) == 40
+            client.close()
+
+
+async def test_a_channel_that_finishes_before_it_is_woken_gets_what_there_was(shared_store: Store) -> None:
+    async with emptied(shared_store) as drivers:
+        topic, clients = await crowded(drivers)
+        topic.offer(Bodies([b"x"]))
+        last = clients[-1]
+        assert not last.wakes
+        last.channel.finish()
+        assert last.wakes == 1
+        await post(topic, b"y")
+        assert (await last.read()).bodies == [b"x"]
+        for client in clients:
+            client.close()
+
+
+async def test_subscribers_that_leave_a_crowd_are_not_woken(shared_store: Store) -> None:
+    async with emptied(shared_store) as drivers:
+        topic, clients = await crowded(drivers)
+        topic.offer(Bodies([b"x"]))
+        for client in clients[:-2]:
+            client.close()
+        before = sum(client.wakes for client in clients[:-2])
+        await quiet()
+        assert sum(client.wakes for client in clients[:-2]) == before
+        for client in clients[-2:]:
+            assert (await client.read()).bodies == [b"x"]
+            client.close()
+
+
+async def test_a_held_subscriber_loses_nothing_when_a_crowd_becomes_small(shared_store: Store) -> None:
+    async with emptied(shared_store) as drivers:
+        topic = await drivers.declare(Transient())
+        clients = [Client(topic) for _ in range(MOST_FOLLOWERS + 1)]
+        for client in clients:
+            await post(topic, b"x")
+            assert client.channel.flow is not None
+            client.channel.flow.attach(Connection(room=1000))
+            await client.read()
+        held, other, leaving = clients[:3]
+        held.channel.hold()
+        leaving.close()
+        await other.read()
+        await post(topic, b"y")
+        await quiet()
+        held.channel.release()
+        assert (await held.read()).bodies[-1] == b"y"
+        for client in (held, other, *clients[3:]):
             client.close()

@@ -13,7 +13,7 @@ from served_drivers import Drivers, opened, quiet
 
 from omq.drivers.backlog import Backlog
 from omq.drivers.driver import Driver
-from omq.drivers.push import Pushes, send_passed
+from omq.drivers.push import MOST_FOLLOWERS, Pushes, send_passed
 from omq.drivers.seam import LITTLE_OCTETS, Channel, CreditKind, EndReason, Octets, TakenMessages
 from omq.drivers.tail import TailMemory
 from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
@@ -358,11 +358,14 @@ a visitor comes to a topic, or leaves it.
 """
 
 
+@pytest.mark.parametrize("most", [MOST_FOLLOWERS, 2], ids=["few", "crowds"])
 @given(steps)
 @settings(max_examples=150, deadline=None)
 def test_every_subscriber_gets_every_message_once_and_in_order(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[object]
+    tmp_path_factory: pytest.TempPathFactory, most: int, steps: list[object]
 ) -> None:
+    """Also where each visitor of a topic makes a crowd of its subscribers, to which nothing is pushed."""
+
     async def run() -> None:
         def visits_of(topic: Driver) -> list[Subscription]:
             return [visits[topic]] if topic in visits else []
@@ -389,7 +392,7 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
                             topic: [
                                 each
                                 for each in (*every[topic], *visits_of(topic))
-                                if each.follows(is_routed=is_routed)
+                                if topic.subscriber_count() <= most and each.follows(is_routed=is_routed)
                             ]
                             for topic in read
                         }
@@ -416,6 +419,7 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
                     case (int(place), int(room)):
                         connections[place].room = room
                         await connections[place].drain()
+            await quiet()
             for connection in connections:
                 await connection.drain()
                 assert connection.got() == posted
@@ -427,4 +431,6 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
             ]
             await quiet()
 
-    trio.run(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omq.drivers.broadcast.MOST_FOLLOWERS", most)
+        trio.run(run)
