@@ -15,6 +15,7 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
 from omq.drivers.seam import Channel
+from omq.drivers.slices import let_go
 from omq.drivers.statistics import ChannelStatistics, WriterStatistics
 from omq.logs import quoted
 from omq.model import Topic
@@ -159,7 +160,7 @@ class Overview:
 
     def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
         """See `AdministeredServer`."""
-        for connection, id in self._server.numbered():
+        for connection, id in let_go(list(self._server.numbered())):
             if id < first:
                 continue
             furthest: list[watching.SubscriptionInfo] = []
@@ -196,7 +197,7 @@ class Overview:
 
     def subscribers(self, topic: Topic) -> Iterator[watching.SubscriberInfo | None]:
         """See `AdministeredServer`."""
-        for connection, id in self._server.numbered():
+        for connection, id in let_go(list(self._server.numbered())):
             yield None
             for number, (at, channel) in enumerate(connection.open_channels(), 1):
                 if not number % CHANNELS_A_STEP:

@@ -28,7 +28,7 @@ from omq.drivers.housekeeping import (
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.spooler import Spooler
 from omq.drivers.statistics import NodeStatistics
 from omq.drivers.unspooled import Unspooled
@@ -180,7 +180,7 @@ class Server:
         self._lag.observe(time.perf_counter() - began)
         now = trio.current_time()
         slices = Slices()
-        for terminal in self.terminals():
+        for terminal in let_go(self.terminals()):
             terminal.sweep(now)
             await slices.step()
         self._access.look()
@@ -194,7 +194,7 @@ class Server:
         self.reception.quota.most = config.max_connections
         await self._access.reload(config)
         slices = Slices()
-        for terminal in self.terminals():
+        for terminal in let_go(self.terminals()):
             session = terminal.session
             if (
                 session is not None

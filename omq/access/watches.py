@@ -25,7 +25,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.signal import Signal
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.model import Topic
 
 TOPICS_A_FRAME = 50
@@ -248,7 +248,7 @@ class Watches:
         self._look += 1
         self._revision += 1
         slices = Slices()
-        for driver in list(self._catalogue):
+        for driver in let_go(list(self._catalogue)):
             await slices.step()
             if driver.deleted:
                 continue
@@ -286,7 +286,7 @@ class Watches:
 async def _behind(driver: Driver, slices: Slices) -> int:
     """Return the number of messages that the slowest subscriber is behind."""
     behind = 0
-    channels = iter(driver.channels())
+    channels = let_go(list(driver.channels()))
     while some := list(islice(channels, CHANNELS_A_STEP)):
         behind = max(behind, *(channel.statistics().behind for channel in some))
         await slices.step()

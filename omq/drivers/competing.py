@@ -26,7 +26,7 @@ from omq.drivers.seam import EndReason, Subscriber
 from omq.drivers.settling import Settling
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.signal import Signal
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.takers import Takers
 from omq.drivers.undone import UndoneMessages
 from omq.drivers.unsettled import number_of
@@ -404,7 +404,7 @@ class CompetingDriver(Driver):
         cursor, undone = self._cursor, UndoneMessages(self._cursor, self._returned.runs())
         self._searches.append(undone)
         try:
-            for channel in self.channels():
+            for channel in let_go(self.channels()):
                 undone.add_outstanding(channel.outstanding())
                 await slices.step()
         finally:
@@ -418,7 +418,7 @@ class CompetingDriver(Driver):
         self._searches.append(moved)
         lowest: int | None = None
         try:
-            for channel in self.channels():
+            for channel in let_go(self.channels()):
                 lowest = _lowest(channel.outstanding(), lowest)
                 await slices.step()
         finally:

@@ -26,7 +26,7 @@ class Errands:
         self._signal.set()
 
     async def run(self) -> None:
-        """Do what was begun, until cancelled."""
+        """Do the work that has begun, until cancelled."""
         while True:
             await self._signal.wait()
             slices = Slices()

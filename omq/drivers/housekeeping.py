@@ -15,7 +15,7 @@ from omq.drivers.posts import StoredDriver
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle
@@ -124,7 +124,7 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
 
     async def tidy_all() -> None:
         slices = Slices()  # there may be thousands of topics, most of which need nothing
-        for driver in list(catalogue):
+        for driver in let_go(list(catalogue)):
             await slices.step()
             try:
                 if driver.writer is writer and not driver.deleted:

@@ -15,7 +15,7 @@ from omq.drivers.publisher_queue import WaitingPublisher
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Unavailable
 from omq.drivers.sequences import Origin
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.spoolable import SpoolExtent, StallWatch
 from omq.drivers.spooled import Spooled
 from omq.drivers.spooled_bodies import SpooledBody
@@ -96,7 +96,7 @@ class SpoolingDriver(SpooledTopic, CursorDriver):
 
     async def leave_behind(self, watch: StallWatch) -> None:
         slices = Slices()
-        for channel in self._active():
+        for channel in let_go(list(self._active())):
             await slices.step()
             if channel.is_left or channel not in self._channels:
                 continue  # meanwhile

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 from omq.drivers.histogram import BOUNDS, Distribution
 from omq.drivers.memory import MemoryStatistics
 from omq.drivers.reasons import Reason, refusals
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.spool import SpoolStatistics
 from omq.logs import LogThrottle
 from omq.metrics.source import PROTOCOLS, MetricsSource
@@ -111,7 +111,7 @@ class ServerMetrics:
             ended[PROTOCOLS[kind]] = ended[PROTOCOLS[kind]].plus(sums)
         opened: Counter[str] = Counter(dict.fromkeys(PROTOCOLS.values(), 0))
         unconfirmed = stalled = 0
-        for terminal in self._source.terminals():
+        for terminal in let_go(list(self._source.terminals())):
             one = terminal.statistics()
             protocol = PROTOCOLS[one.kind]
             opened[protocol] += 1

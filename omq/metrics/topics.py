@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from omq.drivers.driver import Driver
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.statistics import Traffic
 from omq.metrics.source import MetricsSource
 from omq.model import Topic
@@ -101,7 +101,7 @@ class TopicMetrics:
         others = self._gone
         gauges: TopicNumbers = (0,) * len(GAUGES)
         slowest = count = 0
-        for driver in list(self._source.catalogue):
+        for driver in let_go(list(self._source.catalogue)):
             await slices.step()
             if driver.deleted:
                 continue
@@ -181,7 +181,7 @@ def _counters(driver: Driver) -> TopicNumbers:
 
 async def _slowest(driver: Driver, slices: Slices) -> int:
     behind = 0
-    for number, channel in enumerate(driver.channels()):
+    for number, channel in enumerate(let_go(list(driver.channels()))):
         behind = max(behind, channel.statistics().behind)
         if number % 8 == 7:
             await slices.step()
