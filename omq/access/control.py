@@ -63,7 +63,9 @@ class AccessControl:
         self._administered = administered
         self.watches = Watches(catalogue, administered)
         self._exchanges = ExchangeRegistry(catalogue)
-        self.nodes = Nodes(DirectMemory(memory.waiting, memory.publisher_queues), catalogue.start)
+        self.nodes = Nodes(
+            DirectMemory(memory.waiting, memory.publisher_queues), catalogue.start, catalogue.begin
+        )
         self._shared = SessionContext(
             catalogue=catalogue,
             subscriptions=self.subscriptions,

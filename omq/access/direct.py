@@ -33,12 +33,18 @@ NAME_OCTETS = 24
 class Nodes:
     """The nodes of a server."""
 
-    def __init__(self, memory: DirectMemory, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """Create an empty set of nodes. `memory` counts the messages that they hold, and `start` starts a
-        task.
+    def __init__(
+        self,
+        memory: DirectMemory,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        begin: Callable[[Iterator[None]], None],
+    ) -> None:
+        """Create an empty set of nodes. `memory` counts the messages that they hold, `start` starts a task,
+        and `begin` does long work soon, in steps.
         """
         self._memory = memory
         self._start = start
+        self._begin = begin
         self._nodes: dict[bytes, DirectNode] = {}
         self.totals = DirectTotals()
 
@@ -87,7 +93,7 @@ class Nodes:
                 return
 
     def _make(self, name: bytes) -> DirectNode:
-        node = self._nodes[name] = DirectNode(name, self._memory, self.totals, self._forget)
+        node = self._nodes[name] = DirectNode(name, self._memory, self.totals, self._begin, self._forget)
         return node
 
     def _forget(self, node: DirectNode) -> None:

@@ -92,6 +92,8 @@ class Catalogue:
         nursery.start_soon(resources.errands.run)
         self.start: Callable[[Callable[[], Awaitable[None]]], None] = nursery.start_soon
         """Starts a task of a layer above the drivers. The task ends with the server."""
+        self.begin: Callable[[Iterator[None]], None] = resources.errands.begin
+        """Does long work of such a layer soon, in steps (`Errands.begin`)."""
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         self._calls = StoreCalls(store, self.writers)
         self._leftovers = OrphanedBlocks(self._calls, self.writers)

@@ -11,6 +11,7 @@ used credit that a consumer withdrew at the same time.
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -31,6 +32,13 @@ IN_DOUBT = Modified(delivery_failed=True)
 
 _TOPIC = 2**31 - 1
 """The id in the frames of the messages. No client of another protocol sees them."""
+
+
+WOKEN_AT_ONCE = 64
+"""The number of producers in need of credit up to which one step looks at all of them."""
+
+WOKEN_IN_STEP = 16
+"""The number of these."""
 
 
 class NodeProducer(Protocol):
@@ -64,16 +72,24 @@ class DirectTotals(msgspec.Struct):
 
 
 class DirectNode:
-    """One node. `forget` is called when nothing is attached to it any more."""
+    """One node. `begin` does long work soon, in steps. `forget` is called when nothing is attached to it any
+    more.
+    """
 
     def __init__(
-        self, name: bytes, memory: DirectMemory, totals: DirectTotals, forget: Callable[["DirectNode"], None]
+        self,
+        name: bytes,
+        memory: DirectMemory,
+        totals: DirectTotals,
+        begin: Callable[[Iterator[None]], None],
+        forget: Callable[["DirectNode"], None],
     ) -> None:
         """Create a node without links, where `memory` counts the octets of the messages that it holds."""
         self.name = name
         self.traffic = DirectTraffic()
         self._memory = memory
         self._totals = totals
+        self._begin = begin
         self._forget = forget
         # Thousands of them may leave together.
         self._channels: OrderedDict[DirectChannel, None] = OrderedDict()
@@ -88,6 +104,9 @@ class DirectNode:
         """The producers that need more credit, and the number of messages that each was last told to send."""
         self._least_told = 0
         """The least of these numbers, or less."""
+        self._unwoken: dict[NodeProducer, int] = {}
+        """The producers that are told soon if there is more credit, and these numbers for them."""
+        self._is_waking = False
         self._waiting: deque[DirectMessage] = deque()
         self._next = 1
         self._has_ended = False
@@ -103,6 +122,7 @@ class DirectNode:
         """Remove a producer."""
         self._producers.pop(producer, None)
         self._wanting.pop(producer, None)
+        self._unwoken.pop(producer, None)
         self._look_used()
 
     def room(self, producer: NodeProducer, most: int) -> int:
@@ -110,6 +130,8 @@ class DirectNode:
         less, call `NodeProducer.credited` of this producer when there is more.
         """
         room = self._room_now()
+        if self._unwoken:
+            self._unwoken.pop(producer, None)
         if room < most:
             self._wanting[producer] = room
             self._least_told = min(self._least_told, room)
@@ -124,12 +146,43 @@ class DirectNode:
         """
         if self._has_ended or not self._wanting or (room := self._room_now()) <= self._least_told:
             return
+        if len(self._wanting) > WOKEN_AT_ONCE:
+            self._wake_soon(room)
+            return
         woken = [producer for producer, told in self._wanting.items() if told < room]
         for producer in woken:
             del self._wanting[producer]
         self._least_told = room  # the others were told at least this room
         for producer in woken:
             producer.credited()
+
+    def _wake_soon(self, room: int) -> None:
+        """Look soon which producers need to be told of this room."""
+        if self._unwoken:
+            self._unwoken.update(self._wanting)
+        else:
+            self._unwoken = self._wanting
+        self._wanting = {}
+        self._least_told = room
+        if not self._is_waking:
+            self._is_waking = True
+            self._begin(self._wake_others())
+
+    def _wake_others(self) -> Iterator[None]:
+        """Tell the producers that wait for it that there is more credit, some in each step."""
+        try:
+            while self._unwoken:
+                room = self._room_now()
+                for producer, told in list(islice(self._unwoken.items(), WOKEN_IN_STEP)):
+                    del self._unwoken[producer]
+                    if told < room:
+                        producer.credited()
+                    else:
+                        self._wanting[producer] = told
+                        self._least_told = min(self._least_told, told)
+                yield
+        finally:
+            self._is_waking = False
 
     def _room_now(self) -> int:
         if not self._channels:
@@ -288,6 +341,7 @@ class DirectNode:
         """Grant producers no more credit, because `end` follows soon: there may be thousands."""
         self._has_ended = True
         self._wanting.clear()
+        self._unwoken.clear()
 
     def stop(self) -> None:
         """Finish all messages, because the server stops: those that no consumer was sent are released."""

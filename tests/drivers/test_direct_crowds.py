@@ -85,3 +85,41 @@ async def test_the_credit_of_a_node_is_the_sum_of_that_of_its_consumers(seed: in
     for channel in consumers:
         channel.close()
     assert scene.memory.take(1)
+
+
+async def test_credit_is_told_to_many_producers_in_steps() -> None:
+    scene = NodeScenario()
+    consumer = scene.consumer(0)
+    producers = [Producer() for _ in range(CONSUMERS)]
+    for producer in producers:
+        scene.node.attach(producer)
+        assert scene.node.room(producer, 100) == 0
+
+    def told() -> int:
+        return sum(producer.credited_times for producer in producers)
+
+    consumer.grant(5, CreditKind.COUNT)
+    assert not told()
+    (steps,) = scene.begun
+    next(steps)
+    assert 0 < told() < CONSUMERS // 10
+    scene.node.detach(producers[-1])
+    ready = told()
+    # Those that wait are told of later credit at the same time.
+    consumer.grant(9, CreditKind.COUNT)
+    assert len(scene.begun) == 1
+    for _ in steps:
+        pass
+    assert told() >= CONSUMERS - 1 > ready
+    assert [producer.credited_times for producer in producers[-2:]] == [1, 0]
+    # When the node ends, nobody is told of the credit any more.
+    for producer in producers[:-1]:
+        assert scene.node.room(producer, 100) == 9
+    consumer.grant(20, CreditKind.COUNT)
+    _, steps = scene.begun
+    ready = told()
+    for _ in scene.node.end():
+        pass
+    assert not list(steps)
+    assert told() == ready
+    consumer.close()

@@ -1,5 +1,7 @@
 """Nodes without queues: who gets a message, and what its producer learns."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from omq.drivers.budget import Budget
@@ -63,9 +65,13 @@ class NodeScenario:
         self.shared = Budget(2 << 20)
         self.memory = DirectMemory(self.shared, PublisherQueues())
         self.forgotten: list[DirectNode] = []
+        self.begun: list[Iterator[None]] = []
         self.totals = DirectTotals()
-        self.node = DirectNode(b"n", self.memory, self.totals, self.forgotten.append)
+        self.node = DirectNode(b"n", self.memory, self.totals, self.begin, self.forgotten.append)
         self.told: list[tuple[bytes, Outcome]] = []
+
+    def begin(self, steps: Iterator[None]) -> None:
+        self.begun.append(steps)
 
     def consumer(self, credit: int) -> DirectChannel:
         channel = self.node.open(Consumer())
@@ -251,7 +257,7 @@ async def test_memory_for_messages_is_limited(scene: NodeScenario) -> None:
 
 async def test_producers_hear_when_memory_is_not_short_any_more(scene: NodeScenario) -> None:
     """Also those of a node whose own messages were not the reason, and when a topic used the memory."""
-    other = DirectNode(b"m", scene.memory, scene.totals, scene.forgotten.append)
+    other = DirectNode(b"m", scene.memory, scene.totals, scene.begin, scene.forgotten.append)
     other.open(Consumer()).grant(5, CreditKind.COUNT)
     producer = Producer()
     channel = scene.consumer(5)
@@ -273,7 +279,7 @@ async def test_topics_get_memory_that_nodes_held(scene: NodeScenario) -> None:
 
     publisher_queues = PublisherQueues()
     scene.memory = DirectMemory(scene.shared, publisher_queues)
-    scene.node = DirectNode(b"n", scene.memory, scene.totals, scene.forgotten.append)
+    scene.node = DirectNode(b"n", scene.memory, scene.totals, scene.begin, scene.forgotten.append)
     channel = scene.consumer(5)
     scene.send(b"x" * 1_000_000)
     with pytest.raises(Refused, match="no memory"):

@@ -37,7 +37,7 @@ from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 
-TOLD_IN_TURN = 64
+TOLD_IN_TURN = 32
 """The number of links of producers that are told something before other connections have their turn."""
 
 
