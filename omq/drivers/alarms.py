@@ -8,6 +8,7 @@ from math import inf
 import trio
 
 from omq.drivers.signal import Signal
+from omq.drivers.slices import Slices
 
 _MOST_CANCELLED = 1000
 """The number of cancelled calls that stay until they are due. More stay if they are at most half of all
@@ -56,16 +57,24 @@ class Alarms:
             self._cancelled = 0
 
     async def run(self) -> None:
-        """Make each call when it is due, until cancelled."""
+        """Make each call when it is due, until cancelled. Many that are due together are made in slices."""
+        slices = Slices()
         while True:
-            self._make_calls()
+            if self._make_call():
+                await slices.step()
+                continue
             with trio.move_on_at(self._due[0][0] if self._due else inf):
                 await self._is_earlier.wait()
+            slices = Slices()
 
-    def _make_calls(self) -> None:
-        """Make the calls that are due. `run` itself would hold the last one while it waits."""
-        while self._due and self._due[0][0] <= trio.current_time():
-            alarm = heappop(self._due)[2]
-            call, alarm.call = alarm.call, None
-            if call is not None:
-                call()
+    def _make_call(self) -> bool:
+        """Make a call that is due; return False if there is none. `run` itself would hold the last one while
+        it waits.
+        """
+        if not self._due or self._due[0][0] > trio.current_time():
+            return False
+        alarm = heappop(self._due)[2]
+        call, alarm.call = alarm.call, None
+        if call is not None:
+            call()
+        return True

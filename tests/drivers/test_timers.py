@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import trio
+from counted_steps import counted_calls, watched
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.ages import MARKS, Ages
@@ -226,3 +227,17 @@ async def test_a_wall_clock_that_is_set_makes_nothing_older(
     mock_clock.jump(10)
     wall.seconds += 10 + moved
     assert ages.too_old().time == (began + counted - 100) * MICROSECONDS
+
+
+async def test_many_calls_that_are_due_together_are_made_in_slices(autojump_clock: MockClock) -> None:
+    alarms = Alarms()
+    made: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alarms.run)
+        for number in range(1000):
+            alarms.at(trio.current_time() + 1, partial(made.append, number))
+        with watched(lambda: len(made)) as numbers, counted_calls():
+            await trio.sleep(2)
+        assert made == list(range(1000))
+        assert numbers.largest_rise() <= 150
+        nursery.cancel_scope.cancel()
