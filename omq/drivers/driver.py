@@ -22,6 +22,7 @@ from omq.drivers.offer import Offered
 from omq.drivers.pending_offers import PendingPersistentOffer, PendingTransientOffer
 from omq.drivers.posts import Post
 from omq.drivers.problems import logged
+from omq.drivers.producers import NO_PRODUCERS, TopicProducers
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
@@ -134,6 +135,7 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         self.lifetime = opening.lifetime
         self._exclusive: Channel | None = None
         self.failures = 0
+        self.producers = TopicProducers()
         self.rejections = 0
         self.traffic = self.route
         # The progress of housekeeping: the id up to which it has looked, and the id at which merging
@@ -228,9 +230,9 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
 
         `origins`: empty, or one for each message, None for a message without one. A message whose sequence
         number is not above the last one of its producer is repeated: it counts as confirmed, and is dropped.
-        When messages with origins cannot be stored, everything with origins that was offered before their
-        confirmation reported the failure (`failure` or `refused`) fails too. The publisher must offer nothing
-        more for these producers until it has sent the failed messages again.
+        When messages with origins cannot be stored, everything of the same producers that was offered before
+        their confirmation reported the failure (`failure` or `refused`) fails too. The publisher must offer
+        nothing more for these producers until it has sent the failed messages again.
 
         Raises Refused, and ValueError for any other number of heads or origins.
         """
@@ -249,8 +251,8 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         if heads:
             octets += octets_of(heads)
         if self.writer is not None:
-            producers = producers_of(origins) if origins else frozenset[bytes]()
-            post = Post(self, batch, octets, Confirmation(), heads, origins, producers, self.failures)
+            producers = self.producers.of_post(producers_of(origins)) if origins else NO_PRODUCERS
+            post = Post(self, batch, octets, Confirmation(), heads, origins, producers)
             if self.resources.memory.posted.try_take(octets):
                 self.writer.submit(post)
                 return post.confirmation
@@ -287,8 +289,8 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         heads = (head,) if head else ()
         origins = () if origin is None else (origin,)
         octets = message.octets + len(head)
-        producers = producers_of(origins)
-        post = Post(self, message, octets, Confirmation(), heads, origins, producers, self.failures)
+        producers = self.producers.of_post(producers_of(origins))
+        post = Post(self, message, octets, Confirmation(), heads, origins, producers)
         await self.resources.memory.posted.take(octets)
         self.writer.submit(post)
         return post.confirmation

@@ -1,11 +1,11 @@
 """A post: messages for one topic on their way to the writer of its level."""
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.producers import NO_PRODUCERS, PostProducers, TopicProducers
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.reservations import Numbered
 from omq.drivers.sequences import Origins
@@ -23,6 +23,8 @@ class StoredDriver(Numbered, Protocol):
     """The failure of messages that come when the topic is deleted, or has another driver."""
     failures: int
     """The number of commits that failed to store posts of this topic."""
+    producers: TopicProducers
+    """The idempotent producers with posts that wait."""
 
     def now(self) -> int:
         """Return the time in microseconds since the epoch; it never goes back."""
@@ -49,7 +51,7 @@ class Post:
 
     `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
     has none. `producers` are those of the origins; a post of a transient topic has them alone, because the
-    repeated messages are removed before. `failures` is that of the driver when the post was made.
+    repeated messages are removed before.
     """
 
     driver: StoredDriver
@@ -58,11 +60,8 @@ class Post:
     confirmation: Confirmation
     heads: Sequence[bytes] = ()
     origins: Origins = ()
-    producers: AbstractSet[bytes] = frozenset()
-    failures: int = 0
+    producers: PostProducers = NO_PRODUCERS
 
 
 LATE = Failure(Reason.EARLIER, "messages before these could not be stored")
-"""The failure of a late post: its messages with origins were posted before the publisher learnt that earlier
-ones were not stored. Stored now, they would make those look repeated when their producer sends them again.
-"""
+"""The failure of a late post: see `omq.drivers.producers`."""

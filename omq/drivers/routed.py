@@ -86,7 +86,7 @@ class RoutedPost:
             if driver is None:
                 confirmation.settle(DELETED)
             else:
-                yield Post(driver, batch, batch.octets, confirmation, failures=driver.failures)
+                yield Post(driver, batch, batch.octets, confirmation)
         self.confirmation.settle_as(all_of(confirmation for _, _, confirmation in self._posts))
 
 

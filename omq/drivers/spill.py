@@ -88,15 +88,8 @@ class Spill:
         messages of these idempotent `producers`, if any.
         """
         self._budget.force(octets)
-        post = Post(
-            self._queue,
-            batch,
-            octets,
-            Confirmation(),
-            heads,
-            producers=producers,
-            failures=self._queue.failures,
-        )
+        of_post = self._queue.producers.of_post(producers)
+        post = Post(self._queue, batch, octets, Confirmation(), heads, producers=of_post)
         self.submit(post)
         if producers:
             self.numbered = post.confirmation

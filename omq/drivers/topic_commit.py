@@ -40,7 +40,7 @@ async def _without_repeated(
     Look the numbers up in the store each time: they are right then whatever earlier commits did. All of
     it runs in a thread, because it is work for each message.
     """
-    producers = frozenset[bytes]().union(*(post.producers for post in posts))
+    producers = frozenset[bytes]().union(*(post.producers.names for post in posts))
 
     def look() -> tuple[list[Post], dict[bytes, int]]:
         kept = environment.sequences(driver.topic.id, producers)

@@ -298,8 +298,9 @@ class Writer:
         for number, post in enumerate(group, 1):
             if not number % POSTS_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            if post.producers and post.failures != post.driver.failures:
-                late.append(post)  # see `LATE`
+            if post.producers and post.producers.are_late():
+                post.producers.fail()  # for the posts behind it
+                late.append(post)
             else:
                 posts_of.setdefault(post.driver, []).append(post)
                 counts[post.driver] += post.batch.count
@@ -341,12 +342,11 @@ class Writer:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             failure = failures.get(driver)
             if failure is not None:
-                # In one step: a post offered before its publisher knows the failure must count as late.
                 self._failures += 1
                 driver.failures += 1
             for post in posts if driver not in defective else ():
                 self._settle(post, failure)
-        return [post for post in group if post.driver in defective and post not in late]
+        return [post for driver, posts in posts_of.items() if driver in defective for post in posts]
 
     def _log_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
         """Log the exception that is being handled, which posts of this driver raised."""
@@ -355,6 +355,8 @@ class Writer:
 
     def _settle(self, post: Post, failure: Failure | None) -> None:
         self._budget.give(post.octets)
+        if failure is not None:
+            post.producers.fail()
         post.confirmation.settle(failure)
 
     async def _reserve(self, counts: Mapping[StoredDriver, int], defective: set[StoredDriver]) -> Failures:

@@ -34,10 +34,10 @@ async def test_only_the_defective_post_fails(
         posts = [
             await topic.post(Bodies([b"1"])),
             await topic.post(Bodies([b"2"]), origins=[(b"producer", 1)]),
-            await topic.post(Unencodable([b"never"])),
+            await topic.post(Unencodable([b"never"]), origins=[(b"producer", 2)]),
             await topic.post(Bodies([b"3"])),
             # Stored now, it would make what its producer posted before look repeated.
-            await topic.post(Bodies([b"late"]), origins=[(b"producer", 2)]),
+            await topic.post(Bodies([b"late"]), origins=[(b"producer", 3)]),
             await other.post(Bodies([b"4"])),
         ]
         assert [await settled(post) for post in posts] == [None, None, DEFECT, None, LATE, None]

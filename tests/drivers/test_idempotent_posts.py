@@ -169,6 +169,77 @@ async def test_posts_behind_a_failed_one_fail_and_can_be_sent_again(
     assert drivers.memory.posted.used == 0
 
 
+def gated(*gates: threading.Event) -> Callable[..., object]:
+    """Return an `append` that waits for one of these before each commit, and finds no room the first time."""
+    append = Environment.append
+    left = list(gates)
+
+    def wait(self: Environment, blocks: Sequence[Block], *sequences: Any) -> object:
+        if left:
+            assert left.pop(0).wait(60)
+            if len(left) == len(gates) - 1:
+                raise StoreFull(Limit.DISK, "There is no room on disk.")
+        return append(self, blocks, *sequences)
+
+    return wait
+
+
+def offer(driver: Driver, *origins: Origin | None) -> Confirmation:
+    """Post messages with these origins, for which there is room."""
+    offered = driver.offer(Bodies(bodies_of(origins)), origins=origins)
+    assert isinstance(offered, Confirmation)
+    return offered
+
+
+async def test_a_producer_does_not_fail_with_another_one(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher of the other one does not know of any failure, and may publish more at once."""
+    driver = await drivers.declare(WEAK)
+    posted = threading.Event()
+    monkeypatch.setattr(Environment, "append", gated(posted))
+    failed = offer(driver, (b"a", 1))
+    await trio.testing.wait_all_tasks_blocked()  # its commit is under way
+    others = [offer(driver, (b"b", 1))]
+    failed.listen(lambda: others.append(offer(driver, (b"b", 2))))
+    posted.set()
+    assert [await failure_of(failed), *[await failure_of(each) for each in others]] == [
+        "the disk is full",
+        None,
+        None,
+    ]
+    await post(driver, (b"a", 1), (b"b", 1), (b"b", 2))
+    assert kept(driver) == [b"b 1", b"b 2", b"a 1"]
+
+
+async def test_posts_behind_one_that_failed_because_it_was_late_fail_too(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their producer is another one than that of the first failure. They were made before their publisher
+    learnt that the late one failed: before its commit, and during it.
+    """
+    driver = await drivers.declare(WEAK)
+    gates = [threading.Event(), threading.Event()]
+    monkeypatch.setattr(Environment, "append", gated(*gates))
+    failed = offer(driver, (b"a", 1))
+    await trio.testing.wait_all_tasks_blocked()
+    late = offer(driver, (b"a", 2), (b"b", 1))
+    plain = offer(driver, None)
+    behind: list[Confirmation] = []
+    failed.listen(lambda: behind.append(offer(driver, (b"b", 2))))
+    gates[0].set()
+    await settled(failed)
+    await trio.testing.wait_all_tasks_blocked()  # the commit of the plain one is under way
+    assert not late.settled
+    behind.append(offer(driver, (b"b", 3)))
+    gates[1].set()
+    outcomes = [await failure_of(each) for each in (plain, late, *behind)]
+    assert outcomes == [None, LATE.text, LATE.text, LATE.text]
+    await post(driver, (b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2), (b"b", 3))
+    assert kept(driver) == [b"-", b"a 1", b"a 2", b"b 1", b"b 2", b"b 3"]
+    assert drivers.memory.posted.used == 0
+
+
 async def test_one_topic_does_not_fail_the_sequences_of_another(
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

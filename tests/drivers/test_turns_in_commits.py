@@ -18,6 +18,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.post_queue import GROUP_OCTETS, GROUP_POSTS, GROUP_PRODUCERS, CommitGroup, PostQueue
 from omq.drivers.posts import Post
+from omq.drivers.producers import TopicProducers
 from omq.drivers.routed import RoutedPost
 from omq.drivers.writer import TOPICS_SETTLED_IN_TURN
 from omq.model import Delivery, Persistent, Sync, Topic
@@ -102,6 +103,7 @@ class Recipient:
     reserved: int = 1
     deleted: bool = False
     failures: int = 0
+    producers: TopicProducers = field(default_factory=TopicProducers)
 
     async def reserve(self, count: int) -> None:
         raise AssertionError
@@ -115,7 +117,7 @@ class Recipient:
 
 def post(driver: Recipient, octets: int, producers: int) -> Post:
     names = frozenset(b"%d" % number for number in range(producers))
-    return Post(driver, Bodies([b""]), octets, Confirmation(), producers=names)
+    return Post(driver, Bodies([b""]), octets, Confirmation(), producers=driver.producers.of_post(names))
 
 
 def take_all(queue: PostQueue) -> list[list[Post]]:
