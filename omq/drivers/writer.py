@@ -309,9 +309,10 @@ class Writer:
         portions: dict[StoredDriver, TopicCommit] = {}
         await self._acquire()
         try:
-            if self.refusal is not None:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                failures = dict.fromkeys(posts_of, self.refusal)
+            refusal = self.refusal
+            if refusal is not None:
+                await trio.lowlevel.cancel_shielded_checkpoint()  # when there may be room again
+                failures = dict.fromkeys(posts_of, refusal)
             else:
                 failures = await self._reserve(counts, defective)
             # From here on no topic of the group can lose its blocks: a deletion waits for this lock.

@@ -211,6 +211,28 @@ async def test_a_full_disk_refuses_posts_and_subscribers_go_on(shared_store: Sto
         client.close()
 
 
+@STORED
+async def test_a_post_is_stored_or_refused_where_the_disk_has_room_again_during_its_commit(
+    tmp_path: Path, kind: Kind
+) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.topic(kind)
+        refusal = Failure(Reason.NO_ROOM, "no room")
+        writers = drivers.catalogue.writers.values()
+        outcomes: list[Failure | None] = []
+        for steps in range(30):
+            for writer in writers:
+                writer.refusal = refusal
+            confirmation = await driver.post(Bodies([b"a"]))
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            for writer in writers:
+                writer.refusal = None
+            outcomes.append(await settled(confirmation))
+            assert driver.next_id == 1 + outcomes.count(None)
+        assert set(outcomes) == {None, refusal}
+
+
 @of_kinds()
 @pytest.mark.parametrize("killed", [False, True])
 async def test_no_id_is_used_twice_over_restarts(tmp_path: Path, kind: Kind, killed: bool) -> None:
