@@ -265,6 +265,7 @@ class CompetingDriver(Driver):
 
     def settled(self, messages: Sequence[Run]) -> None:
         """Settle messages that are done. If they are many, the dealer settles most of them."""
+        self._note_move()
         self._settling.add(messages)
         self._release()
 

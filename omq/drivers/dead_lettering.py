@@ -121,7 +121,6 @@ class DeadLetteringDriver(SpooledWorkDriver):
     def dead_lettered(self, messages: Sequence[Run]) -> None:
         """Settle messages that have arrived in their new queues."""
         self.settled(messages)
-        self._note_move()
 
     def _between_channels(self) -> Iterable[Run]:
         """See `CompetingDriver._between_channels`. Dead letters are not done until they are in their new
