@@ -22,7 +22,7 @@ from omq.drivers.offer import Offered
 from omq.drivers.pending_offers import PendingPersistentOffer, PendingTransientOffer
 from omq.drivers.posts import Post
 from omq.drivers.problems import logged
-from omq.drivers.producers import NO_PRODUCERS, TopicProducers
+from omq.drivers.producers import NO_PRODUCERS, PostProducers, TopicProducers
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
@@ -278,9 +278,13 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         """
         return fragment_octets if self.is_persistent else None
 
-    async def post_uploaded(self, message: Uploaded, head: bytes, origin: Origin | None) -> Confirmation:
+    async def post_uploaded(
+        self, message: Uploaded, head: bytes, origin: Origin | None, producers: PostProducers
+    ) -> Confirmation:
         """Post a message whose body is stored; wait for room in the queue of posts. Only for a persistent
         topic. The confirmation is settled as that of `offer`. Raises Refused.
+
+        `producers`: that of the origin, as it was when its publisher posted the message.
         """
         assert self.writer is not None, "a transient topic has no store"
         if self.is_replaced:
@@ -289,7 +293,6 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         heads = (head,) if head else ()
         origins = () if origin is None else (origin,)
         octets = message.octets + len(head)
-        producers = self.producers.of_post(producers_of(origins))
         post = Post(self, message, octets, Confirmation(), heads, origins, producers)
         await self.resources.memory.posted.take(octets)
         self.writer.submit(post)

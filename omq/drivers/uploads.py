@@ -10,8 +10,9 @@ from crc32c import crc32c
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.problems import for_clients
+from omq.drivers.producers import NO_PRODUCERS
 from omq.drivers.reasons import Refused
-from omq.drivers.sequences import Origin
+from omq.drivers.sequences import Origin, producers_of
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
 from omq_storage.fragments import FRAGMENT_OCTETS, Fragments, Uploaded
@@ -152,6 +153,7 @@ class StoredUpload(Upload):
         self._writer = driver.writer
         self._body = body
         self._index = 0
+        self._producers = NO_PRODUCERS
 
     @classmethod
     async def begin(cls, driver: Driver) -> "StoredUpload":
@@ -161,6 +163,11 @@ class StoredUpload(Upload):
             return cls(driver, await in_thread(driver.writer.environment.bodies.begin))
         except StoreError as problem:
             raise Refused.of(for_clients(problem)) from problem
+
+    async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """See `Upload.post`. While the last octets are written, an earlier post of the producer may fail."""
+        self._producers = self._driver.producers.of_post(producers_of([origin]))
+        return await super().post(head, origin)
 
     async def _put(self, octets: bytes) -> None:
         part = Fragments(self._driver.topic.id, self._body, self._index, octets)
@@ -173,7 +180,7 @@ class StoredUpload(Upload):
 
     async def _post(self, head: bytes, origin: Origin | None) -> Confirmation:
         uploaded = Uploaded(self._body, self._size, self._checksum)
-        confirmation = await self._driver.post_uploaded(uploaded, head, origin)
+        confirmation = await self._driver.post_uploaded(uploaded, head, origin, self._producers)
         confirmation.listen(self._abandon)  # if the message was repeated or not stored
         return confirmation
 

@@ -18,6 +18,7 @@ from omq.drivers.posts import LATE
 from omq.drivers.seam import TakenMessages
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.stored_types import LEVELS
+from omq.drivers.uploads import StoredUpload
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -238,6 +239,34 @@ async def test_posts_behind_one_that_failed_because_it_was_late_fail_too(
     await post(driver, (b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2), (b"b", 3))
     assert kept(driver) == [b"-", b"a 1", b"a 2", b"b 1", b"b 2", b"b 3"]
     assert drivers.memory.posted.used == 0
+
+
+async def test_an_upload_fails_behind_a_post_that_fails_while_its_last_octets_are_written(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = await drivers.declare(WEAK)
+    posted = threading.Event()
+    monkeypatch.setattr(Environment, "append", gated(posted))
+    failed = offer(driver, (b"a", 1))
+    await trio.testing.wait_all_tasks_blocked()  # its commit is under way
+    uploaded: list[Confirmation] = []
+    uploads = [await StoredUpload.begin(driver) for _ in range(2)]
+    for upload in uploads:
+        await upload.add(b"a 2")
+
+    async def post_upload(upload: StoredUpload) -> None:
+        uploaded.append(await upload.post(b"", (b"a", 2)))
+        upload.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(post_upload, uploads[0])
+        await trio.testing.wait_all_tasks_blocked()  # it waits for the end of that commit
+        posted.set()
+    assert [await failure_of(each) for each in (failed, *uploaded)] == ["the disk is full", LATE.text]
+    await post(driver, (b"a", 1))
+    await post_upload(uploads[1])
+    assert await failure_of(uploaded[1]) is None
+    assert driver.next_id == 3
 
 
 async def test_one_topic_does_not_fail_the_sequences_of_another(
