@@ -1,17 +1,22 @@
 """Idempotent producers of AMQP 1.0 on a real socket: annotations with a producer and a sequence number."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 from quietness import quiet
 
 from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.drivers.reasons import Failure, Reason
+from omq.drivers.sequences import Origin
 from omq.model import Sync
 from omq.protocol.amqp_1_0 import encoding, frames, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Disposition, Rejected, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Binary, Map, Number, NumberType, Symbol, Value
+from omq.terminals.amqp_1_0.idempotent import read_origins
 
 from .amqp_1_0_peer import ACCEPTED, Peer, condition, data, opened
 from .conversation import serving
@@ -223,6 +228,35 @@ async def test_the_relay_knows_what_is_repeated(store: Path) -> None:
         assert set(told.values()) == {ACCEPTED}
         await client.receiver("other", handle=2, credit=10)
         assert (await client.message()).octets == sent[2]
+
+
+async def test_the_relay_posts_nothing_behind_a_post_that_fails_while_it_reads_origins(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, may_go_on = trio.Event(), trio.Event()
+
+    async def read_slowly(heads: Sequence[bytes]) -> tuple[list[Origin | None], dict[int, str]]:
+        is_reading.set()
+        await may_go_on.wait()
+        return await read_origins(heads)
+
+    async with serving(store) as host, opened(host.port) as client:
+        queue = await host.server.catalogue.declare_queue(b"q", QueueOptions(durable=True))
+        await relay(client)
+        assert queue.writer is not None
+        async with queue.writer.paused():
+            await client.publish(numbered("p", ulong(1), b"1", to="q"))
+            await quiet()
+            monkeypatch.setattr("omq.terminals.amqp_1_0.relay.read_origins", read_slowly)
+            await client.publish(numbered("p", ulong(2), b"2", to="q"))
+            await is_reading.wait()
+            queue.writer.refusal = Failure(Reason.NO_ROOM, "there is no room")
+        await quiet()
+        queue.writer.refusal = None
+        may_go_on.set()
+        assert condition(await client.until(Detach)) == "amqp:resource-limit-exceeded"
+        await quiet()
+        assert queue.ready == 0
 
 
 async def test_a_message_of_the_relay_that_cannot_be_stored_ends_its_link(store: Path) -> None:

@@ -186,6 +186,8 @@ class Relay(Producing):
             origins = await self._read_origins(run)
             if not run.deliveries:
                 return
+            if origins:
+                self._look_failed()  # a post may have failed since this run began
         heads = run.heads if any(run.heads) else ()
         try:
             offered = await self._held.post(found.name, run.batch(), heads, origins)
