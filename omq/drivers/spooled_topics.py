@@ -5,6 +5,7 @@
 from abc import abstractmethod
 
 from omq.drivers.driver import Driver
+from omq.drivers.producers import PostProducers
 from omq.drivers.reasons import RETYPED, Refused
 from omq.drivers.sequences import Origin, producers_of
 from omq.drivers.spooled_bodies import SpooledBody
@@ -36,10 +37,17 @@ class SpooledTopic(Driver):
 
     @abstractmethod
     async def post_spooled(
-        self, uploaded: Uploaded, body: SpooledBody | None, head: bytes, origin: Origin | None
+        self,
+        uploaded: Uploaded,
+        body: SpooledBody | None,
+        head: bytes,
+        origin: Origin | None,
+        producers: PostProducers,
     ) -> None:
         """Post a message whose `body` is on the spool, and belongs to the topic from then on; None if it was
         not kept when it began. Raises Refused.
+
+        `producers`: that of the origin, as it was when its publisher posted the message.
         """
 
     async def _reserve_id(self) -> None:

@@ -7,8 +7,9 @@ from functools import partial
 
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.driver import Driver
+from omq.drivers.producers import PostProducers
 from omq.drivers.reasons import Failure, Reason, Refused
-from omq.drivers.sequences import Origin
+from omq.drivers.sequences import Origin, producers_of
 from omq.drivers.spool import DiskFull, SpoolFull
 from omq.drivers.spool_room import Promise, pages_of
 from omq.drivers.spooled_bodies import SpooledBody
@@ -69,6 +70,7 @@ class SpooledUpload(Upload):
         self._first = next(iter(topics))
         super().__init__(self._first)
         self._body = body
+        self._producers: dict[SpooledTopic, PostProducers] = {}
 
     @classmethod
     async def begin(
@@ -102,6 +104,12 @@ class SpooledUpload(Upload):
         spool.refused.add(f"a message of {size} octets: {found}")
         raise Refused.of(found)
 
+    async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """See `Upload.post`. While the last octets are written, an earlier post of the producer may fail."""
+        names = producers_of([origin])
+        self._producers = {topic: topic.producers.of_post(names) for topic in self._topics}
+        return await super().post(head, origin)
+
     async def _put(self, octets: bytes) -> None:
         if all(topic.deleted for topic in self._topics):
             raise Refused.of(self._first.gone)
@@ -126,7 +134,7 @@ class SpooledUpload(Upload):
         for topic, is_kept in self._topics.items():
             body = self._body.shared() if is_kept and self._body is not None else None
             try:
-                await topic.post_spooled(uploaded, body, head, origin)
+                await topic.post_spooled(uploaded, body, head, origin, self._producers[topic])
                 is_taken = True
             except BaseException as problem:
                 if body is not None:

@@ -5,6 +5,9 @@ from functools import partial
 import trio
 
 from omq.drivers.holdings import OnSpool
+from omq.drivers.posts import LATE
+from omq.drivers.producers import PostProducers
+from omq.drivers.reasons import Refused
 from omq.drivers.sequences import Origin
 from omq.drivers.spilling import SpillingDriver
 from omq.drivers.spooled_bodies import SpooledBody
@@ -26,7 +29,12 @@ class SpooledWorkDriver(SpooledTopic, SpillingDriver):
         return True
 
     async def post_spooled(
-        self, uploaded: Uploaded, body: SpooledBody | None, head: bytes, origin: Origin | None
+        self,
+        uploaded: Uploaded,
+        body: SpooledBody | None,
+        head: bytes,
+        origin: Origin | None,
+        producers: PostProducers,
     ) -> None:
         """See `SpooledTopic.post_spooled`. Nothing waits for the workers here: the room of the spool limits
         the long messages.
@@ -34,12 +42,14 @@ class SpooledWorkDriver(SpooledTopic, SpillingDriver):
         assert body is not None, "it is always kept"
         while True:
             await self._reserve_id()
+            if producers.are_late():
+                raise Refused.of(LATE)
             if self._spill is None or not self.spills_next:
                 self._take_long(uploaded, body, head, origin)
                 return
             # Those on their way to the disk get their ids there. It follows when the last one of them has
             # its id: after that step there may be others again.
-            turn = _Turn()
+            turn = _Turn(producers)
             self._spill.when_arrived(partial(self._take_in_turn, turn, uploaded, body, head, origin))
             try:
                 await turn.is_over.wait()
@@ -55,7 +65,8 @@ class SpooledWorkDriver(SpooledTopic, SpillingDriver):
     def _take_in_turn(
         self, turn: "_Turn", uploaded: Uploaded, body: SpooledBody, head: bytes, origin: Origin | None
     ) -> None:
-        if turn.is_wanted and not self.deleted and self.has_ids(1):
+        may_take = turn.is_wanted and not turn.producers.are_late()
+        if may_take and not self.deleted and self.has_ids(1):
             self._take_long(uploaded, body, head, origin)
             turn.is_taken = True
         turn.is_over.set()
@@ -97,7 +108,8 @@ class SpooledWorkDriver(SpooledTopic, SpillingDriver):
 class _Turn:
     """The turn of a long message behind others that are on their way to the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, producers: PostProducers) -> None:
+        self.producers = producers
         self.is_over = trio.Event()
         self.is_wanted = True
         self.is_taken = False

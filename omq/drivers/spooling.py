@@ -11,6 +11,7 @@ import trio
 
 from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
 from omq.drivers.driver import InitialState
+from omq.drivers.producers import PostProducers
 from omq.drivers.publisher_queue import WaitingPublisher
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Unavailable
@@ -157,7 +158,12 @@ class SpoolingDriver(SpooledTopic, CursorDriver):
         return False
 
     async def post_spooled(
-        self, uploaded: Uploaded, body: SpooledBody | None, head: bytes, origin: Origin | None
+        self,
+        uploaded: Uploaded,
+        body: SpooledBody | None,
+        head: bytes,
+        origin: Origin | None,
+        producers: PostProducers,
     ) -> None:
         """See `SpooledTopic.post_spooled`. Wait until the fastest subscriber has those before it."""
         await self._reserve_id()

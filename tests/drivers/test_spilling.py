@@ -11,11 +11,13 @@ from served_drivers import ACCEPTED, KIB, MIB, NOTHING, Client, Drivers, opened,
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.holdings import JOINED_OCTETS
 from omq.drivers.offer import PendingOffer
+from omq.drivers.posts import LATE
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.reasons import Failure, Reason
+from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.round_robin import RETRY_SECONDS
 from omq.drivers.settling import SETTLED_RANGES
+from omq.drivers.spooled_uploads import SpooledUpload
 from omq.model import Delivery, Transient
 from omq_storage.batches import Bodies
 from omq_storage.environment import Environment
@@ -437,3 +439,36 @@ async def test_numbered_messages_behind_a_failed_one_fail_and_can_be_sent_again(
         await client.read()
         assert client.bodies == [b"1", b"2"]
         client.close()
+
+
+async def test_a_long_message_behind_a_failed_one_of_its_producer_fails_too(tmp_path: Path) -> None:
+    """If it were taken, the failed one would look repeated when the producer sends it again."""
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        writer = drivers.catalogue.writers[Level.ASYNC]
+
+        async def begun() -> SpooledUpload:
+            upload = await SpooledUpload.begin([queue], len(BODY), 0, may_wait=True)
+            assert upload is not None
+            await upload.add(BODY)
+            return upload
+
+        async def fails(upload: SpooledUpload) -> None:
+            with pytest.raises(Refused) as refused:
+                await upload.post(b"", (b"p", 2))
+            assert refused.value.failure == LATE
+            upload.close()
+
+        first_try, second_try = await begun(), await begun()
+        writer.refusal = full = Failure(Reason.NO_ROOM, "the disk is full")
+        async with trio.open_nursery() as nursery, writer.paused():
+            (first,) = await numbered_on_its_way(queue, 1)
+            nursery.start_soon(fails, first_try)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not first.settled
+        assert await settled(first) == full
+        writer.refusal = None
+        await post(queue, b"1", origins=[(b"p", 1)])
+        await second_try.post(b"", (b"p", 2))
+        second_try.close()
+        assert queue.ready == 2
