@@ -345,7 +345,8 @@ class DirectNode:
 
     def stop(self) -> None:
         """Finish all messages, because the server stops: those that no consumer was sent are released."""
-        self.retire()
+        self._wanting.clear()
+        self._unwoken.clear()
         channels = [*self._channels, *self._retired]
         for channel in channels:  # first, so that none gets the messages of another one
             channel.retire()

@@ -9,7 +9,7 @@ from omq.drivers.signal import Signal
 from omq.drivers.slices import Slices
 from omq.logs import LogThrottle
 
-log = logging.getLogger("omq.errands")
+log = logging.getLogger("omq.driver")
 
 
 class Errands:
