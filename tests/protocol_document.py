@@ -201,12 +201,22 @@ STAND_IN = re.compile(rf"\b({'|'.join(NUMBERS + WORDS)})\b")
 
 
 def sentence_patterns() -> list[tuple[str, re.Pattern[str]]]:
-    """Return the sentences that the document lists, as patterns: a word in capitals stands for something."""
+    """Return the sentences that the document lists, as patterns: a word in capitals stands for something, and
+    the thing that a quota counts is a singular after 1.
+    """
     return [
-        (line, re.compile("".join(_pattern(part) for part in STAND_IN.split(line))))
+        (line, re.compile(COUNTED.sub(r"(?:\\d+ \1s|1 \1),", _pattern_of(line))))
         for _, _, lines in fenced("errors")
         for line in lines
     ]
+
+
+COUNTED = re.compile(r"-\?\\d\+\\ ((?:\w|\\ )+)s,")
+"""The number and the things that a quota counts, in the pattern of a sentence."""
+
+
+def _pattern_of(line: str) -> str:
+    return "".join(_pattern(part) for part in STAND_IN.split(line))
 
 
 def _pattern(part: str) -> str:

@@ -176,6 +176,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.access": {
+        "omq.counted",
         "omq.refusal_words",
         "omq.watching",
         "omq.management",
@@ -190,6 +191,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.exchanges": {
+        "omq.counted",
         "omq.protocol",
         "omq.drivers",
         "omq.logs",
@@ -199,6 +201,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.drivers": {
+        "omq.counted",
         "omq.refusal_words",
         "omq.watching",
         "omq.config",

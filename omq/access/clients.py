@@ -67,9 +67,9 @@ class ClientAccount:
         self.large_answers = trio.CapacityLimiter(LARGE_ANSWERS)
         self.link_names = LinkNames()
 
-    def hold(self, quota: Quota, what: str) -> Release:
-        """Count one more thing in one of its quotas, which counts N `what`. Raises Refused."""
-        check_quota(quota, self.owner, what)
+    def hold(self, quota: Quota, noun: str) -> Release:
+        """Count one more thing in one of its quotas, a `noun`. Raises Refused."""
+        check_quota(quota, self.owner, noun)
         quota.take()
         # This refers to the client and not to its quota alone: a client that is known by its address is kept
         # as long as anything refers to it, and its topics count for as long as they exist.

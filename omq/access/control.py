@@ -104,7 +104,7 @@ class AccessControl:
     async def _admit(self, identity: Identity, name: bytes) -> Session:
         client = identity.client
         if not await client.connections.take_soon():
-            raise spent(client.connections, client.owner, "connections")
+            raise spent(client.connections, client.owner, "connection")
         if identity.withdrawn is not None:  # meanwhile
             client.connections.give()
             raise Refused(Reason.FORBIDDEN, identity.withdrawn)

@@ -131,8 +131,8 @@ class Leases:
     def check_room(self, client: ClientAccount) -> None:
         """Raise Refused when the server or this client has as many unused leases as it may have."""
         self.expire()
-        check_quota(self._quota, Owner.SERVER, "unused leases")
-        check_quota(client.leases, client.owner, "unused leases")
+        check_quota(self._quota, Owner.SERVER, "unused lease")
+        check_quota(client.leases, client.owner, "unused lease")
 
     def grant(self, leased: LeasedTarget, principal: Principal, identity: Identity) -> bytes:
         """Return a new lease. Call `check_room` directly before. A feed is closed if its lease expires."""

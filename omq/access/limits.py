@@ -7,6 +7,7 @@ import trio
 from msgspec import Struct
 
 from omq import refusal_words
+from omq.counted import counted
 from omq.drivers.reasons import Reason, Refused
 
 BURST_SECONDS = 1.0
@@ -69,17 +70,18 @@ class Owner(Enum):
     """An address, where no clients are configured: all connections from it share its quotas."""
 
 
-def spent(quota: Quota, owner: Owner, what: str) -> Refused:
-    """Return the refusal for a quota that is spent. `what` it counts is a plural."""
+def spent(quota: Quota, owner: Owner, noun: str) -> Refused:
+    """Return the refusal for a quota that is spent. The `noun` for what it counts is a singular."""
     # The configuration has the numbers of the server. Those of a client may be a share of them.
     why = "the most it is configured for" if owner is Owner.SERVER else refusal_words.MOST_IT_MAY_HAVE
-    return Refused(Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, {why}")
+    assert quota.most is not None, "a quota without a limit is never spent"
+    return Refused(Reason.QUOTA, f"{owner.value} has its {counted(quota.most, noun)}, {why}")
 
 
-def check_quota(quota: Quota, owner: Owner, what: str) -> None:
-    """Raise Refused when the quota is spent."""
+def check_quota(quota: Quota, owner: Owner, noun: str) -> None:
+    """Raise Refused when the quota is spent. The `noun` for what it counts is a singular."""
     if quota.is_spent:
-        raise spent(quota, owner, what)
+        raise spent(quota, owner, noun)
 
 
 class RateLimit:

@@ -338,15 +338,15 @@ class Session:
         if not is_allowed and name not in self.rights.declare:
             raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
         self._catalogue.check_room()
-        return self._client.hold(self._client.topics, "topics")
+        return self._client.hold(self._client.topics, "topic")
 
     def admit_exchange(self) -> Release:
         """Count an exchange that will be made. Raises Refused."""
-        return self._client.hold(self._client.exchanges, "exchanges")
+        return self._client.hold(self._client.exchanges, "exchange")
 
     def admit_binding(self) -> Release:
         """Count a binding that will be made. Raises Refused."""
-        return self._client.hold(self._client.bindings, "bindings")
+        return self._client.hold(self._client.bindings, "binding")
 
     # -- messages out --------------------------------------------------------------------------------------
 
@@ -374,8 +374,8 @@ class Session:
         """Count a subscription before it is opened. Raises Refused."""
         # Of all that is counted there are most subscriptions, so this takes as little memory as possible.
         every, own = self._shared.subscriptions, self._client.subscriptions
-        check_quota(every, Owner.SERVER, "subscriptions")
-        check_quota(own, self._client.owner, "subscriptions")
+        check_quota(every, Owner.SERVER, "subscription")
+        check_quota(own, self._client.owner, "subscription")
         every.take()
         own.take()
         client = self._client  # which is kept as long as this refers to it, see `ClientAccount.hold`

@@ -180,7 +180,7 @@ class Watches:
             raise Refused(Reason.QUOTA, what)
         quota = session.watchers
         if quota.most is not None and quota.used - replaced >= quota.most:
-            raise spent(quota, session.quota_owner, "connections that watch")
+            raise spent(quota, session.quota_owner, "watching connection")
         watcher = Watcher(self, lambda: session.rights, quota, period, wake)
         quota.used += 1
         self._watchers[watcher] = None

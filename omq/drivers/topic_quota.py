@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from omq.counted import counted
 from omq.drivers.reasons import Reason, Refused
 
 Release = Callable[[], None]
@@ -29,9 +30,8 @@ class TopicQuota:
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""
         if not self.has_room(1):
-            raise Refused(
-                Reason.QUOTA, f"the server has its {self.most} topics, the most it is configured for"
-            )
+            what = f"the server has its {counted(self.most, 'topic')}, the most it is configured for"
+            raise Refused(Reason.QUOTA, what)
 
     def has_room(self, count: int) -> bool:
         """Return whether the quota allows `count` more topics."""

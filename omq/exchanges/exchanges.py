@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import trio
 
+from omq.counted import counted
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
@@ -182,7 +183,7 @@ class ExchangeRegistry:
                 raise refusal_of_reserved("exchange", name)
             if len(self._declared.exchanges) - len(PREDECLARED) >= self._catalogue.most_exchanges:
                 most = self._catalogue.most_exchanges
-                what = f"the server has its {most} exchanges, the most it is configured for"
+                what = f"the server has its {counted(most, 'exchange')}, the most it is configured for"
                 raise Refused(Reason.QUOTA, what)
             # The scope keeps the store and the memory the same.
             with _counted(admit) as released, trio.CancelScope(shield=True):
@@ -232,7 +233,7 @@ class ExchangeRegistry:
                 )
             if self._bound.count >= self._catalogue.most_bindings:
                 most = self._catalogue.most_bindings
-                what = f"the server has its {most} bindings, the most it is configured for"
+                what = f"the server has its {counted(most, 'binding')}, the most it is configured for"
                 raise Refused(Reason.QUOTA, what)
             index_of(self._declared.exchanges[source].type).add(wanted)  # raises Refused for a bad one
             with _counted(admit) as released, trio.CancelScope(shield=True):

@@ -227,7 +227,7 @@ async def test_a_replacing_watcher_takes_the_place_of_the_replaced_one(tmp_path:
         session = await connected(access, b"few:s")
         administration = access.administration(session)
         first, second = [administration.watch(1000, lambda: None) for _ in range(2)]
-        with pytest.raises(Refused, match="this client has its 2 connections that watch"):
+        with pytest.raises(Refused, match="this client has its 2 watching connections"):
             administration.watch(1000, lambda: None)
         for _ in range(3):
             assert first is not None

@@ -240,10 +240,10 @@ def test_quotas_rates_and_retention_are_applied(tmp_path: Path) -> None:
         run.reload("max_topics = 1\n" + client("alice", "a1", max_connections=1, max_subscriptions=1))
         assert alice.ask(b"(Declare two Broadcast (Persistent Weak))") == (
             ERROR,
-            b"Declare two: the server has its 1 topics, the most it is configured for",
+            b"Declare two: the server has its 1 topic, the most it is configured for",
         )
         assert run.peer("alice:a1").end() == (
-            b"Connect: this client has its 1 connections, the most it may have"
+            b"Connect: this client has its 1 connection, the most it may have"
         )
         run.reload("retention_seconds = 0.1\n" + client("alice", "a1", watch=["*"]))
         assert alice.ask(b"(Declare two Broadcast (Persistent Weak))")[0] == 5

@@ -95,7 +95,7 @@ async def test_requests_count_as_connections_of_their_client(store: Path) -> Non
         answered = await ask(host, octets)
         assert (answered.status, answered.body) == (
             429,
-            b"this client has its 1 connections, the most it may have\n",
+            b"this client has its 1 connection, the most it may have\n",
         )
         client.close()
         assert (await ask(host, octets)).status == 200

@@ -349,7 +349,7 @@ async def test_one_client_leaves_others_room_to_watch(store: Path) -> None:
         for each in watchers[:-1]:
             await begin(each, 3_600_000)
         refused = await watchers[-1].refusal(b"(Watch 1000)")
-        what = b"this client has its 50 connections that watch, the most it may have"
+        what = b"this client has its 50 watching connections, the most it may have"
         assert refused == b"Watch 1000: " + what
         await begin(await enter(host, "other"), 3_600_000)
         await begin(watchers[0], 3_600_000)  # in place of its first
