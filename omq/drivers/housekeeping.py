@@ -118,7 +118,7 @@ def _disk(store: Path) -> DiskStatistics:
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
-    """Merge blocks and apply retention for one level, every two seconds."""
+    """Merge blocks, apply retention, and try to recover from a full disk for one level, every two seconds."""
     writer = catalogue.writers[level]
     problems = LogThrottle.of_problem(log, level.value)
 
@@ -131,6 +131,7 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
                     await tidy(driver, writer)
             except StoreError as problem:  # of one topic; continue with the others
                 problems.add(problem)
+        await writer.recover()
         if writer.was_full:
             # The room of deleted blocks becomes free only when no checkpoint needs it any more.
             writer.was_full = False

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -165,6 +165,25 @@ class Writer:
             raise
         self._checkpoint_trouble = None
         self._checkpoint_times.observe(time.perf_counter() - began)
+
+    async def recover(self) -> None:
+        """Find out whether the problem of the last commit or checkpoint is over, if there was one. Otherwise
+        nothing would, while no client publishes to this level. A problem that persists is in the log.
+        """
+        if self.refusal is not None:
+            return
+        if self._checkpoint_trouble is not None:
+            with suppress(StoreError):
+                await self.checkpoint()
+        if self._trouble is not None:
+            try:
+                await self.call(self.environment.try_storing)
+            except StoreFull:
+                self.was_full = True  # a checkpoint may make room
+            except StoreError:
+                pass  # as before
+            else:
+                self._trouble = None
 
     def paused(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager that stops the writer during its block."""

@@ -31,7 +31,14 @@ from omq_storage.database import Database, Writing
 from omq_storage.deleting import Kept, delete_oldest, within
 from omq_storage.errors import StoreFull
 from omq_storage.extents import extent_of
-from omq_storage.fragments import FRAGMENT_TABLES, Fragmented, Fragments, put_fragments, sweep
+from omq_storage.fragments import (
+    FRAGMENT_OCTETS,
+    FRAGMENT_TABLES,
+    Fragmented,
+    Fragments,
+    put_fragments,
+    sweep,
+)
 from omq_storage.full import delete_when_full
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_identity, unpack_identity
 from omq_storage.journal import has_records
@@ -56,6 +63,7 @@ from omq_storage.records import (
     unpack_extent,
     unpack_position,
 )
+from omq_storage.topics import TOPIC_IDS
 
 if TYPE_CHECKING:
     from omq_storage._codec import StoreCommit
@@ -70,6 +78,9 @@ _PRODUCERS_FORGOTTEN = 4096
 """The greatest number of producers that one transaction forgets: no other writer of the level waits long for
 it.
 """
+
+_NO_TOPIC = TOPIC_IDS
+"""A number that no topic has."""
 
 _NO_SEQUENCES: Mapping[int, Mapping[bytes, int]] = {}
 
@@ -198,6 +209,22 @@ class Environment:
         Raises what ``append`` raises.
         """
         self._write(lambda transaction: put_fragments(transaction, parts))
+
+    def try_storing(self) -> None:
+        """Store a fragment of no message, and delete it again.  If the process ends in between, ``sweep``
+        deletes it after the next start.
+
+        Raises what ``append`` raises for a message of this size.
+        """
+        # The short one finds a page where the long one does not.  LMDB reuses deleted pages not in the next
+        # commit but in the one after it.
+        for octets in (1, FRAGMENT_OCTETS):
+            body = self.bodies.begin()
+            try:
+                self.put_fragments([Fragments(_NO_TOPIC, body, 0, bytes(octets))])
+            finally:
+                self.bodies.abandon(body)
+            self.sweep(_NO_TOPIC)
 
     def sweep(self, topic: int | None = None) -> bool:
         """Delete fragments that belong to no message (of this topic), except those of bodies that are being

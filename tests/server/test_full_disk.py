@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from quietness import quiet
+from quietness import pass_time, quiet
 from small_disk import DISK_OCTETS
 from trio.testing import MockClock
 
@@ -14,7 +14,8 @@ from omq_storage.levels import Level
 from omq_storage.reserved_space import SPARE_FILE, SPARE_OCTETS
 from omq_storage.store import Store
 
-from .conversation import PERSISTENCES, Conversation, eventually, publish, serving
+from .conversation import PERSISTENCES, Conversation, Host, eventually, publish, serving
+from .http_conversation import ask, request
 
 KEPT = {name: persistence for name, persistence in PERSISTENCES.items() if name != "Transient"}
 NOON = 1_700_000_000_000_000
@@ -30,7 +31,7 @@ async def fill(client: Conversation, topic: bytes) -> int:
             while not (isinstance(answers[-1], Confirmed) or b"Confirm" in answers[-1].text):  # type: ignore[union-attr]  # the other answers are Errors
                 answers.append(await client.frame())
             if isinstance(answers[0], Error):
-                assert b"the disk is full" in answers[0].text
+                assert b" is full" in answers[0].text
                 break
     return (await client.topics())[topic].bytes
 
@@ -105,3 +106,56 @@ async def test_a_full_disk_keeps_nothing_from_starting_over_a_leftover(
         clock.jump(2)
         await eventually(lambda: environment.extents() == {})
         await eventually(lambda: (store / SPARE_FILE).stat().st_size == SPARE_OCTETS)
+
+
+async def is_ready(host: Host) -> bool:
+    return (await ask(host, request("/readyz"))).status == 200
+
+
+async def fill_for_good(host: Host, client: Conversation, clock: MockClock) -> None:
+    """Publish until checkpoints free nothing more."""
+    while True:
+        await fill(client, b"t")
+        assert not await is_ready(host)
+        await pass_time(clock, 10)
+        if not await is_ready(host):
+            return
+
+
+async def ready_again(host: Host, clock: MockClock) -> None:
+    """Let time pass until the server is ready: as long as deletions and checkpoints take."""
+    for _ in range(5):
+        await pass_time(clock, 2)
+        if await is_ready(host):
+            return
+    raise AssertionError((await ask(host, request("/readyz"))).body)
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_the_server_is_ready_again_when_the_disk_has_room(
+    disk: Path, clock: MockClock, name: str
+) -> None:
+    """No client publishes meanwhile."""
+    async with serving(disk / "store", disk_reserve_bytes=0, missed_pings=0) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast %s)" % KEPT[name])
+        (disk / "filler").write_bytes(bytes(DISK_OCTETS // 4))
+        await fill_for_good(host, client, clock)
+        (disk / "filler").unlink()
+        await ready_again(host, clock)
+        assert await client.ask(b"(Delete t)") == Deleted(Topic(0, b"t"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("map_bytes", [2 << 20, 1 << 30])
+async def test_the_server_is_ready_again_when_messages_were_deleted(
+    disk: Path, clock: MockClock, name: str, map_bytes: int
+) -> None:
+    """The disk is full, or the map."""
+    limits = {"disk_reserve_bytes": 0, "missed_pings": 0, "map_bytes": map_bytes}
+    async with serving(disk / "store", **limits) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast %s)" % KEPT[name])
+        await fill_for_good(host, client, clock)
+        assert await client.ask(b"(Delete t)") == Deleted(Topic(0, b"t"))
+        await ready_again(host, clock)

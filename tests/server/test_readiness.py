@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from quietness import pass_time
+from trio.testing import MockClock
 
 from omq.metrics.readiness import SLOW_SECONDS
 from omq_storage.errors import StoreFailed
@@ -55,6 +57,28 @@ async def test_a_server_that_cannot_store_is_not_ready(
             assert answered.body.startswith(level.lower() + b": ")
         await client.say(b"(Publish prices x)")
         await client.confirm(2)
+        assert (await ask(host, request("/readyz"))).status == 200
+
+
+async def test_the_server_finds_out_by_itself_that_the_disk_answers_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare prices Broadcast (Persistent Strong))")
+        environment = host.server.catalogue.writers[Level.STRONG].environment
+
+        def fail(*_: object) -> NoReturn:
+            raise StoreFailed("the disk does not answer")
+
+        with monkeypatch.context() as patch:
+            for name in ("append", "append_commit", "put_fragments"):
+                patch.setattr(environment, name, fail)
+            await client.say(b"(Publish prices x)")
+            await client.error()
+            await pass_time(clock, 10)
+            assert (await ask(host, request("/readyz"))).status == 503
+        await pass_time(clock, 2)
         assert (await ask(host, request("/readyz"))).status == 200
 
 
