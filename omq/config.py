@@ -40,6 +40,8 @@ HTTP_HOST = re.compile(r"[A-Za-z0-9._~-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 HTTP_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 """An origin of web pages (RFC 6454): scheme, host, and the port unless it is the scheme's own."""
 
+_LONG_NUMBER = re.compile(r"([0-9](?:_?[0-9]){99})(?:_?[0-9])+")
+
 LOG_AREAS = (
     "access", "catalogue", "connections", "dead_letters", "driver", "exchanges", "housekeeping", "metrics",
     "round_robin", "server", "spill", "spool", "stalled", "terminal", "threads", "writer",
@@ -204,7 +206,7 @@ def load(path: Path | None) -> Config:
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{path}: not UTF-8 text (octet {problem.start})") from problem
     try:
-        table = tomllib.loads(text)
+        table = _parsed(text)
         if "listen_tls" in table:
             table.setdefault("listen", [])
         config = msgspec.convert(table, Config)
@@ -216,15 +218,23 @@ def load(path: Path | None) -> Config:
         raise ConfigError(f"{path}: {sentence(problem, Config, table)}") from problem
     except RecursionError as problem:
         raise ConfigError(f"{path}: values are nested too deep") from problem
-    except (
-        ValueError
-    ) as problem:  # the TOML parser accepts it, but Python refuses to convert such a long number
-        raise ConfigError(f"{path}: a number has too many digits") from problem
     try:
         check(config)
     except ConfigError as problem:
         raise ConfigError(f"{path}: {problem}") from problem
     return config
+
+
+def _parsed(text: str) -> dict[str, object]:
+    """Parse TOML. Raises tomllib.TOMLDecodeError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        # Python does not convert a number of this many digits. Fewer of them are still above every bound, so
+        # the check of the values names the key.
+        return tomllib.loads(_LONG_NUMBER.sub(r"\1", text))
 
 
 def check(config: Config) -> None:

@@ -148,6 +148,8 @@ def _shown_value(where: str, value: Any) -> str:
             return "a table"
         case list():
             return "a list"
+        case int() if abs(value) >= 10**1000:
+            shown = hex(value)  # in decimal, Python refuses to convert a number of thousands of digits
         case _:
             shown = str(value)
     shown = printable(shown)

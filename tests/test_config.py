@@ -29,6 +29,14 @@ BAD = [
     ("max_topics = 1.5", "max_topics"),
     # Values out of bounds.
     ("ping_seconds = 0", "ping_seconds"),
+    (
+        f"max_topics = 1_0{'_9' * 4999}",
+        f"max_topics: 10{'9' * 58}... is not allowed",
+    ),
+    (
+        f"max_topics = 0x{'9' * 5000}",
+        f"max_topics: 0x{'9' * 58}... is not allowed",
+    ),
     ("ping_seconds = 51", "ping_seconds"),
     ("ping_seconds = nan", "ping_seconds"),
     ("missed_pings = -1", "missed_pings"),
@@ -121,7 +129,8 @@ BAD = [
     ('store = "\\u0000"', "store"),
     ('listen = ["\\u0000:1"]', "listen"),
     # No configuration is like this, and the reader of TOML gives up in its own ways.
-    (f"max_topics = {'9' * 5000}", "digits"),
+    (f"max_topics = {'9' * 5000}", "max_topics"),
+    (f"ping_seconds = 0x{'9' * 5000}", "ping_seconds"),
     (f"store = {'[' * 5000}", "nested"),
     # Clients.
     ('clients = [{name = "a"}]', "secret"),

@@ -17,6 +17,7 @@ from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
 from omq.cli.version import PrintVersion
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
+from omq.counted import natural
 from omq.credentials import read_id
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.replay import arguments as replay_arguments
@@ -466,11 +467,12 @@ def _since(text: str) -> Since:
 
 def _natural(text: str) -> int:
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
+    number = natural(digits)
+    if number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
     if digits != text:
         raise argparse.ArgumentTypeError(f"{text!r} is below 0")
-    return int(text)
+    return number
 
 
 def _positive(text: str) -> int:

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass, fields
 
 from omq.client import Properties
+from omq.counted import natural
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp.properties import NUMBERS
@@ -77,9 +78,10 @@ def _property(text: str) -> tuple[str, bytes | int]:
         raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE with the name of a property")
     if name not in NUMBERS:
         return name, _octets(value)
-    if not (value.isascii() and value.isdigit()) or int(value) > NUMBERS[name]:
+    number = natural(value)
+    if number is None or number > NUMBERS[name]:
         raise argparse.ArgumentTypeError(f"{name}: {value!r} is no number from 0 to {NUMBERS[name]}")
-    return name, int(value)
+    return name, number
 
 
 def _header(text: str) -> tuple[bytes, LongString]:

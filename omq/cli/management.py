@@ -12,6 +12,7 @@ from omq import management
 from omq.cli.json_values import json_text
 from omq.cli.output import CommandFailed, columns, print_octets, print_text, shown
 from omq.client import Client, OmqError
+from omq.counted import natural
 from omq.management import Answer, Request
 from omq.model import PERSISTENCES, Delivery
 
@@ -403,6 +404,7 @@ def _argument(text: str) -> management.Argument:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > EVERY:
+    number = natural(text)
+    if number is None or number > EVERY:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {EVERY}")
-    return int(text)
+    return number

@@ -6,6 +6,7 @@ Every `omq` command loads it, so it imports as little as possible.
 import argparse
 
 from omq.bulk import times
+from omq.counted import natural
 
 EXAMPLES = """examples:
   omq replay prices --to omq://other.example:7730
@@ -115,9 +116,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _id(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+    number = natural(text)
+    if number is None or not 0 < number < 1 << 63:
         raise argparse.ArgumentTypeError(f"{text!r} is no message id")
-    return int(text)
+    return number
 
 
 def parse_time(text: str) -> int:

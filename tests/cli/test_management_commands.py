@@ -139,6 +139,7 @@ def test_exchanges_and_bindings(shell: Shell) -> None:
         (("bindings", "bind", "none", "none"), 1, b"there is no exchange 'none'"),
         (("queues", "change", "q"), 2, b"the following arguments are required"),
         (("queues", "change", "q", "ttl_ms"), 2, b"must be OPTION=VALUE"),
+        (("queues", "peek", "q", "--first", "9" * 5000), 2, b"is no number from 0"),
         (("queues", "peek", "q", "--first", "-1"), 2, b"is no number from 0"),
         (("exchanges", "declare", "e", "delayed"), 2, b"invalid choice"),
         (("queues",), 2, b"VERB"),

@@ -258,6 +258,7 @@ def test_without_reconnect_sub_ends_with_the_server(tmp_path: Path, topics: list
         (["t", "--dmp", "--reconnect"], b"--reconnect does not go with --dmp"),
         (["t", "--timeout", "0"], b"'0' is no number of seconds above 0"),
         (["t", "--count", "-1"], b"'-1' is below 0"),
+        (["t", "--credit", "9" * 5000], b"9' is no number from 1 to 9223372036854775807"),
         (["t", "--credit", "0"], b"'0' is no number from 1 to 9223372036854775807"),
         (["t", "--count", "some"], b"'some' is no number"),
         (["t", "--count", "-"], b"'-' is no number"),

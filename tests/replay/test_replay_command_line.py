@@ -46,6 +46,7 @@ def test_wrong_command_lines(words: tuple[str, ...], sentence: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (("--first", "9" * 5000), f"argument --first: '{'9' * 5000}' is no message id"),
         (("--first", "0"), "argument --first: '0' is no message id"),
         (("--last", str(1 << 63)), f"argument --last: '{1 << 63}' is no message id"),
         (("--first", "²"), "argument --first: '²' is no message id"),
