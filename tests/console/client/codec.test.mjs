@@ -73,6 +73,9 @@ test("a long binary body is decoded without an exception for each octet", (conte
 test("a name for people has no characters that disguise it", () => {
   assert.equal(printable("a\u202eb\u0000\udcff\u200b"), "a\\u202eb\\x00\\xff\\u200b");
   assert.equal(printable("zażółć 😀 <b>"), "zażółć 😀 <b>");
+  assert.equal(printable(" "), "\\x20");
+  assert.equal(printable("\u3164"), "\\u3164");
+  assert.equal(printable(" \u00a0 a b  c\u3000"), "\\x20\\xa0\\x20a b  c\\u3000");
 });
 
 test("sexps that are not complete are refused", () => {

@@ -78,18 +78,30 @@ function lengthOfCharacter(octets, at) {
 /**
  * A name for people: control characters and octets that are not UTF-8 are written as `\xff`.
  *
- * Characters that change the direction or have no width are escaped, too, because they could disguise a name.
+ * Characters that change the direction or show nothing are escaped, too, because they could disguise a name; and white
+ * space at its beginning and end, so that no name looks like another or is empty.
  *
  * @param {string} name
  */
 export function printable(name) {
-  return name.replace(
-    // eslint-disable-next-line no-control-regex
-    /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|[\uD800-\uDFFF]/gu,
-    (character) => {
-      const code = character.charCodeAt(0);
-      if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
-      return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
-    },
-  );
+  const end = name.trimEnd().length;
+  const begin = Math.min(end, name.length - name.trimStart().length);
+  return escaped(name.slice(0, begin), EVERY) + escaped(name.slice(begin, end), HIDDEN) + escaped(name.slice(end), EVERY);
+}
+
+const HIDDEN =
+  // eslint-disable-next-line no-control-regex
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufeff\uffa0]|[\uD800-\uDFFF]/gu;
+const EVERY = /[^]/gu;
+
+/**
+ * @param {string} name
+ * @param {RegExp} characters
+ */
+function escaped(name, characters) {
+  return name.replace(characters, (character) => {
+    const code = character.charCodeAt(0);
+    if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
+    return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+  });
 }
