@@ -17,13 +17,22 @@ def print_or_exit(program: str, text: str) -> None:
     """Print a part of the output of a command at once, or exit with 1 and a sentence. Print nothing where the
     reader of the output has closed it: the result of the command is its exit status.
     """
+    problem = try_printing(text)
+    if problem is not None and not isinstance(problem, BrokenPipeError):
+        sys.exit(f"{program}: standard output: {problem.strerror}")
+
+
+def try_printing(text: str) -> OSError | None:
+    """Print a part of the output of a command at once, and return the reason if that is not possible; then
+    nothing more is printed. Print nothing if the process was started with a closed output.
+    """
     if sys.stdout is None:
-        return
+        return None
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as problem:
         # Python flushes once more at its end, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(problem, BrokenPipeError):
-            sys.exit(f"{program}: standard output: {problem.strerror}")
+        return problem
+    return None

@@ -21,7 +21,7 @@ from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
-from omq.cli.printing import print_and_exit
+from omq.cli.printing import print_and_exit, try_printing
 from omq.cli.scheduling import ask_for_short_turns
 from omq.cli.version import PrintVersion
 from omq.config import Config, ConfigError, check, load
@@ -264,11 +264,11 @@ async def _serve(
 ) -> None:
     """Tell the addresses at which the server listens, and answer SIGHUP and SIGUSR1 until cancelled."""
     for address in server.addresses:
-        print(f"omq-server listening on {format_address(*address)}", flush=True)
+        _tell(f"omq-server listening on {format_address(*address)}")
     for address in server.tls_addresses:
-        print(f"omq-server listening on {format_address(*address)} (TLS only)", flush=True)
+        _tell(f"omq-server listening on {format_address(*address)} (TLS only)")
     for address in server.http_addresses:
-        print(f"omq-server listening on {format_address(*address)} (HTTP only)", flush=True)
+        _tell(f"omq-server listening on {format_address(*address)} (HTTP only)")
     addresses = (*server.addresses, *server.tls_addresses, *server.http_addresses)
     manager.ready(status := f"serving on {', '.join(format_address(*each) for each in addresses)}")
     async for number in requests:
@@ -279,6 +279,13 @@ async def _serve(
         else:
             tasks = trio.lowlevel.current_statistics().tasks_living
             log.info("SIGUSR1: %s, %s", counted(server.connections, "connection"), counted(tasks, "task"))
+
+
+def _tell(line: str) -> None:
+    """Print a line, or log it where nothing can be printed: the server can serve all the same."""
+    problem = try_printing(f"{line}\n")
+    if problem is not None:
+        log.warning("standard output: %s: %s", problem.strerror, line)
 
 
 async def _reload(server: Server, started: Config, read: Callable[[], Config] | None) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from server_command import COMMAND, READY
 
+from omq import blocking
+
 LATER = {
     "asyncio",
     "omq.bulk",
@@ -55,6 +57,27 @@ def test_the_server_is_ready_before_it_loads_rarely_used_modules(tmp_path: Path)
     while "site" in loaded:
         del loaded[: loaded.index("site") + 1]
     assert LATER & set(loaded) == set()
+
+
+def test_a_server_that_cannot_tell_its_address_logs_it_and_serves(tmp_path: Path) -> None:
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(
+            [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "standard output" in line or "Error" in line)
+        told, _, address = said.rstrip().rpartition(READY)
+        assert told.endswith("omq.server: standard output: No space left on device: ")
+        with blocking.connect(f"omq://{address}") as client:
+            client.topics()
+        process.terminate()
+        rest = process.stderr.read()
+    assert (process.returncode, "Error" in rest) == (0, False)
 
 
 MOST_DATACLASSES = 60
