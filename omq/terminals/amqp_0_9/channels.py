@@ -85,6 +85,19 @@ class Channels:
                 self._duplex.sender.signal.set()  # to go on, in turn with other connections
         return parts
 
+    def tell_last(self) -> Iterator[None]:
+        """Send the outcomes that are known, in steps: a close of the server follows."""
+        for channel in list(self.open.values()):
+            looked = LOOKED_IN_TURN
+            # A message that has begun to leave is not ended any more, and no confirm may be sent within it.
+            while looked == LOOKED_IN_TURN and not (channel.is_over or self._outbox.is_held(channel.number)):
+                confirmed, looked = channel.confirmed(LOOKED_IN_TURN)
+                if confirmed:
+                    self._outbox.add(confirmed, channel=channel.number)
+                yield
+            if channel.failure is not None and not channel.is_over:
+                self.fail(channel, problem_of(channel.failure, BasicPublish))
+
     def fail(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
         """End a channel with Channel.Close."""
         self.close(channel.number, problem)

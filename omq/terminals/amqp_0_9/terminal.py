@@ -19,7 +19,7 @@ from omq.access.session import Session
 from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Octets, Unavailable
-from omq.drivers.slices import Slices
+from omq.drivers.slices import Slices, in_slices
 from omq.logs import subject
 from omq.model import Topic
 from omq.protocol.amqp.fields import Table
@@ -76,6 +76,11 @@ from omq.terminals.connection.turns import EVENTS_IN_TURN, RUNS_IN_TURN
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
+SETTLING_SECONDS = 1.0
+"""The greatest number of seconds for which a connection that the server ends waits for the outcomes of what
+was published. With those of `set_closing_deadline` they are as many as a server that stops has.
+"""
+
 log = logging.getLogger("omq.terminal")
 
 
@@ -94,18 +99,31 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
+class Settling:
+    """The server ends the connection. Nothing more is executed, so that what follows something that is not
+    executed is not executed either. Connection.Close follows the outcomes of what was published before.
+    """
+
+    publishing: Publishing
+
+
+@dataclass(frozen=True, slots=True)
 class Closing:
     """The server has sent Connection.Close, and waits for the answer."""
 
 
-State = Greeting | Serving | Closing | InputEnded
+State = Greeting | Serving | Settling | Closing | InputEnded
 """The states of a connection.
 
               Start-Ok             Close of the client, input ended
     Greeting ----------> Serving -----------------------------------> InputEnded
         |                   |                                          ^
-        | a problem         | a problem, shut_down                     | Close-Ok, or too late
+        | a problem         | a problem                                | Close-Ok, or too late
         +-------------------+------------------> Closing --------------+
+                            | disconnect            ^
+                            +---> Settling ---------+ the outcomes are known, or too late
+
+Settling is left for InputEnded as Serving is.
 """
 
 
@@ -129,6 +147,10 @@ class AmqpTerminal:
         """The consumers that may have messages, until `send_soon` or `send_at_once` is called."""
         self._published = 0
         """The number of messages that the client has published so far."""
+        self._is_executing = False
+        """Whether octets are being executed, so that some of the publishes in them may not be posted yet."""
+        self._executed: trio.Event | None = None
+        """Set when they are executed; None while nobody waits for that."""
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -193,7 +215,7 @@ class AmqpTerminal:
                     self._transport.ends("it did not open the connection in time")
                     self._duplex.scope.cancel()
                 self._look_for_life(now)
-            case Closing() | InputEnded():
+            case Settling() | Closing() | InputEnded():
                 pass  # the time is bounded
             case other:
                 assert_never(other)
@@ -216,16 +238,36 @@ class AmqpTerminal:
         self.disconnect(BY_SHUTDOWN)
 
     def disconnect(self, why: str) -> None:
-        """End the connection with a close that says why."""
+        """End the connection with a close that says why, after the outcomes of what was published."""
         match self._state:
             case Greeting():
                 self._duplex.scope.cancel()
-            case Serving():
-                self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
-            case Closing() | InputEnded():
+            case Serving(publishing=publishing):
+                problem = ConnectionProblem(ReplyCode.CONNECTION_FORCED, why)
+                if not self._is_executing and not self._channels.unconfirmed:
+                    self._fail(problem)
+                    return
+                self._state = Settling(publishing)
+                assert self._duplex.nursery is not None, "the connection is served"
+                self._duplex.nursery.start_soon(self._settle_and_fail, problem)
+            case Settling() | Closing() | InputEnded():
                 pass
             case other:
                 assert_never(other)
+
+    async def _settle_and_fail(self, problem: ConnectionProblem) -> None:
+        """Wait some time for the end of what is being executed, and for the outcomes of what was published.
+        Tell them, and end the connection.
+        """
+        with trio.move_on_after(SETTLING_SECONDS):
+            if self._is_executing:
+                self._executed = trio.Event()
+                await self._executed.wait()
+            for channel in list(self._channels.open.values()):
+                await channel.settled()
+        await in_slices(self._channels.tell_last())
+        if isinstance(self._state, Settling):
+            self._fail(problem)
 
     def _fail(self, problem: ConnectionProblem) -> None:
         """End the connection with Connection.Close."""
@@ -325,6 +367,7 @@ class AmqpTerminal:
 
     async def feed(self, received: bytes) -> bool:
         """Execute the methods in these octets. Return False if nothing more must be read."""
+        self._is_executing = True
         slices = Slices()
         work = 0
         for event in self._protocol.feed(received):
@@ -341,6 +384,9 @@ class AmqpTerminal:
                 work = 0
                 await trio.lowlevel.checkpoint()
         await self._flush()
+        self._is_executing = False
+        if self._executed is not None:
+            self._executed.set()
         admission = self._duplex.admission
         admission.done()
         if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:
@@ -353,10 +399,12 @@ class AmqpTerminal:
         return not isinstance(self._state, InputEnded)
 
     async def _flush(self) -> None:
-        if isinstance(self._state, Serving):
+        if isinstance(self._state, Serving | Settling):
             await self._state.publishing.flush()
 
     async def _execute(self, event: Event) -> None:
+        if isinstance(self._state, Settling) and not isinstance(event, ClosedByPeer | CloseAnswered):
+            return
         match event:
             case PublishRun():
                 self._published += event.batch.count
