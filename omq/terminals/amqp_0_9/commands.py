@@ -163,8 +163,9 @@ class Commands:
             case methods.BasicNack(tag, multiple, requeue):
                 await self._settle(channel, tag, REQUEUED if requeue else REJECTED, multiple=multiple)
             case methods.BasicRecover():
-                await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
+                # The answer goes first: deliveries before it return, and those after it stay.
                 channel.answer(self._outbox, methods.BasicRecoverOk())
+                await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
             case methods.BasicRecoverAsync():
                 await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
             case methods.ConfirmSelect(no_wait):
