@@ -11,7 +11,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import trio
 
@@ -37,8 +36,8 @@ IDS_A_FRAME = 1000
 MOST_GONE = 10_000
 """The greatest number of deleted topics that are remembered. A watcher that has missed more begins again."""
 
-CHANNELS_A_STEP = 64
-"""The number of subscribers of a topic that are examined between two looks at the clock."""
+TOPICS_A_STEP = 64
+"""The number of topics that are examined between two looks at the clock, to find the deleted ones."""
 
 
 class _Seen:
@@ -259,7 +258,7 @@ class Watches:
             mark = hash(driver.mark())
             if seen.driver is driver and mark == seen.mark and not seen.behind:
                 continue
-            behind = await _behind(driver, slices) if driver.subscriber_count() else 0
+            behind = await driver.lag(slices) if driver.subscriber_count() else 0
             if seen.driver is not driver or mark != seen.mark or behind != seen.behind:
                 seen.driver, seen.mark, seen.behind = driver, mark, behind
                 seen.revision = self._revision
@@ -271,7 +270,7 @@ class Watches:
         """Find the topics that are no more."""
         gone = []
         for number, (id, seen) in enumerate(self._seen.items()):
-            if not number % CHANNELS_A_STEP:
+            if not number % TOPICS_A_STEP:
                 await slices.step()
             if seen.look != self._look:
                 gone.append(id)
@@ -281,16 +280,6 @@ class Watches:
                 self._gone.append((self._revision, driver.topic))
         while len(self._gone) > MOST_GONE:
             self._forgotten, _ = self._gone.popleft()
-
-
-async def _behind(driver: Driver, slices: Slices) -> int:
-    """Return the number of messages that the slowest subscriber is behind."""
-    behind = 0
-    channels = let_go(list(driver.channels()))
-    while some := list(islice(channels, CHANNELS_A_STEP)):
-        behind = max(behind, *(channel.statistics().behind for channel in some))
-        await slices.step()
-    return behind
 
 
 def _topic(driver: Driver, behind: int) -> watching.TopicWatch:

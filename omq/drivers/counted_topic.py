@@ -1,12 +1,18 @@
 """The numbers of a topic: what it tells of itself, and whether they have changed."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from omq.drivers.publisher_queue import PublisherQueue
+from omq.drivers.seam import Channel
+from omq.drivers.slices import Slices, let_go
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
 from omq.model import Delivery, Persistence, Topic, TopicInfo
 from omq_storage.environment import Extent
+
+CHANNELS_A_STEP = 32
+"""The number of channels whose statistics are read in one step of a slice."""
 
 
 class CountedTopic(ABC):
@@ -42,6 +48,10 @@ class CountedTopic(ABC):
     def subscriber_count(self) -> int:
         """Return the number of open channels that may still give messages."""
 
+    @abstractmethod
+    def channels(self) -> Sequence[Channel]:
+        """Return a copy of the open channels; it is made quickly, also where there are many."""
+
     def info(self) -> TopicInfo:
         messages, octets, first, last = self._kept()
         return TopicInfo(
@@ -76,6 +86,15 @@ class CountedTopic(ABC):
             messages_out=self.traffic.messages_out,
             octets_out=self.traffic.octets_out,
         )
+
+    async def lag(self, slices: Slices) -> int:
+        """Return the number of messages that the slowest subscriber is behind."""
+        behind = 0
+        for number, channel in enumerate(let_go(list(self.channels())), 1):
+            behind = max(behind, channel.statistics().behind)
+            if not number % CHANNELS_A_STEP:
+                await slices.step()
+        return behind
 
     def mark(self) -> tuple[int, ...]:
         """Return numbers of which at least one differs when the topic has changed; quicker than

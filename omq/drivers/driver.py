@@ -469,10 +469,6 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         """Return the open channels."""
 
     @abstractmethod
-    def channels(self) -> Sequence[Channel]:
-        """Return a copy of the open channels; it is made quickly, also where there are many."""
-
-    @abstractmethod
     def check_replay(self, first: int) -> None:
         """Raise Refused unless stored messages can be read from this id on."""
 

@@ -112,7 +112,7 @@ class TopicMetrics:
             numbers = (
                 found.messages, found.octets, found.subscribers, found.unsettled, found.waiting_publishers,
             )  # fmt: skip
-            behind = await _slowest(driver, slices)
+            behind = await driver.lag(slices)
             if seen.label is not None:
                 sums.add(seen.label, counters, (*numbers, behind))
                 continue
@@ -177,15 +177,6 @@ def _counters(driver: Driver) -> TopicNumbers:
         driver.failures,
         driver.rejections,
     )
-
-
-async def _slowest(driver: Driver, slices: Slices) -> int:
-    behind = 0
-    for number, channel in enumerate(let_go(list(driver.channels()))):
-        behind = max(behind, channel.statistics().behind)
-        if number % 8 == 7:
-            await slices.step()
-    return behind
 
 
 def _plus(one: TopicNumbers, other: TopicNumbers) -> TopicNumbers:
