@@ -33,12 +33,11 @@ IN_DOUBT = Modified(delivery_failed=True)
 _TOPIC = 2**31 - 1
 """The id in the frames of the messages. No client of another protocol sees them."""
 
-
 WOKEN_AT_ONCE = 64
-"""The number of producers in need of credit up to which one step looks at all of them."""
+"""The greatest number of producers that are woken in one step. An errand wakes more."""
 
 WOKEN_IN_STEP = 16
-"""The number of these."""
+"""The number of producers that one step of such an errand wakes."""
 
 
 class NodeProducer(Protocol):
@@ -105,7 +104,9 @@ class DirectNode:
         self._least_told = 0
         """The least of these numbers, or less."""
         self._unwoken: dict[NodeProducer, int] = {}
-        """The producers that are told soon if there is more credit, and these numbers for them."""
+        """The producers that an errand wakes if there is more room than they were told, with the number of
+        messages that each was last told to send.
+        """
         self._is_waking = False
         self._waiting: deque[DirectMessage] = deque()
         self._next = 1
@@ -157,7 +158,7 @@ class DirectNode:
             producer.credited()
 
     def _wake_soon(self, room: int) -> None:
-        """Look soon which producers need to be told of this room."""
+        """Let an errand tell the producers that were told less than this room."""
         if self._unwoken:
             self._unwoken.update(self._wanting)
         else:
@@ -166,10 +167,10 @@ class DirectNode:
         self._least_told = room
         if not self._is_waking:
             self._is_waking = True
-            self._begin(self._wake_others())
+            self._begin(self._wake_crowd())
 
-    def _wake_others(self) -> Iterator[None]:
-        """Tell the producers that wait for it that there is more credit, some in each step."""
+    def _wake_crowd(self) -> Iterator[None]:
+        """Wake the producers in `_unwoken` that were told less than the room, some in each step."""
         try:
             while self._unwoken:
                 room = self._room_now()

@@ -1,4 +1,4 @@
-"""Long work that nobody waits for, in slices, in one task: the wake-ups of thousands of subscribers, say."""
+"""Long work that nobody waits for, in slices of one task: for example the wake-ups of many subscribers."""
 
 import logging
 import traceback
@@ -13,7 +13,7 @@ log = logging.getLogger("omq.driver")
 
 
 class Errands:
-    """The pieces of work that have begun. They have their steps in turn. `run` is the task."""
+    """The pieces of work that have begun; each does one step in turn. `run` is the task."""
 
     def __init__(self) -> None:
         self._begun: deque[Iterator[None]] = deque()

@@ -16,7 +16,7 @@ class WaitingProducer:
 
     def __init__(self) -> None:
         self.failures = 0
-        """The number of its posts that were not stored."""
+        """A number that grows when its posts made so far become late."""
 
 
 class PostProducers:
@@ -38,7 +38,9 @@ class PostProducers:
         return any(producer.failures != failures for producer, failures in producers)
 
     def fail(self) -> None:
-        """Note that this post is not stored, in the step in which its publisher is told."""
+        """Make all posts late that these producers have made so far, because this post is not stored. Call it
+        in the step in which its publisher is told: until then the publisher may make more.
+        """
         for producer in self._producers:
             producer.failures += 1
 
@@ -48,8 +50,8 @@ NO_PRODUCERS = PostProducers(frozenset(), ())
 
 
 class TopicProducers:
-    """The producers of one topic with posts that wait. There is nothing to do when these are settled: the
-    posts alone keep their producers.
+    """The producers of one topic with posts that wait. Only the posts keep their producers: nothing has to be
+    called when they are settled.
     """
 
     __slots__ = ("_known",)

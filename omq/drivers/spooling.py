@@ -75,7 +75,7 @@ class SpoolingDriver(SpooledTopic, CursorDriver):
 
     @abstractmethod
     def _look_crowded(self) -> None:
-        """See whether there are too many channels to push messages to them."""
+        """Set `is_crowded`, because the number of channels has changed."""
 
     def _active(self) -> Collection[BroadcastChannel]:
         """Return the channels that were not left behind."""
@@ -165,7 +165,9 @@ class SpoolingDriver(SpooledTopic, CursorDriver):
         origin: Origin | None,
         producers: PostProducers,
     ) -> None:
-        """See `SpooledTopic.post_spooled`. Wait until the fastest subscriber has those before it."""
+        """See `SpooledTopic.post_spooled`. Wait until the fastest subscriber has the messages before it. None
+        of these fails while the topic exists, so the producers do not matter.
+        """
         await self._reserve_id()
         waiting_publisher = await self._admitted()
         try:

@@ -318,7 +318,7 @@ class Writer:
             if not number % POSTS_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if post.producers and post.producers.are_late():
-                post.producers.fail()  # for the posts behind it
+                post.producers.fail()  # for the posts behind it in this group; `_settle` calls it again
                 late.append(post)
             else:
                 posts_of.setdefault(post.driver, []).append(post)
