@@ -22,7 +22,7 @@ from amqp_0_9.wire import (
 from quietness import pass_time, quiet
 from trio.testing import MockClock
 
-from omq.terminals.amqp_0_9.terminal import SETTLING_SECONDS
+from omq.terminals.amqp_0_9.terminal import CONFIRMING_SECONDS
 from omq_storage.levels import Level
 
 from .conversation import InProcess, eventually, serving
@@ -140,7 +140,7 @@ async def test_the_close_of_the_server_does_not_wait_for_long(store: Path, clock
             host.server.stop()
             await quiet()
             assert terminal.statistics().unconfirmed == 1
-            await pass_time(clock, SETTLING_SECONDS)
+            await pass_time(clock, CONFIRMING_SECONDS)
             assert terminal.statistics().unconfirmed == 0
             assert (await in_thread(client.wait)).told() == CLOSE
             client.send(CLOSE_OK)

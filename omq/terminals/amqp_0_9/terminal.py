@@ -76,7 +76,7 @@ from omq.terminals.connection.turns import EVENTS_IN_TURN, RUNS_IN_TURN
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
-SETTLING_SECONDS = 1.0
+CONFIRMING_SECONDS = 1.0
 """The greatest number of seconds for which a connection that the server ends waits for the outcomes of what
 was published. With those of `set_closing_deadline` they are as many as a server that stops has.
 """
@@ -99,7 +99,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class Confirming:
     """The server ends the connection. Nothing more is executed, so that what follows something that is not
     executed is not executed either. Connection.Close follows the outcomes of what was published before.
     """
@@ -112,7 +112,7 @@ class Closing:
     """The server has sent Connection.Close, and waits for the answer."""
 
 
-State = Greeting | Serving | Settling | Closing | InputEnded
+State = Greeting | Serving | Confirming | Closing | InputEnded
 """The states of a connection.
 
               Start-Ok             Close of the client, input ended
@@ -121,9 +121,9 @@ State = Greeting | Serving | Settling | Closing | InputEnded
         | a problem         | a problem                                | Close-Ok, or too late
         +-------------------+------------------> Closing --------------+
                             | disconnect            ^
-                            +---> Settling ---------+ the outcomes are known, or too late
+                            +-----> Confirming -----+ the outcomes are known, or too late
 
-Settling is left for InputEnded as Serving is.
+Confirming is left for InputEnded as Serving is.
 """
 
 
@@ -215,7 +215,7 @@ class AmqpTerminal:
                     self._transport.ends("it did not open the connection in time")
                     self._duplex.scope.cancel()
                 self._look_for_life(now)
-            case Settling() | Closing() | InputEnded():
+            case Confirming() | Closing() | InputEnded():
                 pass  # the time is bounded
             case other:
                 assert_never(other)
@@ -247,10 +247,10 @@ class AmqpTerminal:
                 if not self._is_executing and not self._channels.unconfirmed:
                     self._fail(problem)
                     return
-                self._state = Settling(publishing)
+                self._state = Confirming(publishing)
                 assert self._duplex.nursery is not None, "the connection is served"
                 self._duplex.nursery.start_soon(self._settle_and_fail, problem)
-            case Settling() | Closing() | InputEnded():
+            case Confirming() | Closing() | InputEnded():
                 pass
             case other:
                 assert_never(other)
@@ -259,14 +259,14 @@ class AmqpTerminal:
         """Wait some time for the end of what is being executed, and for the outcomes of what was published.
         Tell them, and end the connection.
         """
-        with trio.move_on_after(SETTLING_SECONDS):
+        with trio.move_on_after(CONFIRMING_SECONDS):
             if self._is_executing:
                 self._executed = trio.Event()
                 await self._executed.wait()
             for channel in list(self._channels.open.values()):
                 await channel.settled()
         await in_slices(self._channels.tell_last())
-        if isinstance(self._state, Settling):
+        if isinstance(self._state, Confirming):
             self._fail(problem)
 
     def _fail(self, problem: ConnectionProblem) -> None:
@@ -399,11 +399,11 @@ class AmqpTerminal:
         return not isinstance(self._state, InputEnded)
 
     async def _flush(self) -> None:
-        if isinstance(self._state, Serving | Settling):
+        if isinstance(self._state, Serving | Confirming):
             await self._state.publishing.flush()
 
     async def _execute(self, event: Event) -> None:
-        if isinstance(self._state, Settling) and not isinstance(event, ClosedByPeer | CloseAnswered):
+        if isinstance(self._state, Confirming) and not isinstance(event, ClosedByPeer | CloseAnswered):
             return
         match event:
             case PublishRun():
