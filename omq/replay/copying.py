@@ -28,6 +28,9 @@ from omq_storage.errors import StoreError
 PORTION_OCTETS = 256 << 20
 """About the size of a portion. When the connection is lost, the outcome of at most one portion is unknown."""
 
+PORTION_SECONDS = 10.0
+"""About the time that a portion takes at most: over a slow connection it is smaller."""
+
 
 def producers(destination: ToServer) -> "ProducerNames":
     """Return the names under which a replay publishes its topics."""
@@ -166,6 +169,7 @@ class _Copy:
         if piece is None:
             return False
         end = messages = octets = sent_octets = 0
+        until = time.monotonic() + PORTION_SECONDS
         with SinkConnection(self._server, self._target) as sink:
             while piece is not None:
                 end = piece.end
@@ -175,7 +179,8 @@ class _Copy:
                 octets += piece.octets
                 sent_octets += len(piece.envelopes)
                 self._meter.show(self._meter.messages.total() + messages)
-                if sink.is_cut or sent_octets >= PORTION_OCTETS or self._stop.is_set():
+                is_full = sent_octets >= PORTION_OCTETS or time.monotonic() >= until
+                if sink.is_cut or is_full or self._stop.is_set():
                     break
                 try:
                     piece = next(pieces, None)

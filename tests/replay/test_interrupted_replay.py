@@ -76,18 +76,19 @@ def run_copy(words: tuple[str, ...], meter: Counting, retry_policy: RetryPolicy 
         return stop.is_set()
 
 
+@pytest.mark.parametrize(("bound", "least"), [("PORTION_OCTETS", 1), ("PORTION_SECONDS", 0)])
 def test_interrupted_it_says_where_to_go_on(
-    source: Serving, target: Serving, monkeypatch: pytest.MonkeyPatch
+    source: Serving, target: Serving, monkeypatch: pytest.MonkeyPatch, bound: str, least: int
 ) -> None:
-    monkeypatch.setattr(copying, "PORTION_OCTETS", 1)
+    monkeypatch.setattr(copying, bound, least)
     meter = Interrupting()
-    words = (*way(source, "servers"), "plain", "--to", f"omq://{target.address}/cut")
+    words = (*way(source, "servers"), "plain", "--to", f"omq://{target.address}/{bound}")
     assert run_copy(words, meter)
     (line,) = meter.said
     assert line == "plain: messages up to 1 are published; --first 2 continues there"
-    assert bodies(target.address, "cut") == [b"1"]
+    assert bodies(target.address, bound) == [b"1"]
     assert replay(*words, "--first", "2") == 0
-    assert bodies(target.address, "cut") == bodies(source.address, "plain")
+    assert bodies(target.address, bound) == bodies(source.address, "plain")
 
 
 def test_cancelled_work_raises_keyboardinterrupt_or_completes() -> None:
