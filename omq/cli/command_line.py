@@ -14,6 +14,7 @@ from omq.cli import heads
 from omq.cli import watching_options as watching
 from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
+from omq.cli.parsers import CommandParser
 from omq.cli.subscribing import Since, Start
 from omq.cli.version import PrintVersion
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
@@ -31,7 +32,7 @@ NEAR = 0.75
 Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     """Adds a hint to errors about a message or a name that looks like an option."""
 
     given: Sequence[str] = ()

@@ -21,6 +21,7 @@ from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
+from omq.cli.parsers import CommandParser
 from omq.cli.printing import print_and_exit, try_printing
 from omq.cli.scheduling import ask_for_short_turns
 from omq.cli.version import PrintVersion
@@ -61,7 +62,7 @@ exit status: 0 stopped by a signal, 1 failure while running, 2 failure to start 
 configuration, store in use, address in use). With --check-config: 0 or 2."""
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(CommandParser):
     """Prints errors about options in one line."""
 
     def error(self, message: str) -> NoReturn:

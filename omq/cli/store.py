@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from omq.cli.parsers import CommandParser
 from omq.cli.printing import print_or_exit
 from omq.config import DEFAULT_STORE
 from omq.counted import counted
@@ -102,7 +103,7 @@ def _require_store(store: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="omq store")
+    parser = CommandParser(prog="omq store")
     add_verbs(parser)
     return parser
 

@@ -29,10 +29,11 @@ def test_the_hash_of_a_secret() -> None:
         assert done.stderr == b"omq-server: --hash-secret: there is no secret on standard input\n"
 
 
-def test_a_hash_that_cannot_be_printed_is_told_in_one_line() -> None:
+@pytest.mark.parametrize("option", ["--hash-secret", "--help", "--version"])
+def test_an_option_whose_result_cannot_be_printed_fails_with_one_line(option: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [COMMAND, "--hash-secret"], input=b"sesame", stdout=full, stderr=subprocess.PIPE, timeout=60
+            [COMMAND, option], input=b"sesame", stdout=full, stderr=subprocess.PIPE, timeout=60
         )
     assert (done.returncode, done.stderr) == (
         1,
