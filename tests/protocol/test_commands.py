@@ -351,5 +351,5 @@ def test_a_line_of_very_many_parts_is_refused_as_no_sexp_of_a_command(line: Call
     [(b"(Delete)", "takes exactly 1 argument: "), (b"(Publish t)", "takes exactly 2 arguments: ")],
 )
 def test_one_argument_is_one_and_two_are_several(line: bytes, text: str) -> None:
-    with pytest.raises(Exception, match=text):
+    with pytest.raises(CommandError, match=text):
         parse(line)

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 from certificates import Authority
+from counted_steps import counted_calls
 from quietness import pass_time
 from trio.testing import MockClock
 from wsproto.events import BytesMessage, Ping, TextMessage
@@ -236,8 +237,11 @@ async def test_a_message_has_a_bound(store: Path) -> None:
 async def test_many_empty_frames_do_not_delay_other_clients(store: Path) -> None:
     async with serving(store) as host:
         client = await connect_websocket(host)
-        await stream_of(client).stream.send_all(b"\x82\x80\0\0\0\0" * 5000)
-        await client.confirm()
+        with counted_calls() as calls:
+            await stream_of(client).stream.send_all(b"\x82\x80\0\0\0\0" * 5000)
+            await client.confirm()
+        assert calls.total > 10 * 5000
+        assert calls.longest < 5000  # a step reads 32 frames
 
 
 def frame_of(octets: int) -> bytes:
