@@ -268,7 +268,7 @@ class Messages(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The request is done, for N things."""
+    """The request is done. `count`: the number of messages, queues or other objects that it changed."""
 
     count: int
 

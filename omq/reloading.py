@@ -28,8 +28,8 @@ RELOADED = frozenset(
 def need_restart(running: Config, read: Config) -> list[str]:
     """Return the keys that differ and that only a start of the server applies.
 
-    Of `topics` a reload applies the retention, and `clients` where both have some or neither has: a protocol
-    greets in another way where everybody may connect.
+    Of `topics` a reload applies the retention only. It applies `clients` if both configurations have clients,
+    or neither has: a protocol greets in another way if everybody may connect.
     """
     keys = [
         field.name

@@ -79,7 +79,7 @@ class ClientAccount:
         quota.give()
 
     def change(self, rights: Rights, quotas: ClientQuotas) -> None:
-        """Give it other rights and quotas. What it has beyond a lower quota stays."""
+        """Give it other rights and quotas. Connections and topics beyond a lower quota stay."""
         self.rights = rights
         self.connections.most = quotas.connections
         self.topics.most = quotas.topics
@@ -203,7 +203,7 @@ class Clients:
         self._quotas = quotas
         # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
         self._unnamed: WeakValueDictionary[str, ClientAccount] = WeakValueDictionary()
-        # By name: clients that were removed, as long as a connection or a topic, say, refers to them.
+        # By name: clients that were removed, as long as something refers to them, such as a connection.
         self._gone: WeakValueDictionary[bytes, ClientAccount] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._attempts = Attempts()

@@ -205,7 +205,7 @@ class BroadcastDriver(SpoolingDriver):
             return
         even = [channel for channel in self._active() if channel not in self._behind]
         self._behind.update(dict.fromkeys(even))
-        for channel in even:  # one that is held, say, may not follow, and is behind from now on
+        for channel in even:  # a held one, for example, may not follow, and is behind from now on
             channel.follow_if_even()
 
     def routed(self, first: int, blocks: Sequence[Block]) -> None:

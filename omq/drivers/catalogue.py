@@ -206,7 +206,7 @@ class Catalogue:
 
     async def reload(self, config: Config) -> None:
         """Apply the limits of another configuration: of retention, and of the numbers of topics,
-        exchanges and bindings. What there is beyond a lower limit stays.
+        exchanges and bindings. Those beyond a lower limit stay.
         """
         self._config = config
         self._quota.most = config.max_topics

@@ -46,7 +46,7 @@ class MessageOutbox:
         self.is_suspended = False
         """Whether it keeps what is queued, and gives nothing of it to its subscriber."""
 
-    # -- what it has ---------------------------------------------------------------------------------------
+    # -- its messages --------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
         """Return whether `take` would return something that is queued."""

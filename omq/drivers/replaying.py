@@ -17,8 +17,8 @@ class Replaying:
         """The octets that it holds of the memory for replays; 0 if the memory was used up."""
 
     async def read(self, position: int, *, slow: bool) -> list[VerifiedBlock] | Unavailable | None:
-        """Return stored blocks from `position` on, or what is missing there, and why; None if the first block
-        is too large for the memory: its message must be read piece by piece. Raises StoreError.
+        """Return stored blocks from `position` on, or the gap there; None if the first block is too large for
+        the memory: its message must be read piece by piece. Raises StoreError.
 
         Without memory, and for a slow subscriber, it reads one block.
         """

@@ -259,7 +259,7 @@ class RoundRobinDriver(CompetingDriver):
         end = stop - block.first
         octets = mean_octets(block)
         dealt = 0
-        # After so many the dealer goes on, in turn with other tasks.
+        # After MOST_DEALT messages other tasks have their turn, and then the dealer goes on.
         while index < end and dealt < MOST_DEALT and (able := self._ask(min(MOST_IN_ROUND, end - index))):
             count = end - index
             if not self._are_all(able):  # the others are next

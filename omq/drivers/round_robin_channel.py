@@ -503,7 +503,7 @@ class RoundRobinChannel:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it gives nothing more, not even what it has."""
+        """Whether it gives no more messages, not even the queued ones."""
         return self._cancelled
 
     def finish(self) -> None:

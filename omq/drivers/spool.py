@@ -1,12 +1,12 @@
 """The spool: one unnamed file for messages of transient topics that do not fit into the memory.
 
-A subscriber that is not scheduled for a moment falls behind, and soon the memory has no room for what it has
-not got yet. These blocks move to the spool, and the subscriber reads them from there. The file has no name,
+A subscriber that is not scheduled for a moment falls behind, and soon the memory has no room for its next
+blocks. These move to the spool, and the subscriber reads them from there. The file has no name,
 so nothing of it is left when the server ends, however it ends. It has a limit, and leaves the reserve of the
 disk free.
 
-The file is divided into pages (`omq.drivers.spool_pages`), which are used again in any order. What it has of
-a topic are *extents*: each is the stored value of a block in which neighbouring blocks are merged. The index
+The file is divided into pages (`omq.drivers.spool_pages`), which are used again in any order. A topic has
+*extents* there: each is the stored value of a block in which neighbouring blocks are merged. The index
 of the extents is in memory (`omq.drivers.spooled`) and counts with the tails.
 
 Long messages never come into memory as a whole: they are written while they arrive

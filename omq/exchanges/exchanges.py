@@ -283,7 +283,7 @@ class ExchangeRegistry:
 
     @asynccontextmanager
     async def _change(self) -> AsyncIterator[None]:
-        """Make one change at a time, after the bindings are removed of what has gone."""
+        """Make one change at a time, after the bindings of deleted queues and exchanges are removed."""
         async with self._changing:
             await self._sweep()
             yield

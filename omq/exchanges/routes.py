@@ -87,7 +87,7 @@ class Router:
         self._routes_by_headers: dict[tuple[bytes, bytes, bytes], Route] = {}
         self._kept = 0
         self._changes = 0
-        """The number of changes so far of what is declared."""
+        """The number of changes of the declarations so far."""
 
     def forget(self) -> None:
         """Drop all routes, because something that is declared has changed."""

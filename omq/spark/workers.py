@@ -50,9 +50,9 @@ def check_workers(context: SparkContext) -> None:
         "it is not there" if found is None else _problem(python, tuple(sorted(_environment(context).items())))
     )
     if problem is not None:
-        whence = SETTING if SETTING in os.environ else f"the PATH, since {SETTING} is not set"
+        source = SETTING if SETTING in os.environ else f"the PATH, since {SETTING} is not set"
         raise WrongPython(
-            f"Spark's Python workers run {python!r} (from {whence}), which cannot import omq: {problem}. "
+            f"Spark's Python workers run {python!r} (from {source}), which cannot import omq: {problem}. "
             f"Before the session starts, set {SETTING}={sys.executable}, the Python of this driver, or "
             "install omq-server with its extra spark where the workers run."
         )

@@ -177,9 +177,8 @@ def latency_task(system: System, size: int, rate: int, seconds: float, begin: Be
 
 
 def latency(system: System, settings: Settings, size: int, idle: int = 0) -> Sample:
-    """Measure from before the publishing system call to after the receiving one, microseconds.
-
-    So many idle connections stand beside.
+    """Return the microseconds from before the publishing system call to after the receiving one, while N
+    (`idle`) other connections are open.
     """
     allow_descriptors(idle)
     with server(system, Kind.LIVE, settings), ExitStack() as opened:

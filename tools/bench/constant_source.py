@@ -14,8 +14,8 @@ BATCH_OCTETS = 512 << 10
 
 
 class ConstantSource(DataSource):
-    """So many rows (offset, value), as the options `rows` and `octets` say, in `parts` tasks: each gives the
-    same record batch again and again.
+    """Rows (offset, value), whose number and size are the options `rows` and `octets`, in `parts` tasks: each
+    task repeats one record batch.
     """
 
     @classmethod

@@ -45,7 +45,7 @@ class Survey:
 
         Of the nearest tests those follow that start other processes, because these may run it too. Where no
         test runs it, as with a constant of a module, all the nearest tests are chosen, again the quickest
-        first. Only so many are chosen as take `most` seconds together, and one at least; all when it is None.
+        first. At least one is chosen, and no more than take `most` seconds together, if it is not None.
         """
         lines = self.lines.get(mutant.module, {})
         running = {name for line in _statement(mutant) for name in lines.get(line, ())}

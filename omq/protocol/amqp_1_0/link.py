@@ -288,12 +288,10 @@ class ReceivingLink(Link):
         self.credit = 0
         """The number of messages that the client may still send."""
         self.delivery: int | None = None
-        """The delivery-id of the message of which parts came, and not the last one."""
+        """The delivery-id of the incomplete message; None if there is none."""
         self.delivery_settled = False
         self.keeps_lifetimes = True
-        """Whether its messages go where the time counts that they may wait. Set it before the attach is
-        accepted.
-        """
+        """Whether the target observes the lifetimes of messages. Set it before the attach is accepted."""
         self._max_message_size = 0
 
     def accept(self, target: bytes, max_message_size: int) -> None:

@@ -240,7 +240,9 @@ class SubscriberList(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The answer to `Disconnect`, `Purge` and `Retain`: frame 16. How many things were changed."""
+    """The answer to `Disconnect`, `Purge` and `Retain`: frame 16. `count`: the number of connections that
+    were ended, of messages that were deleted, or of topics that were changed.
+    """
 
     count: int
 

@@ -67,8 +67,8 @@ class Commands:
     async def act(self, channel: AmqpChannel, method: Method) -> None:
         """Execute a method, and answer it. Raises ChannelProblem and ConnectionProblem.
 
-        A method that looks into a queue finds in it what was published before on the same channel. The
-        channel may fail while it waits: then it opens nothing more on it, and does not answer.
+        A method that looks into a queue finds the messages that were published before on the same channel.
+        The channel may fail while this waits: then nothing more is opened on it, and there is no answer.
         """
         if isinstance(method, LOOKING):
             with self._excused:

@@ -179,7 +179,7 @@ class DirectIncoming(Producing):
         know it if the message has a delivery-id here.
         """
         node, credit = self._node, self.link.credit
-        # Each message comes so far where consumers give less credit than half of what a producer may have.
+        # The last condition is for consumers that give less than half of it: each message gets there.
         if credit <= self._credit // 2 and node is not None and node.room(self, self._credit) > credit:
             self.renew()
         self.unconfirmed += 1

@@ -99,7 +99,7 @@ class Links:
         self.container = ""
         """The container-id of the client. Set it before the first attach."""
         self._begun: set[Producing] = set()
-        """Producers of whose message a part is missing."""
+        """Producers with an incomplete message."""
         self.published = 0
         """The number of messages that producers have sent so far."""
 
@@ -251,7 +251,7 @@ class Links:
         return bool(incomplete)
 
     def give_up_longest(self) -> bool:
-        """Do as `give_up` with one message, of which the most octets are held."""
+        """Do as `give_up` with one message: the one that holds the most octets."""
         longest = max(self._begun, key=lambda incoming: incoming.held, default=None)
         if longest is None or not longest.held:
             return False

@@ -33,7 +33,7 @@ class Producing(ABC):
         self._uploaded: UploadedMessage | None = None
         """The message that is not complete, if its body goes to a disk."""
         self._given_up: str | None = None
-        """The reason why the parts that came of a message were dropped, and the others will be; else None."""
+        """The reason why the incomplete message is given up: its parts are dropped. None if it is not."""
         self._is_numbered = False
         """Whether these parts may be of an idempotent producer."""
         self.unconfirmed = 0
@@ -187,7 +187,7 @@ class Producing(ABC):
 
     @abstractmethod
     def renew(self) -> None:
-        """Give the client the credit that a message used of which nothing came."""
+        """Renew the credit of the client, because an aborted or rejected message uses none of it any more."""
 
     @abstractmethod
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:

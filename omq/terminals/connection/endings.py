@@ -56,7 +56,7 @@ class Endings:
         self._ended.append(ended)
 
     def begin(self, nursery: trio.Nursery | None, then: Callable[[], None] | None = None) -> None:
-        """End the consumers of what was added: as many as a slice allows at once, and the others in a task of
+        """End the added consumers: as many as a slice allows at once, and the others in a task of
         the nursery; without a nursery, in `finish`. Call `then` when all of them are closed.
         """
         if then is not None:

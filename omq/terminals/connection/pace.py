@@ -70,7 +70,7 @@ class Pace:
             self._is_spent.set()
 
     async def turn(self) -> None:
-        """Wait until a turn may go on whose connection has accepted a part of what it sends."""
+        """Wait until a turn may go on after its connection has accepted a part of the octets."""
         if self.left <= 0 and self._going_on:
             self._going_on -= 1  # to wait takes another step of the task
             return

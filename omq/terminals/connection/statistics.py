@@ -98,8 +98,8 @@ class ConnectionStatistics(Struct, frozen=True):
     is_sending: bool
     """Whether something is being sent that the socket has not taken yet."""
     stalled_seconds: float | None
-    """The number of seconds since its client counted as stalled, as it does not take what is being sent; None
-    if it does.
+    """The number of seconds since its client counted as stalled, because it takes none of the octets that are
+    sent to it; None if it is not stalled.
     """
     held: HeldOctets
     ending: str | None = None

@@ -108,7 +108,7 @@ export class Client {
   blocks(topic: Octets, first: bigint | number, count?: bigint | number): Promise<BlockInfo[]>;
   peek(queue: Octets, options?: { first?: bigint | number; count?: number }): Promise<Peeked[]>;
 
-  /** Statistics, in every so many milliseconds: 1,000 by default. */
+  /** Statistics, every `period` milliseconds: 1,000 by default. */
   watch(period?: number): AsyncGenerator<Statistics>;
   connections(): Promise<ConnectionInfo[]>;
   subscribers(topic: Octets): Promise<SubscriberInfo[]>;
