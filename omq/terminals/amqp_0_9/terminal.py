@@ -85,11 +85,18 @@ log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """The client has logged in."""
+class LoggedIn:
+    """The session of a client that has logged in, also while the connection closes."""
 
     session: Session
     topology: Topology
+    principal: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The client has logged in."""
+
     publishing: Publishing
     commands: Commands
     long: LongPublishes
@@ -137,9 +144,7 @@ class AmqpTerminal:
         self._sender = self._duplex.sender
         self._protocol = ServerConnection(context.config.max_message_bytes)
         self._state: State = Greeting(math.inf)
-        self._session: Session | None = None
-        self._topology: Topology | None = None
-        self._principal: Principal | None = None
+        self._logged_in: LoggedIn | None = None
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels = Channels(self._duplex, self._protocol, self._outbox)
@@ -166,21 +171,18 @@ class AmqpTerminal:
             self._state = InputEnded()
             self._channels.drop_all()
             await self._channels.endings.finish()
-            if self._topology is not None:
-                self._topology.close()
-            if self._session is not None:
-                if self._principal is not None:
-                    self._context.access.leases.end_with(self._principal)
-                self._session.close()
+            if self._logged_in is not None:
+                self._logged_in.topology.close()
+                self._context.access.leases.end_with(self._logged_in.principal)
+                self._logged_in.session.close()
             self._outbox.clear()
             self._duplex.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
-        client = None if self._session is None else self._session.name
         return self._duplex.statistics(
             Kind.AMQP_0_9,
-            client,
+            self._client,
             messages_in=self._published,
             unconfirmed=self._channels.unconfirmed,
             waiting_answers=len(self._outbox),
@@ -202,6 +204,10 @@ class AmqpTerminal:
     def is_limited(self) -> bool:
         """Whether a rate limit holds back what is sent."""
         return self._sender.is_limited
+
+    @property
+    def _client(self) -> bytes | None:
+        return None if self._logged_in is None else self._logged_in.session.name
 
     def sweep(self, now: float) -> None:
         """Check whether the client is gone. Called about every second."""
@@ -231,7 +237,7 @@ class AmqpTerminal:
     @property
     def session(self) -> Session | None:
         """The session of the client; None before it has logged in."""
-        return self._session
+        return None if self._logged_in is None else self._logged_in.session
 
     def shut_down(self) -> None:
         """End the connection: the server stops."""
@@ -359,8 +365,7 @@ class AmqpTerminal:
     def stop_reading(self, *, is_evicted: bool) -> None:
         """Read nothing more, and send what is in the outbox."""
         if is_evicted:
-            client = None if self._session is None else self._session.name
-            self._context.log_eviction(self._transport, client, "to complete a message")
+            self._context.log_eviction(self._transport, self._client, "to complete a message")
             text = "a message took too long to complete while others wait for its memory"
             self._fail(ConnectionProblem(ReplyCode.RESOURCE_ERROR, text))
         self._end()
@@ -473,21 +478,21 @@ class AmqpTerminal:
         self._duplex.admit(session)
         self._duplex.log_connected(session)
         self._transport.keep_alive()  # a client may want no heartbeats
-        self._session = session
-        self._topology = self._context.access.topology(session)
+        topology = self._context.access.topology(session)
+        principal = Principal(host, session.name, None, is_openamq=self._protocol.is_openamq)
+        self._logged_in = LoggedIn(session, topology, principal)
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
-        to_exchanges = self._topology.publishing
+        to_exchanges = topology.publishing
         publishing = Publishing(
             to_exchanges, self._outbox, login.name, self._duplex.excused, self._context.at_once
         )
         publishing.is_openamq = self._protocol.is_openamq
         direct: DirectLeases | None = None
         if self._context.config.amqp_direct:
-            self._principal = Principal(host, session.name, None, is_openamq=self._protocol.is_openamq)
-            direct = DirectLeases(self._topology, self._principal, self._outbox, self._is_open)
+            direct = DirectLeases(topology, principal, self._outbox, self._is_open)
         consuming = Consuming(
-            self._topology,
+            topology,
             publishing,
             self._outbox,
             self._sender,
@@ -497,7 +502,7 @@ class AmqpTerminal:
             tells_cancels=has_capability(event.client_properties, b"consumer_cancel_notify"),
         )
         commands = Commands(
-            self._topology,
+            topology,
             publishing,
             self._outbox,
             self._sender,
@@ -508,7 +513,7 @@ class AmqpTerminal:
         )
         self._channels.long = long = LongPublishes(to_exchanges, publishing)
         open_by = trio.current_time() + self._context.config.handshake_seconds
-        self._state = Serving(session, self._topology, publishing, commands, long, direct, open_by)
+        self._state = Serving(publishing, commands, long, direct, open_by)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
         await self._duplex.limit_reading(session)
 
