@@ -1,23 +1,30 @@
 """Connections of AMQP 1.0: clients authenticate, have rights, and are closed when they are silent."""
 
 import socket
+import threading
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-from quietness import pass_time
+import trio.testing
+from quietness import pass_time, stopped
 from trio.testing import MockClock
 
 from omq.config import ClientConfig
 from omq.protocol.amqp_1_0 import decoding, performatives
 from omq.protocol.amqp_1_0.performatives import (
+    Attach,
     Close,
     Detach,
     Open,
 )
 from omq.protocol.amqp_1_0.types import NULL, Map, Symbol
+from omq.terminals.amqp_1_0.offer import IDLE_SECONDS
+from omq_storage.catalogue import StoreCatalogue
+from omq_storage.topics import TopicRecord
 
 from .amqp_1_0_peer import (
     HEADER,
@@ -25,6 +32,7 @@ from .amqp_1_0_peer import (
     condition,
     opened,
     peer,
+    target,
 )
 from .client_accounts import HASH, SECRET
 from .conversation import serving
@@ -64,6 +72,31 @@ async def test_a_client_that_says_nothing_is_closed(store: Path, clock: MockCloc
         await client.settle()
         await pass_time(clock, 125)
         assert condition(await client.until(Close)) == "amqp:resource-limit-exceeded"
+
+
+async def test_a_client_is_not_silent_while_a_topic_is_made_for_it(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes, may_make = threading.Event(), threading.Event()
+    create = StoreCatalogue.create
+
+    def slow_create(catalogue: StoreCatalogue, *of: Any, **more: Any) -> TopicRecord:
+        makes.set()
+        assert may_make.wait(60)
+        return create(catalogue, *of, **more)
+
+    monkeypatch.setattr(StoreCatalogue, "create", slow_create)
+    async with serving(store) as host, opened(host.port) as client:
+        await client.say(Attach("sender", 1, False, target=target("q"), initial_delivery_count=0))
+        assert await trio.to_thread.run_sync(makes.wait, 60)
+        try:
+            with stopped(clock):
+                for _ in range(4 * int(IDLE_SECONDS)):
+                    clock.jump(1)
+                    await trio.testing.wait_all_tasks_blocked()
+        finally:
+            may_make.set()
+        assert (await client.until(Attach)).name == "sender"
 
 
 async def test_the_server_sends_heartbeats(store: Path, clock: MockClock) -> None:

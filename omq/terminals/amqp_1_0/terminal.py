@@ -464,7 +464,8 @@ class Amqp1Terminal:
                 await self._links.take(event)
             case Attaching(link):
                 await self._links.flush()
-                await self._links.attach(link)
+                with self._duplex.excused:  # a topic is made on the disk
+                    await self._links.attach(link)
             case Detached(link):
                 await self._links.flush()
                 self._links.detached(link)
