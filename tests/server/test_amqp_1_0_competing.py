@@ -1,5 +1,7 @@
 """AMQP 1.0: producers that compete for the memory of incomplete messages."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,21 @@ async def end(client: Peer, octets: bytes) -> None:
     for at in range(PART, len(octets), PART):
         part = octets[at : at + PART]
         await client.say(Transfer(1, more=at + len(part) < len(octets)), payload=part)
+
+
+@asynccontextmanager
+async def crowded(store: Path, long: bytes) -> AsyncIterator[tuple[InProcess, Peer, Peer]]:
+    """Yield a server, and two clients that have begun this message, and hold the memory for such ones."""
+    async with (
+        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
+        opened(host.port) as first,
+        opened(host.port) as second,
+    ):
+        for holders, client in enumerate((first, second), 1):
+            await client.sender("q")
+            await begin(client, long)
+            await eventually(lambda holders=holders: host.server.memory.unfinished.holders == holders)
+        yield host, first, second
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -108,17 +125,8 @@ async def test_a_message_without_memory_delays_the_other_links_of_its_connection
     """It is rejected when the rest of it comes, and those that have memory are not dropped."""
     caplog.set_level("INFO")
     long = message("q")
-    async with (
-        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
-        opened(host.port) as first,
-        opened(host.port) as second,
-        opened(host.port) as shared,
-    ):
+    async with crowded(store, long) as (host, first, second), opened(host.port) as shared:
         unfinished = host.server.memory.unfinished
-        for holders, client in enumerate((first, second), 1):
-            await client.sender("q")
-            await begin(client, long)
-            await eventually(lambda holders=holders: unfinished.holders == holders)
         await shared.sender("q")
         await shared.sender("alive", handle=2)
         await begin(shared, long)
@@ -144,17 +152,8 @@ async def test_a_message_without_memory_delays_the_other_links_of_its_connection
 
 async def test_the_only_link_of_a_connection_waits_for_memory_longer(store: Path, clock: MockClock) -> None:
     long = message("q")
-    async with (
-        serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB, fragment_octets=64 * MIB) as host,
-        opened(host.port) as first,
-        opened(host.port) as second,
-        opened(host.port) as waiting,
-    ):
+    async with crowded(store, long) as (host, first, second), opened(host.port) as waiting:
         unfinished = host.server.memory.unfinished
-        for holders, client in enumerate((first, second), 1):
-            await client.sender("q")
-            await begin(client, long)
-            await eventually(lambda holders=holders: unfinished.holders == holders)
         await waiting.sender("q")
         await begin(waiting, long)
         await eventually(lambda: unfinished.waiting == 1)
