@@ -145,7 +145,6 @@ class Server:
             http=served[Kind.HTTP],
             newcomers=reception.newcomers,
             dmp_leased=self._access.leased_connections.used,
-            max_dmp_leased=config.max_dmp_connections,
             subscriptions=self._access.subscriptions.used,
             max_subscriptions=config.max_subscriptions,
             leases=len(self._access.leases),

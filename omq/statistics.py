@@ -33,7 +33,6 @@ class ServerStatistics(Struct, frozen=True):
     are taken, the oldest of these is closed for a new one."""
     dmp_leased: int
     """DMP connections that showed a lease."""
-    max_dmp_leased: int
     subscriptions: int
     """Subscriptions, feeds and early Requests."""
     max_subscriptions: int
