@@ -77,7 +77,7 @@ def parser(
     add_store_verbs: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> argparse.ArgumentParser:
     """Make the parser. `actions`: the function of each command. `given`: the words to parse, for errors.
-    `add_store_verbs`: what adds the commands of `omq store`, which has a parser of its own.
+    `add_store_verbs`: adds the commands of `omq store`, which has a parser of its own.
     """
     top = _Parser(
         prog="omq",

@@ -244,9 +244,7 @@ class BroadcastChannel:
             if self._limit is not None:
                 self._limit.take_back(range(begun.message, begun.message + 1))
             try:
-                return await self.driver.replay(
-                    self.position, 1
-                )  # returns the missing messages and the reason
+                return await self.driver.replay(self.position, 1)  # the missing messages and the reason
             except LargeBlock:
                 return Unavailable(begun.message, begun.message, str(torn))  # it is there, and cannot be read
 

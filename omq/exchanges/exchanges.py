@@ -377,9 +377,8 @@ class ExchangeRegistry:
 
 @contextmanager
 def _counted(admit: Admit | None) -> Iterator[Release | None]:
-    """Count an exchange or a binding that is made within against a quota, unless that fails. The value is the
-    call for when it has gone.
-    Raises Refused.
+    """Count an exchange or a binding that the block makes against a quota, unless the block fails. Yield the
+    function to call when it has gone. Raises Refused.
     """
     released = None if admit is None else admit()
     try:
