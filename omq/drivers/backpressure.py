@@ -9,15 +9,20 @@ can may still have to read the messages of other topics first. A stalled connect
 topics at once, until it accepts octets again.
 
 Publishers are admitted one at a time, each when the messages of the one before it are counted.
+
+There may be thousands of subscribers. Then an errand looks for the fastest one, some in each step, and the
+publishers wait until it is found.
 """
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import islice
 from math import inf
 
 import trio
 
 from omq.drivers.broadcast_channel import BroadcastChannel, CursorDriver
+from omq.drivers.slices import let_go
 
 MOST_LOOKED = 128
 """The greatest number of subscribers whose progress is checked in one step."""
@@ -47,6 +52,10 @@ class Backpressure:
         """The fastest subscriber that is not stalled, and its position at its last move. While publishers
         wait, none is further unless it has moved since.
         """
+        self._is_searching = False
+        """Whether an errand looks for the fastest subscriber. `_lead` is the fastest one so far then."""
+        self._is_any_moving = True
+        """Whether the last search found a subscriber that is not stalled. It is true while none has ended."""
 
     @property
     def _driver(self) -> CursorDriver:
@@ -67,12 +76,19 @@ class Backpressure:
         most = 0 if tails.unstored > tails.limit // 4 else tails.share()
         if driver.tail.octets <= most and not driver.has_spooled:
             return False
+        if self._is_searching:
+            return True
+        if not self._is_any_moving:
+            return False
         lead = self._valid_lead()
         if lead is not None:
             # This is asked at each move of each of thousands of subscribers, while publishers wait.
             is_behind = self._is_behind(lead, most)
             if self.is_watching or not is_behind:
                 return is_behind
+        if len(self._channels) > MOST_LOOKED:
+            self._begin_search()
+            return True
         fastest = self._find_lead()
         return fastest is not None and self._is_behind(fastest, most)
 
@@ -97,9 +113,43 @@ class Backpressure:
         self._lead = None if lead is None else (lead, lead.position)
         return None if lead is None else lead.position
 
+    def _begin_search(self) -> None:
+        """Find the fastest subscriber soon, and look then who may publish."""
+        self._is_searching = True
+        self._lead = None
+        self._driver.resources.errands.begin(self._search())
+
+    def _search(self) -> Iterator[None]:
+        """Do as `_find_lead`, in steps. Those that move meanwhile are noted when they move."""
+        try:
+            others = let_go(list(self._channels))
+            while some := list(islice(others, MOST_LOOKED)):
+                for channel in some:
+                    if channel in self._channels and not channel.is_stalled():
+                        self._follow(channel)
+                some.clear()
+                yield
+        finally:
+            self._is_searching = False
+        if self._topic() is None:
+            return
+        self._is_any_moving = self._valid_lead() is not None
+        try:
+            self._driver.publisher_queue.look()
+        finally:
+            self._is_any_moving = True
+
+    def _follow(self, channel: BroadcastChannel) -> None:
+        """Note that this channel is the fastest one, if it is faster than the one that was noted."""
+        position = channel.position
+        if self._lead is None or position > self._lead[0].position:
+            self._lead = channel, position
+
     def advanced(self, channel: BroadcastChannel) -> None:
         """Note that a channel may be the fastest one now."""
-        if self._lead is not None:
+        if self._is_searching:
+            self._follow(channel)
+        elif self._lead is not None:
             lead, _ = self._lead
             position = channel.position
             if channel is lead or position > lead.position:
@@ -120,9 +170,26 @@ class Backpressure:
         """Record the progress of the subscribers from now on, until no publisher waits any more."""
         self._since = now = trio.current_time()
         if not self.is_watching:  # otherwise it is recorded already
-            self._watched = {channel: (channel.progress(), now) for channel in self._channels}
-            self._lead = None
+            self._watched = {}
+            recording = self._record()
+            if len(self._channels) > MOST_LOOKED:
+                self._driver.resources.errands.begin(recording)
+            else:
+                list(recording)
+            if not self._is_searching:
+                self._lead = None
             self._look_at(now + self._driver.resources.stall_seconds)
+
+    def _record(self) -> Iterator[None]:
+        """Record the progress of the subscribers, some in each step, except of those that have moved."""
+        watched, others = self._watched, let_go(list(self._channels))
+        while watched is self._watched and (some := list(islice(others, MOST_LOOKED))):
+            now = trio.current_time()
+            for channel in some:
+                if channel in self._channels and channel not in watched:
+                    watched[channel] = channel.progress(), now
+            some.clear()
+            yield
 
     def _look_at(self, time: float) -> None:
         """Check the progress at this time."""

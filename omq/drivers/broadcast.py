@@ -17,6 +17,7 @@ from omq.drivers.publisher_queue import PublisherQueues, RoomAnswer, WaitingPubl
 from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes, PushLine
 from omq.drivers.reasons import NOT_REPLAYED, Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS, EndReason, Outlet, Subscriber
+from omq.drivers.slices import let_go
 from omq.drivers.spooling import SpoolingDriver
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Batch
@@ -25,6 +26,9 @@ from omq_storage.fragments import Fragmented
 
 WOKEN_IN_STEP = 16
 """The number of subscribers of a crowded topic that are woken in one step; each takes 2 microseconds."""
+
+ASKED_IN_STEP = 256
+"""The number of subscribers that are asked in one step for the oldest message that they need."""
 
 TRIM_BLOCKS = 64
 """The number of small blocks in a tail at which it drops the blocks that all subscribers have received."""
@@ -45,6 +49,10 @@ class BroadcastDriver(SpoolingDriver):
         self.is_crowded = False
         self._written = 0
         """The number of writes since blocks that no subscriber needs were looked for."""
+        self._oldest_needed = -1
+        """While an errand looks for the oldest message that a subscriber needs: the oldest one so far;
+        otherwise -1.
+        """
         self._backpressure = Backpressure(self, self._channels)
         self.route.owner = self
         self._aim()
@@ -300,6 +308,7 @@ class BroadcastDriver(SpoolingDriver):
 
     def fell_behind(self, channel: BroadcastChannel) -> None:
         self._behind[channel] = None
+        self._oldest_needed = min(self._oldest_needed, channel.unwritten)
         self._aim()
 
     def _aim(self) -> None:
@@ -373,7 +382,25 @@ class BroadcastDriver(SpoolingDriver):
 
     def _forget_written(self) -> None:
         self._written = 0
-        self.tail.forget_below(min((channel.unwritten for channel in self._behind), default=self.next_id))
+        if len(self._behind) <= ASKED_IN_STEP:
+            self.tail.forget_below(min((channel.unwritten for channel in self._behind), default=self.next_id))
+        elif self._oldest_needed < 0:
+            self._oldest_needed = self.next_id  # a subscriber that comes later needs nothing older
+            self.resources.errands.begin(self._forget_unneeded())
+
+    def _forget_unneeded(self) -> Iterator[None]:
+        """Do as `_forget_written`, in steps. Meanwhile no subscriber goes back unless it falls behind."""
+        try:
+            channels = let_go(list(self._behind))
+            while some := list(islice(channels, ASKED_IN_STEP)):
+                for channel in some:
+                    if channel in self._behind and channel.unwritten < self._oldest_needed:
+                        self._oldest_needed = channel.unwritten
+                some.clear()
+                yield
+            self.tail.forget_below(self._oldest_needed)
+        finally:
+            self._oldest_needed = -1
 
     # -- publishers that wait: see omq.drivers.backpressure ------------------------------------------------
 

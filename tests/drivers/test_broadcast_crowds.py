@@ -8,7 +8,7 @@ from served_drivers import KIB, MIB, WEAK, Client, Drivers, emptied, post
 from test_pushes import Connection
 from trio.testing import MockClock
 
-from omq.drivers.broadcast import BroadcastDriver
+from omq.drivers.broadcast import TRIM_BLOCKS, BroadcastDriver
 from omq.drivers.push import MOST_FOLLOWERS
 from omq.drivers.scheduled_time import MOST_COUNTED
 from omq.drivers.spoolable import StallWatch
@@ -67,6 +67,43 @@ async def test_a_move_asks_no_others_while_publishers_wait_for_the_fastest(
         for client in clients:
             client.close()
         nursery.cancel_scope.cancel()
+
+
+async def test_publishers_that_begin_to_wait_ask_all_in_steps(
+    shared_store: Store, mock_clock: MockClock
+) -> None:
+    async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
+        topic, clients = await crowded(drivers)
+        with counted_calls() as calls:
+            nursery.start_soon(publish, topic)
+            await quiet()
+        assert topic.statistics().waiting_publishers == 1
+        assert calls.longest < 4 * SUBSCRIBERS
+        before = topic.next_id
+        while topic.next_id == before:  # the fastest one is found
+            await clients[7].read_once()
+            await quiet()
+        for client in clients:
+            client.close()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("persistence", [Transient(), WEAK], ids=["transient", "stored"])
+async def test_messages_that_nobody_needs_are_found_in_steps(
+    shared_store: Store, persistence: Persistence
+) -> None:
+    async with emptied(shared_store) as drivers:
+        topic = await drivers.declare(persistence)
+        clients = [Client(topic) for _ in range(SUBSCRIBERS)]
+        for number in range(2 * TRIM_BLOCKS):
+            with counted_calls() as calls:
+                await post(topic, b"%d" % number)
+                await quiet()
+            assert calls.longest < 2 * SUBSCRIBERS
+        for client in clients[:2]:
+            assert (await client.read()).bodies == [b"%d" % number for number in range(2 * TRIM_BLOCKS)]
+        for client in clients:
+            client.close()
 
 
 async def test_a_new_subscriber_sets_the_pace_of_waiting_publishers(
@@ -133,6 +170,7 @@ async def test_the_writes_of_all_look_few_times_for_what_nobody_needs(shared_sto
         with counted_calls() as calls:
             for client in clients:
                 await client.read_once()
+            await quiet()
         assert calls.total < 200 * SUBSCRIBERS
         assert topic.statistics().octets == 0
         for client in clients:
