@@ -56,6 +56,8 @@ class CompetingDriver(Driver):
         if position is None:
             position = Position(self.extent.oldest(self.next_id), ())
         self.saved_position = opening.position
+        self.saved_lowest = 0 if opening.position is None else opening.position.lowest
+        """All messages below this id are done according to the saved position."""
         self._moves = 0
         """A number that grows when messages are assigned, settled or returned."""
         self.assigned = 0
@@ -121,7 +123,8 @@ class CompetingDriver(Driver):
         return ((channel, channel.subscriber) for channel in self._channels)
 
     def channels(self) -> list[RoundRobinChannel]:
-        return [*self._channels, *self._finishing]
+        # In the order of the table, which is the same: an iterator of an OrderedDict looks up each next key.
+        return [*dict.keys(self._channels), *self._finishing]
 
     def subscriber_count(self) -> int:
         return len(self._channels) + len(self._finishing) - len(self._cancelled)

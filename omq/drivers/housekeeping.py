@@ -36,6 +36,9 @@ TIDY_SECONDS = 2.0
 POSITION_SECONDS = 0.1
 """Together with the time of a commit, confirmed work is saved within a quarter of a second."""
 
+RUNS_A_STEP = 64
+"""The number of runs of messages of a position that are looked at between two looks at the clock."""
+
 
 async def keep_flushing(writer: Writer, seconds: float) -> None:
     """Take a checkpoint every `seconds`."""
@@ -173,14 +176,41 @@ async def _save_positions(writer: Writer, drivers: Iterable[StoredDriver]) -> No
         await slices.step()
         if isinstance(driver, RoundRobinDriver) and not driver.deleted:
             position = await driver.position()
-            if position != driver.saved_position:
+            if not await _are_same(position, driver.saved_position, slices):
                 changed[driver] = position
-    positions = {driver.topic.id: position for driver, position in changed.items() if not driver.deleted}
+    positions: dict[int, Position] = {}
+    for driver, position in changed.items():
+        await slices.step()
+        if not driver.deleted:
+            positions[driver.topic.id] = position
     if not positions:
         return
     await writer.call(partial(writer.environment.set_positions, positions))
+    slices = Slices()
     for driver, position in changed.items():
-        driver.saved_position = position
+        driver.saved_position, driver.saved_lowest = position, await _lowest(position, slices)
+        await slices.step()
+
+
+async def _are_same(one: Position, other: Position | None, slices: Slices) -> bool:
+    """Return whether these positions are equal. They may have thousands of runs of messages."""
+    if other is None or one.cursor != other.cursor or len(one.undone) != len(other.undone):
+        return False
+    for start in range(0, len(one.undone), RUNS_A_STEP):
+        part = slice(start, start + RUNS_A_STEP)
+        if one.undone[part] != other.undone[part]:
+            return False
+        await slices.step()
+    return True
+
+
+async def _lowest(position: Position, slices: Slices) -> int:
+    """Return the id below which all messages are done, as `Position.lowest` does, in slices."""
+    lowest = position.cursor
+    for start in range(0, len(position.undone), RUNS_A_STEP):
+        lowest = min(lowest, *(run.lowest for run in position.undone[start : start + RUNS_A_STEP]))
+        await slices.step()
+    return lowest
 
 
 async def tidy(driver: Driver, writer: Writer) -> None:
@@ -206,7 +236,7 @@ async def tidy(driver: Driver, writer: Writer) -> None:
     too_old = None if driver.ages is None else driver.ages.too_old()
     keep_from = None
     if isinstance(driver, RoundRobinDriver):
-        keep_from = (await driver.position()).lowest
+        keep_from = await _lowest(await driver.position(), Slices())
     await delete_oldest(driver, writer, octets, too_old, keep_from)
 
 
@@ -220,10 +250,10 @@ def _span(driver: Driver) -> int:
 
 async def delete_done(driver: RoundRobinDriver, writer: Writer) -> None:
     """Delete the blocks in which all messages are done according to the topic's stored position."""
-    position = driver.saved_position
-    if position is not None and driver.deleted_below < position.lowest:
-        await delete_oldest(driver, writer, None, TooOld(0, 0, position.lowest), None)
-        driver.deleted_below = position.lowest
+    lowest = driver.saved_lowest
+    if driver.deleted_below < lowest:
+        await delete_oldest(driver, writer, None, TooOld(0, 0, lowest), None)
+        driver.deleted_below = lowest
 
 
 async def delete_oldest(

@@ -20,9 +20,9 @@ from collections.abc import Iterable
 
 from omq.drivers.slices import Slices
 from omq.drivers.unsettled import DeliveredIds, ranges
-from omq_storage.runs import Run, runs_of
+from omq_storage.runs import Run
 
-FILTERED_IDS = 256
+FILTERED_IDS = 64
 """The number of ids that are looked up between two slices."""
 
 
@@ -56,9 +56,14 @@ class UndoneMessages:
                 moved.take(ids)  # it moved again
                 moved.add(ids, run.deliveries)
             await slices.step()
-        found = [below for run in moved.runs() if (below := run.below(self._cursor)) is not None]
-        lowest = min((run.lowest for run in found), default=self._cursor)
-        last = max((run.last for run in found), default=-1)
+        found: list[Run] = []
+        lowest, last = self._cursor, -1
+        for run in moved.runs():
+            await slices.step()
+            below = run.below(self._cursor)
+            if below is not None:
+                found.append(below)
+                lowest, last = min(lowest, below.lowest), max(last, below.last)
         for run in self._channels:
             await slices.step()
             below = run if run.last < self._cursor else run.below(self._cursor)
@@ -67,11 +72,12 @@ class UndoneMessages:
             if below.last < lowest or below.first > last:
                 found.append(below)
                 continue
-            kept = []
+            bits = below.bits
             for count, id in enumerate(below.ids(), 1):
-                if id not in moved:
-                    kept.append(id)
+                if id in moved:
+                    bits ^= 1 << (id - below.first) // below.step
                 if not count % FILTERED_IDS:
                     await slices.step()
-            found += (each._replace(deliveries=run.deliveries) for each in runs_of(kept))
+            if bits:
+                found.append(below._replace(bits=bits))
         return tuple(found)

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import trio
-from counted_steps import Steps, steps
+from counted_steps import Steps, counted_calls, steps, watched
 from served_drivers import KIB, STRONG, WEAK, Client, opened, post, quiet
 from trio.testing import MockClock
 
 from omq.drivers import slices
 from omq.drivers.housekeeping import POSITION_SECONDS, keep_journal_free, keep_positions, keep_tidy, tidy
+from omq.drivers.round_robin import RoundRobinDriver
 from omq.model import Delivery
 from omq_storage.journal import MOST_RECORDS
 from omq_storage.levels import Level
@@ -103,6 +104,53 @@ async def test_the_topics_are_looked_at_in_slices(
             # None of these topics has this level.
             assert counted.count >= 20
             nursery.cancel_scope.cancel()
+
+
+async def test_the_positions_of_many_topics_are_noted_one_after_another(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+    async with opened(tmp_path / "store") as drivers, trio.open_nursery() as nursery:
+        topics = []
+        for number in range(20):
+            topic = await drivers.declare(WEAK, Delivery.ROUND_ROBIN, b"t%d" % number)
+            assert isinstance(topic, RoundRobinDriver)
+            await post(topic, b"x")
+            topics.append(topic)
+        await quiet()
+        with watched(lambda: sum(topic.saved_position is not None for topic in topics)) as saved:
+            nursery.start_soon(drivers.save_positions)
+            await quiet()
+        assert (saved.all[-1], saved.largest_rise()) == (len(topics), 1)
+
+
+async def test_the_position_of_many_consumers_is_looked_at_in_short_steps(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Each consumer has messages that are not done."""
+    consumers = 1000
+    async with opened(tmp_path / "store", retention_bytes=1) as drivers, trio.open_nursery() as nursery:
+        topic = await drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+        assert isinstance(topic, RoundRobinDriver)
+        assert topic.writer is not None
+        workers = [Client(topic) for _ in range(consumers)]
+        for worker in workers:
+            worker.request(1)
+        await post(topic, *[b"x"] * consumers)
+        for worker in workers:
+            await worker.read()
+        with counted_calls() as calls:
+            for _ in range(2):
+                nursery.start_soon(drivers.save_positions)
+                await quiet()
+                nursery.start_soon(tidy, topic, topic.writer)
+                await quiet()
+        assert calls.total > 4 * consumers
+        assert calls.longest < consumers
+        assert topic.saved_position is not None
+        assert (len(topic.saved_position.undone), topic.saved_lowest) == (consumers, 1)
+        for worker in workers:
+            worker.close()
 
 
 async def test_others_run_only_when_a_slice_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
