@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure
+from omq.drivers.slices import Slices
 from omq.drivers.unsettled import DeliveredIds, number_of
 from omq.logs import LogThrottle, quoted
 from omq.model import Topic
@@ -190,7 +191,11 @@ class DeadLetters:
         letters: list[DeadLetter] = []
         octets = 0
         block: Block | None = None
+        slices = Slices()
         while self._waiting and self._waiting[0][0] is death:
+            await slices.step()
+            if not self._waiting:
+                break  # the queue was deleted meanwhile
             if len(self._sending) >= MOST_LETTERS or octets >= LETTERS_OCTETS:
                 break
             run = self._waiting[0][1]

@@ -17,6 +17,7 @@ from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
+from omq.drivers.slices import Slices
 from omq.drivers.spilling import offer_or_spill, taken_or_spilled
 from omq.exchanges.deaths import DeadMessage, DeathRecord, add_death
 from omq.exchanges.routes import Route, TopicIsReplaced
@@ -75,16 +76,17 @@ class DeadLetterExchange:
         """
         sent: list[tuple[Driver, list[DeadLetter], Confirmation]] = []
         waiting = deque(letters)
+        slices = Slices()
         while waiting:
             portion = Portion()
             dead: list[tuple[DeadLetter, DeadMessage]] = []
             for _ in self._record_deaths(queue, options, death, waiting, portion, dead):
-                await trio.lowlevel.checkpoint()
+                await slices.step()
             addressed: list[Addressed] = []
             while True:
                 try:
                     for _ in self._address(queue, options, dead, portion, addressed):
-                        await trio.lowlevel.checkpoint()
+                        await slices.step()
                     break
                 except TopicIsReplaced:
                     await self._exchanges.settled()
@@ -138,6 +140,7 @@ class DeadLetterExchange:
                 head = _named(letter.head, queue, portion)
                 exchange, key = _exchange_of(options), options.dead_letter_key
                 dead.append((letter, (yield from add_death(head, queue, exchange, key, death, now))))
+            yield
 
     def _address(
         self,
@@ -164,6 +167,7 @@ class DeadLetterExchange:
                     if addressed and addressed[-1].route == to:
                         to = addressed[-1].route  # the same one: to compare it again takes no time
                     addressed.append(Addressed(to, head, letter))
+            yield
 
     @contextmanager
     def _dropping(self, queue: bytes, options: QueueOptions) -> Iterator[None]:

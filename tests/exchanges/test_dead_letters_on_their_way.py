@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import counted_calls
 from queue_cases import EITHER, published, queue_of, worker
 from served_drivers import Drivers, opened, post, quiet
 
@@ -55,13 +56,36 @@ async def test_letters_that_die_one_by_one_need_few_runs(drivers: Drivers) -> No
     waiting = (await source.position()).undone
     assert [id for run in waiting for id in run.ids()] == [*range(1, count + 1)]
     assert len(waiting) == 1
-    with trio.fail_after(60):
-        while dead.ready < count:
-            await quiet()
+    await eventually_ready(dead, count)
     heir = worker(dead, count)
     assert (await heir.read()).bodies == [b"%d" % number for number in range(count)]
     client.close()
     heir.close()
+
+
+@EITHER
+async def test_many_letters_are_sent_in_short_steps(drivers: Drivers, durable: bool) -> None:
+    count = 1000
+    dead = await queue_of(drivers, b"dl")
+    source = await queue_of(drivers, b"dq", durable=durable, dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client = worker(source, count)
+    await post(source, *(b"%d" % number for number in range(count)))
+    await client.read()
+    with counted_calls() as calls:
+        client.channel.settle(range(1, count + 1), REJECTED)
+        await eventually_ready(dead, count)
+    assert calls.total > 20 * count
+    assert calls.longest < 2 * count
+    heir = worker(dead, count)
+    assert (await heir.read()).bodies == [b"%d" % number for number in range(count)]
+    client.close()
+    heir.close()
+
+
+async def eventually_ready(queue: QueueDriver, count: int) -> None:
+    with trio.fail_after(60):
+        while queue.ready < count:
+            await quiet()
 
 
 @pytest.mark.parametrize("killed", [False, True])
