@@ -36,6 +36,23 @@ def test_confirms_that_are_not_collected_are_held_as_one() -> None:
     assert confirms.unconfirmed == 0
 
 
+def test_the_parts_of_a_message_for_many_queues_are_looked_at_in_portions() -> None:
+    confirms, parts = Confirms(7), 1000
+    for _ in range(2):
+        run = ChannelPost(1)
+        for _ in range(parts):
+            group = Group()
+            group.confirmation = CONFIRMED
+            run.add(group, 0, 1, None)
+        confirms.add(run)
+    looks = 0
+    while (collected := confirms.collect(100))[0] == b"":
+        looks += 1
+        assert collected == (b"", 100)
+    assert looks >= parts // 100 - 1
+    assert confirms.unconfirmed == 1
+
+
 def test_confirms_are_collected_in_portions() -> None:
     confirms = Confirms(7)
     for _ in range(5):

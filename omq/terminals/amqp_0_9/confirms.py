@@ -43,13 +43,15 @@ class Confirms:
 
     def collect(self, most: int) -> tuple[bytes, int]:
         """Return the acknowledgements of the messages that are settled, up to the first one that is not, and
-        the number of their posts: at most `most` of these.
+        the number of their parts: about as many as `most`.
         """
         frames: list[bytes] = []
         begin = self._next
         taken = 0
-        while taken < most and self._waiting and self._waiting[0].is_settled:
-            taken += 1
+        while taken < most and self._waiting:
+            taken += max(1, self._waiting[0].look(most - taken))
+            if not self._waiting[0].is_known:
+                break
             posted = self._waiting.popleft()
             first = self._next
             for index in sorted(posted.failures()):

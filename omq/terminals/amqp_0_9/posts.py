@@ -182,10 +182,21 @@ class ChannelPost(msgspec.Struct):
 
     @property
     def is_settled(self) -> bool:
+        self.look(len(self._parts))
+        return self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `look` has found that they are settled."""
+        return self._settled == len(self._parts)
+
+    def look(self, most: int) -> int:
+        """See which of the next N (`most`) parts are settled. Return the number of these."""
         # Each part is asked once after it is settled, and freed: a message may have thousands, and every one
         # that is settled is a reason to look.
-        parts, settled = self._parts, self._settled
-        while settled < len(parts):
+        parts, first = self._parts, self._settled
+        settled, end = first, min(len(parts), first + most)
+        while settled < end:
             part = parts[settled]
             if part is not None:
                 if not part.group.is_settled:
@@ -197,7 +208,7 @@ class ChannelPost(msgspec.Struct):
                     self._failed.append(part)
             settled += 1
         self._settled = settled
-        return settled == len(parts)
+        return settled - first
 
     async def settled(self) -> None:
         """Wait until they are settled. They must be offered."""
