@@ -14,6 +14,7 @@ from .raw_client import Client
 from .test_long_ends import answer, connected, consuming, the_queue
 from .test_many_consumers import flow, held
 from .wire import (
+    ack,
     bind,
     body,
     close_channel,
@@ -22,6 +23,7 @@ from .wire import (
     declare_exchange,
     declare_queue,
     header,
+    nack,
     open_channel,
     publish,
     publishing,
@@ -34,6 +36,9 @@ QUEUES = 1000
 
 SHORT_STEP = 3500
 """A number of calls that no step makes, however many queues, messages or channels there are."""
+
+SETTLED_STEP = 1000
+"""A number of calls in which a step settles a few messages."""
 
 FRAME = 100_000
 """The octets of a message in one frame."""
@@ -63,6 +68,12 @@ async def with_queues(host: InProcess, count: int = QUEUES) -> Client:
 def messages_in(host: InProcess) -> int:
     """Return the number of messages that came into all queues."""
     return sum(driver.statistics().messages_in for driver in host.server.catalogue)
+
+
+async def delivered(client: Client, count: int) -> None:
+    """Read N (`count`) messages."""
+    while count:
+        count -= (await trio.to_thread.run_sync(client.wait)).name == "deliver"
 
 
 async def confirmed(client: Client, count: int) -> None:
@@ -136,6 +147,29 @@ async def test_a_message_for_many_queues_is_published_in_short_steps(tmp_path: P
             await confirmed(client, 1)
         assert messages_in(host) == QUEUES
         assert calls.longest < SHORT_STEP
+        client.close()
+
+
+@pytest.mark.parametrize("durable", [0, 1])
+async def test_many_messages_are_settled_in_short_steps(durable: int, tmp_path: Path) -> None:
+    """They were given back one by one, so that each is settled by itself."""
+    count = 1000
+    async with serving(tmp_path) as host:
+        client = await connected(host)
+        await answer(client, declare_queue(1, "q", durable=durable))
+        await sent(client, *[publish(1, "", "q", b"x") for _ in range(count)])
+        await eventually(lambda: the_queue(host).ready == count)
+        await sent(client, consume(1, "q", "t"))
+        await delivered(client, count)
+        for _ in range(2):
+            with counted_calls() as calls:
+                await sent(client, nack(1, 0, 1, 1))
+                await delivered(client, count)
+            assert calls.longest < SETTLED_STEP
+        with counted_calls() as calls:
+            await sent(client, ack(1, 0, 1))
+            await eventually(lambda: not the_queue(host).unacknowledged)
+        assert calls.longest < SETTLED_STEP
         client.close()
 
 

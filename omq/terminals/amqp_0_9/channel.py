@@ -22,7 +22,7 @@ from omq.terminals.amqp_0_9.forms import Tags
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN, ChannelPost
 from omq.terminals.amqp_0_9.transactions import Transaction
-from omq.terminals.amqp_0_9.unacknowledged import PORTION, Settled, UnknownTag
+from omq.terminals.amqp_0_9.unacknowledged import Settled, UnknownTag
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +178,27 @@ class AmqpChannel:
         """Settle messages, or note it for the commit of the transaction, in turn with other connections.
         Raises UnknownTag, as the portions do.
         """
+        slices = Slices()
         try:
             for taken in portions:
-                self._settle(taken, outcome)
-                if len(taken) >= PORTION:
-                    await trio.lowlevel.checkpoint()
-                    if self.is_over:
-                        return
+                await self._settle(taken, outcome, slices)
+                if self.is_over:
+                    return
         except UnknownTag as unknown:
-            self._settle(unknown.taken, outcome)
+            await self._settle(unknown.taken, outcome, slices)
             raise
 
-    def _settle(self, taken: Sequence[Settled], outcome: Outcome) -> None:
+    async def _settle(self, taken: Sequence[Settled], outcome: Outcome, slices: Slices) -> None:
         if isinstance(self.mode, Transaction):
             self.mode.settled += [(each, outcome) for each in taken]
+            await slices.step()
             return
         for each in taken:
             each.settle(outcome)
+            if slices.is_over:
+                await slices.step()
+                if self.is_over:  # its consumers were closed meanwhile, and all messages returned
+                    return
 
     async def flow(self, active: bool) -> None:
         """Let consumers get messages, or not, in turn with other connections."""
