@@ -14,12 +14,13 @@ from omq.client import FromBeginning
 SECONDS = 60.0
 
 BEGINNING = """
-import atexit, os, signal, sys, threading
+import atexit, os, signal, sys, threading, warnings
 at_last = []  # what the program does after its clients have ended
 atexit.register(lambda: [call() for call in at_last])
 from omq.blocking import connect
 from omq.client import FromBeginning
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # of a fork, since Python 3.12
 client = connect(sys.argv[1])
 """
 
