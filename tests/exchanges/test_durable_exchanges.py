@@ -211,7 +211,7 @@ async def test_quotas_of_exchanges_and_bindings(tmp_path: Path) -> None:
     async with server(tmp_path, max_exchanges=1, max_bindings=2) as (drivers, exchanges):
         await make(drivers, b"q")
         await exchanges.declare(b"e", b"fanout")
-        with pytest.raises(Refused, match="has its 1 exchanges") as caught:
+        with pytest.raises(Refused, match="has its 1 exchange,") as caught:
             await exchanges.declare(b"f", b"fanout")
         assert caught.value.reason is Reason.QUOTA
         for key in (b"1", b"2", b"2"):

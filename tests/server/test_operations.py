@@ -394,7 +394,7 @@ async def test_connections_are_counted(store: Path) -> None:
         assert await second.octets(8) == VERSION_ONE
         (refusal,) = await second.rest()
         assert isinstance(refusal, types.Error)
-        assert refusal.text.startswith(b"Connect: this client has its 1 connections")
+        assert refusal.text.startswith(b"Connect: this client has its 1 connection,")
         first.close()
         await eventually(lambda: host.connections == 0)
         await enter(host, "one")
