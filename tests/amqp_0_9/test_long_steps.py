@@ -27,6 +27,7 @@ from .wire import (
     open_channel,
     publish,
     publishing,
+    qos,
     rollback,
     select_confirms,
     select_tx,
@@ -146,6 +147,32 @@ async def test_a_message_for_many_queues_is_published_in_short_steps(tmp_path: P
             await sent(client, publish(1, "e", "", b""))
             await confirmed(client, 1)
         assert messages_in(host) == QUEUES
+        assert calls.longest < SHORT_STEP
+        client.close()
+
+
+@pytest.mark.parametrize("confirms", [False, True])
+async def test_messages_that_each_go_to_many_queues_are_published_in_short_steps(
+    confirms: bool, tmp_path: Path
+) -> None:
+    """Their keys differ, so that each message has an outcome in each queue."""
+    messages = 8
+    async with serving(tmp_path) as host:
+        client = await with_queues(host)
+        await answer(client, declare_exchange(1, "e", "fanout"))
+        for number in range(QUEUES):
+            await sent(client, bind(1, str(number), "e"))
+            assert (await trio.to_thread.run_sync(client.wait)).name == "bind-ok"
+        if confirms:
+            assert await answer(client, select_confirms(1)) == "confirm-ok"
+        with counted_calls() as calls:
+            await sent(client, *[publish(1, "e", str(number), b"") for number in range(messages)])
+            if confirms:
+                await confirmed(client, messages)
+            else:
+                await eventually(lambda: messages_in(host) == messages * QUEUES)
+                assert await answer(client, qos(1, 0)) == "qos-ok"
+        assert messages_in(host) == messages * QUEUES
         assert calls.longest < SHORT_STEP
         client.close()
 

@@ -129,21 +129,28 @@ class AmqpChannel:
                 self._unsettled.append(posted)
 
     def look(self) -> None:
-        if self.is_over:
-            return
-        before = self.failure
-        looked = 0
-        while self._unsettled and self._unsettled[0].is_settled:
-            looked += 1
-            if looked > LOOKED_IN_TURN:
+        if not self.is_over:
+            before = self.failure
+            looked = self._look(LOOKED_IN_TURN)
+            if looked >= LOOKED_IN_TURN or self.failure is not before or isinstance(self.mode, Confirms):
                 self._changed(self)
-                return
+
+    def _look(self, most: int) -> int:
+        """Forget the posts at the beginning that are settled, and note a failure. Return the number of their
+        parts: about as many as `most`.
+        """
+        looked = 0
+        while looked < most and self._unsettled:
+            posted = self._unsettled[0]
+            looked += max(1, posted.look(most - looked))
+            if not posted.is_known:
+                break
+            self._unsettled.popleft()
             # A queue that may not be longer refuses messages, and only confirms tell so.
-            if failures := self._unsettled.popleft().failures():
+            if failures := posted.failures():
                 told = (each for each in failures.values() if each.reason is not Reason.OVERFLOW)
                 self.failure = next(told, self.failure)
-        if self.failure is not before or isinstance(self.mode, Confirms):
-            self._changed(self)
+        return looked
 
     async def settled(self) -> None:
         """Wait until everything that was published on it is in its queues, or refused."""
@@ -159,12 +166,17 @@ class AmqpChannel:
 
     def confirmed(self, most: int) -> tuple[bytes, int]:
         """Return the acknowledgements of the published messages that are settled, and the number of their
-        posts: at most `most` of these.
+        parts: about as many as `most`.
         """
         if isinstance(self.mode, Confirms):
             return self.mode.collect(most)
-        self.look()
-        return b"", 0
+        if self.is_over:
+            return b"", 0
+        before = self.failure
+        looked = self._look(most)
+        if self.failure is not before:
+            self._changed(self)
+        return b"", looked
 
     @property
     def unconfirmed(self) -> int:

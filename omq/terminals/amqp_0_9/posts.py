@@ -23,7 +23,7 @@ block of them is made in less than a millisecond.
 """
 
 LOOKED_IN_TURN = 128
-"""The number of settled posts after which the other connections have their turn."""
+"""The number of settled posts, or of their parts, after which the other connections have their turn."""
 
 
 class Publisher(Protocol):
