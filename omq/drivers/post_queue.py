@@ -21,7 +21,7 @@ GROUP_PRODUCERS = 1024
 GROUP_POSTS = 8192
 """The most posts of one commit: each takes some microseconds, however short it is."""
 
-POSTS_IN_TURN = 512
+POSTS_IN_TURN = 128
 """The number of posts that are put into a commit after which the other tasks of the server have a turn."""
 
 

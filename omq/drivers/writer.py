@@ -44,7 +44,7 @@ from omq_storage.fragments import Fragmented
 if TYPE_CHECKING:
     from omq_storage._codec import StoreCommit, StorePart
 
-TOPICS_IN_TURN = 32
+TOPICS_IN_TURN = 12
 """The number of topics whose blocks are made, or become available to subscribers, after which the other tasks
 of the server have a turn.
 """
@@ -52,7 +52,7 @@ of the server have a turn.
 MESSAGES_OF_TOPIC = 64
 """The number of messages that are as much work as one more topic."""
 
-TOPICS_SETTLED_IN_TURN = 512
+TOPICS_SETTLED_IN_TURN = 128
 """The number of settled topics, or routed posts, after which the other tasks of the server have a turn.
 Settling is quick, and each turn wakes publishers.
 """

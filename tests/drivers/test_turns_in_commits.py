@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import counted_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,6 +211,21 @@ async def test_other_tasks_have_turns_between_the_topics_of_a_commit(tmp_path: P
     assert settled_in.total() == len(names)
     assert max(settled_in.values()) <= TOPICS_SETTLED_IN_TURN
     assert len(settled_in) < 10  # and not a turn for each topic
+
+
+async def test_the_posts_of_many_topics_are_committed_in_short_steps(tmp_path: Path) -> None:
+    names = [b"topic %d" % number for number in range(500)]
+    async with topics(tmp_path, Sync.WEAK, names) as drivers:
+        for confirmation in [await driver.post(Bodies([b"x"])) for driver in drivers]:
+            await settled(confirmation)  # they have ids for more then
+        confirmations = [await driver.post(Bodies([b"x"])) for driver in drivers]
+        with counted_calls() as calls:
+            for confirmation in confirmations:
+                await settled(confirmation)
+            assert drivers[0].writer is not None
+            await drivers[0].writer.drain()
+        assert calls.total > 30 * len(names)
+        assert calls.longest < 3500
 
 
 class OpenRoutes(trio.abc.Instrument):
