@@ -51,7 +51,8 @@ async def connect_from(host: Host, address: str) -> Conversation:
 def spent(command: bytes, whose: bytes, most: int, what: bytes) -> bytes:
     """Return the Error of a command that finds a quota spent."""
     why = b"it is configured for" if whose == b"the server" else b"it may have"
-    return b"%s: %s has its %d %s, the most %s" % (command, whose, most, what, why)
+    things = what.removesuffix(b"s") if most == 1 else what
+    return b"%s: %s has its %d %s, the most %s" % (command, whose, most, things, why)
 
 
 # -- what one command takes, of each kind -------------------------------------------------------------------
