@@ -71,8 +71,9 @@ class ChannelLimit:
             window.join(self, len(self.unsettled))
 
     def close(self) -> None:
-        """Free the memory, and leave the window: the channel is closed."""
+        """Free the memory, and leave the window: the channel is closed. Its messages may still be settled by
+        somebody who does not know that yet.
+        """
         self.credit.forget_drain()
         self.unsettled.clear()
-        if self.window is not None:
-            self.window.leave(self)
+        self.share(None)

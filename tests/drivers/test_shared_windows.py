@@ -7,6 +7,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import MOST_DEALT
 from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import ACCEPTED
 from omq.drivers.shared_window import SharedWindow
 
 CONSUMERS = 1000
@@ -87,3 +88,17 @@ async def test_messages_for_many_consumers_that_share_a_window_are_assigned_in_s
     assert (queue.ready, queue.unacknowledged) == (WINDOW, WINDOW)
     for client in clients:
         client.close()
+
+
+async def test_a_closed_consumer_that_shared_a_window_settles_nothing(drivers: Drivers) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+    window = SharedWindow(WINDOW)
+    client = Client(queue)
+    client.request(WINDOW)
+    client.channel.share(window)
+    await post(queue, b"a", b"b")
+    (first, second) = (await client.read()).ids
+    client.close()
+    assert window.room() == WINDOW
+    assert client.channel.settle(range(first, second + 1), ACCEPTED) == 0
+    assert (await Client(queue).read()).bodies == [b"a", b"b"]
