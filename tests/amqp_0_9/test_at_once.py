@@ -2,32 +2,21 @@
 
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
-from server.conversation import InProcess, eventually, serving
+from server.conversation import eventually
 from trio.testing import wait_all_tasks_blocked
 
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS, MOST_CONNECTIONS
 
 from .broker import Broker
+from .served_broker import brokered
 from .wire import ack, bind, consume, declare_exchange, declare_queue, publish, qos, select_confirms
 
 in_thread = trio.to_thread.run_sync
-
-
-@asynccontextmanager
-async def brokered(store: Path) -> AsyncIterator[tuple[InProcess, Broker]]:
-    """Yield a server in this process. Calls of clients must run in threads."""
-    async with serving(store) as host:
-        broker = Broker(("127.0.0.1", host.port))
-        try:
-            yield host, broker
-        finally:
-            broker.close()
 
 
 class AfterSteps(trio.abc.Instrument):

@@ -66,6 +66,16 @@ async def with_queues(host: InProcess, count: int = QUEUES) -> Client:
     return client
 
 
+async def with_bound_queues(host: InProcess) -> Client:
+    """Return such a connection, which has bound all of them to the fanout exchange `e`."""
+    client = await with_queues(host)
+    await answer(client, declare_exchange(1, "e", "fanout"))
+    for number in range(QUEUES):
+        await sent(client, bind(1, str(number), "e"))
+        assert (await trio.to_thread.run_sync(client.wait)).name == "bind-ok"
+    return client
+
+
 def messages_in(host: InProcess) -> int:
     """Return the number of messages that came into all queues."""
     return sum(driver.statistics().messages_in for driver in host.server.catalogue)
@@ -137,11 +147,7 @@ async def test_messages_for_many_queues_are_published_in_short_steps(confirms: b
 
 async def test_a_message_for_many_queues_is_published_in_short_steps(tmp_path: Path) -> None:
     async with serving(tmp_path) as host:
-        client = await with_queues(host)
-        await answer(client, declare_exchange(1, "e", "fanout"))
-        for number in range(QUEUES):
-            await sent(client, bind(1, str(number), "e"))
-            assert (await trio.to_thread.run_sync(client.wait)).name == "bind-ok"
+        client = await with_bound_queues(host)
         assert await answer(client, select_confirms(1)) == "confirm-ok"
         with counted_calls() as calls:
             await sent(client, publish(1, "e", "", b""))
@@ -158,11 +164,7 @@ async def test_messages_that_each_go_to_many_queues_are_published_in_short_steps
     """Their keys differ, so that each message has an outcome in each queue."""
     messages = 8
     async with serving(tmp_path) as host:
-        client = await with_queues(host)
-        await answer(client, declare_exchange(1, "e", "fanout"))
-        for number in range(QUEUES):
-            await sent(client, bind(1, str(number), "e"))
-            assert (await trio.to_thread.run_sync(client.wait)).name == "bind-ok"
+        client = await with_bound_queues(host)
         if confirms:
             assert await answer(client, select_confirms(1)) == "confirm-ok"
         with counted_calls() as calls:

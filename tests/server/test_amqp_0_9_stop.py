@@ -1,13 +1,11 @@
 """The outcomes of publishes that clients are told before the server ends their connections."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
-from amqp_0_9.broker import Broker
 from amqp_0_9.raw_client import Client
+from amqp_0_9.served_broker import brokered
 from amqp_0_9.wire import (
     ack,
     commit,
@@ -25,24 +23,13 @@ from trio.testing import MockClock
 from omq.terminals.amqp_0_9.terminal import CONFIRMING_SECONDS
 from omq_storage.levels import Level
 
-from .conversation import InProcess, eventually, serving
+from .conversation import InProcess, eventually
 
 in_thread = trio.to_thread.run_sync
 
 CLOSE = "connection.close 320 CONNECTION_FORCED (0,0)"
 
 CLOSE_OK = method(0, 10, 51)
-
-
-@asynccontextmanager
-async def brokered(store: Path) -> AsyncIterator[tuple[InProcess, Broker]]:
-    """Yield a server in this process. Calls of clients must run in threads."""
-    async with serving(store) as host:
-        broker = Broker(("127.0.0.1", host.port))
-        try:
-            yield host, broker
-        finally:
-            broker.close()
 
 
 def said(client: Client, count: int) -> list[str]:
