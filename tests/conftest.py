@@ -10,9 +10,10 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
 from java_classes import java_options
-from measuring import beginning, unmeasured, untraced
+from measuring import beginning, run, unmeasured, untraced
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -26,6 +27,9 @@ settings.register_profile("omq", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("omq")
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
+
+if sys.gettrace() is not None:
+    pytest.MonkeyPatch().setattr(trio, "run", run)
 
 # A shell starts a program in the background with SIGINT ignored. The commands that tests start and interrupt
 # would inherit that, and not end.

@@ -4,12 +4,19 @@ tests.
 
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar, TypeVarTuple
 
 import pytest
+import trio
+from trio.abc import Clock, Instrument
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 """Variables of the environment by which a process is told to measure its coverage."""
@@ -71,6 +78,40 @@ def beginning(function: str) -> Iterator[None]:
         _left[function], _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
         sys.settrace(tracer)
+
+
+class _Pause(Instrument):
+    """Stops the timer of `beginning` at the end of a run of Trio."""
+
+    left = 0.0
+    """The seconds that the timer had left."""
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        if task.parent_nursery is None:
+            self.left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+_run = trio.run
+
+
+def run(
+    main: Callable[[*Ts], Awaitable[T]],
+    *args: *Ts,
+    clock: Clock | None = None,
+    instruments: Sequence[Instrument] = (),
+    **options: bool,
+) -> T:
+    """Run Trio, without the signal of `beginning` at the end of the run. Trio closes the socket that Python
+    writes signals to before it takes this socket from Python, and Python reports a signal in between.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return _run(main, *args, clock=clock, instruments=instruments, **options)
+    pause = _Pause()
+    try:
+        return _run(main, *args, clock=clock, instruments=[*instruments, pause], **options)
+    finally:
+        if pause.left:
+            signal.setitimer(signal.ITIMER_VIRTUAL, pause.left)
 
 
 def seconds(work: Callable[[], object], times: int = 1) -> float:
