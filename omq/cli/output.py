@@ -135,9 +135,17 @@ def json_topics(infos: list[TopicInfo]) -> str:
 
 
 def shown(name: bytes) -> str:
-    """Return a topic's name for a table or a sentence: one line, without control characters."""
-    return printable(name.decode("utf-8", "backslashreplace"))
+    """Return a topic's name for a table or a sentence: one line, without control characters. Spaces at its
+    beginning and end are escaped, so that no name looks like another or is empty.
+    """
+    text = printable(name.decode("utf-8", "backslashreplace"))
+    inner = text.strip(" ")
+    before = len(text) - len(text.lstrip(" "))
+    after = len(text) - before - len(inner)
+    return _SPACE * before + inner + _SPACE * after
 
+
+_SPACE = "\\x20"
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """The control characters, C0 and C1, except line feed and tab."""

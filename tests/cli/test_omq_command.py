@@ -63,6 +63,15 @@ def test_declare_topics_delete(shell: Shell) -> None:
     assert b"jobs" not in shell.ok("topics")
 
 
+def test_spaces_around_the_name_of_a_topic_are_visible(shell: Shell) -> None:
+    for topic in (" ", " a b  "):
+        shell.ok("declare", topic)
+    rows = shell.ok("topics").decode().splitlines()
+    assert {row.split("  ")[0] for row in rows} >= {"\\x20", "\\x20a b\\x20\\x20"}
+    for topic in (" ", " a b  "):
+        shell.ok("delete", topic)
+
+
 def test_numbers_of_topics_are_aligned_to_the_right(shell: Shell) -> None:
     shell.ok("pub", "aligned", "four", "--confirm")
     head, *rows = shell.ok("topics").decode().splitlines()

@@ -73,3 +73,13 @@ export function field(label, input, hint) {
 export function select(options, attributes = {}) {
   return h("select", attributes, ...Object.entries(options).map(([value, text]) => h("option", { value }, text)));
 }
+
+/**
+ * A message in place of a page.
+ *
+ * @param {string} title
+ * @param {Child[]} children
+ */
+export function notice(title, ...children) {
+  return h("section", { class: "notice" }, h("h1", {}, title), ...children);
+}

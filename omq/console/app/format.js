@@ -64,9 +64,6 @@ export function reason({ message }) {
   return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
-/** @param {string} word  `Round_robin` */
-export const plain = (word) => word.replace("_", "-").replace("Broadcast", "Broadcast");
-
 /**
  * @param {number} number
  * @param {string} noun

@@ -3,7 +3,7 @@
  * by the first column. It is used by keyboard: arrows, Page Up and Page Down, Home and End move, Enter opens.
  */
 
-import { fill, h } from "./dom.js";
+import { h } from "./dom.js";
 
 const ROW = 40;
 const SPARE = 4;
@@ -233,15 +233,3 @@ export class Grid {
 }
 
 let made = 0;
-
-/**
- * A message in place of a page.
- *
- * @param {string} title
- * @param {import("./dom.js").Child[]} children
- */
-export function notice(title, ...children) {
-  const element = h("section", { class: "notice" }, h("h1", {}, title));
-  fill(element, h("h1", {}, title), ...children);
-  return element;
-}

@@ -1,9 +1,8 @@
 /** The page of the server: memory, commits, disk, connections, and the last warnings. */
 
 import { printable } from "../client/omq.js";
-import { fill, h } from "./dom.js";
+import { fill, h, notice } from "./dom.js";
 import { count, duration, latency, moment, rate, size } from "./format.js";
-import { notice } from "./grid.js";
 import { draw, sparkline } from "./sparkline.js";
 
 /** The contents of each share of the memory. @type {Record<string, string>} */

@@ -6,7 +6,7 @@
  */
 
 /** The number of rates in a history. */
-export const HISTORY = 60;
+const HISTORY = 60;
 
 /**
  * @typedef {object} TopicState

@@ -3,9 +3,8 @@
 import { OmqError, Refused, decodeName, printable } from "../client/omq.js";
 import { browseView } from "./browse.js";
 import { closeAll, confirmed, open, toast, tried } from "./dialogs.js";
-import { field, fill, h, setText } from "./dom.js";
+import { field, fill, h, notice, setText } from "./dom.js";
 import { count, duration, many, rate, reason, size } from "./format.js";
-import { notice } from "./grid.js";
 import { octetsOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
 import { tailView } from "./tail.js";

@@ -2,9 +2,9 @@
 
 import { encodeName, printable } from "../client/omq.js";
 import { open, tried, toast } from "./dialogs.js";
-import { field, h, select, setText } from "./dom.js";
-import { count, duration, many, plain, rate, size } from "./format.js";
-import { Grid, notice } from "./grid.js";
+import { field, h, notice, select, setText } from "./dom.js";
+import { count, duration, rate, size } from "./format.js";
+import { Grid } from "./grid.js";
 import { pathOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
 
@@ -232,6 +232,6 @@ function explained(name, options) {
 
 /** @param {import("./store.js").TopicState} state */
 export function typesText(state) {
-  return `${state.delivery === "Broadcast" ? "Broadcast" : "Queue"}, ${plain(state.persistence).toLowerCase()}`;
+  return `${state.delivery === "Broadcast" ? "Broadcast" : "Queue"}, ${state.persistence.toLowerCase()}`;
 }
 

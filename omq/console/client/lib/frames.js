@@ -29,7 +29,7 @@ const LENGTH = 4;
 const MESSAGE_HEADER = 12;
 
 /** Longer frames than this are refused: the longest Block. */
-export const MAX_FRAME = 2 ** 31;
+const MAX_FRAME = 2 ** 31;
 
 /** Divides octets into frames. */
 export class FrameDecoder {
