@@ -114,8 +114,6 @@ class _Phase(Enum):
     """Nothing is read any more."""
 
 
-_BEFORE_OPEN = (_Phase.STARTED, _Phase.AUTHENTICATING, _Phase.TUNING, _Phase.TUNED)
-
 _OF_CHANNELS = frozenset((
     ChannelFlow, ChannelFlowOk, AccessRequest,
     ExchangeDeclare, ExchangeDelete, ExchangeBind, ExchangeUnbind,
@@ -187,11 +185,6 @@ class ServerConnection:
     def is_openamq(self) -> bool:
         """Whether the client is OpenAMQ's, to which times in tables are sent with four octets."""
         return self._is_openamq
-
-    @property
-    def has_opened(self) -> bool:
-        """Whether the client has opened the connection with Connection.Open."""
-        return self._phase not in _BEFORE_OPEN
 
     def is_open(self, channel: int) -> bool:
         """Return whether the channel is open and not closing."""

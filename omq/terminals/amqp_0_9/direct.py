@@ -29,12 +29,13 @@ class DirectLeases:
         principal: Principal,
         outbox: Outbox,
         is_open: Callable[[AmqpChannel], bool],
+        frame_max: int,
     ) -> None:
         self._topology = topology
         self._principal = principal
         self._outbox = outbox
         self._is_open = is_open
-        self.frame_max = 0
+        self._frame_max = frame_max
         self._feeds: dict[bytes, LeasedFeed] = {}
         """The feeds of queues."""
 
@@ -67,7 +68,7 @@ class DirectLeases:
         if self._is_open(channel):
             frames = delivery.returned(
                 channel.number,
-                self.frame_max,
+                self._frame_max,
                 ReplyCode.CANNOT_ROUTE,
                 NO_ROUTE,
                 head,

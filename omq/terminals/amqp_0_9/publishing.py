@@ -56,9 +56,12 @@ class Publishing:
         user: bytes,
         excused: LivenessPause,
         at_once: ImmediateSends,
+        frame_max: int,
+        *,
+        is_openamq: bool,
     ) -> None:
         """Create the publishing of a connection. `user` is the name with which the client logged in. Within
-        `excused` its silence does not count.
+        `excused` its silence does not count. It gets frames of at most `frame_max` octets.
         """
         self._to_exchanges = to_exchanges
         self._outbox = outbox
@@ -67,8 +70,8 @@ class Publishing:
         self._at_once = at_once
         self._groups = Groups()
         self._publishers: dict[Publisher, None] = {}
-        self.frame_max = 0
-        self.is_openamq = False
+        self.frame_max = frame_max
+        self.is_openamq = is_openamq
 
     async def publish(self, publisher: Publisher, run: PublishRun, *, whole: bool = False) -> None:
         """Publish messages with the next `flush`. Raises ChannelProblem.

@@ -91,18 +91,28 @@ class LoggedIn:
     session: Session
     topology: Topology
     principal: Principal
+    user: bytes
+    """The name with which it logged in."""
+    wants_cancels: bool
+    """Whether it wants to know that the queue of a consumer was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The client has logged in, and was sent Tune. It answers this, and opens the connection."""
+
+    client: LoggedIn
+    by: float
+    """The time by which it must open the connection: until then it need not send heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The client has logged in."""
+    """The client has opened the connection."""
 
     publishing: Publishing
     commands: Commands
     long: LongPublishes
-    direct: DirectLeases | None
-    open_by: float
-    """The time by which the client must open the connection: until then it need not send heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +129,19 @@ class Closing:
     """The server has sent Connection.Close, and waits for the answer."""
 
 
-State = Greeting | Serving | Confirming | Closing | InputEnded
+State = Greeting | Tuning | Serving | Confirming | Closing | InputEnded
 """The states of a connection.
 
-              Start-Ok             Close of the client, input ended
-    Greeting ----------> Serving -----------------------------------> InputEnded
-        |                   |                                          ^
-        | a problem         | a problem                                | Close-Ok, or too late
-        +-------------------+------------------> Closing --------------+
-                            | disconnect            ^
-                            +-----> Confirming -----+ the outcomes are known, or too late
+              Start-Ok        Open           Close of the client, input ended
+    Greeting --------> Tuning ----> Serving ---------------------------------> InputEnded
+        |                |             |                                          ^
+        | a problem      | a problem,  | a problem                                | Close-Ok, or too late
+        |                | disconnect  |                                          |
+        +----------------+-------------+------------------> Closing --------------+
+                                       | disconnect            ^
+                                       +----> Confirming ------+ the outcomes are known, or too late
 
-Confirming is left for InputEnded as Serving is.
+Tuning and Confirming are left for InputEnded as Serving is. A disconnect in Greeting cuts the client off.
 """
 
 
@@ -216,10 +227,12 @@ class AmqpTerminal:
             case Greeting(by):
                 if now > by:
                     self._duplex.scope.cancel()
-            case Serving(open_by=by):
-                if now > by and not self._protocol.has_opened:
+            case Tuning(by=by):
+                if now > by:
                     self._transport.ends("it did not open the connection in time")
                     self._duplex.scope.cancel()
+                self._look_for_life(now)
+            case Serving():
                 self._look_for_life(now)
             case Confirming() | Closing() | InputEnded():
                 pass  # the time is bounded
@@ -248,6 +261,8 @@ class AmqpTerminal:
         match self._state:
             case Greeting():
                 self._duplex.scope.cancel()
+            case Tuning():
+                self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
             case Serving(publishing=publishing):
                 problem = ConnectionProblem(ReplyCode.CONNECTION_FORCED, why)
                 if not self._is_executing and not self._channels.unconfirmed:
@@ -307,7 +322,7 @@ class AmqpTerminal:
         if self._heartbeats.take(now):
             self._look_for_life(now)
             parts.append(HEARTBEAT)
-        if may_answer or not isinstance(self._state, Serving):
+        if may_answer or not isinstance(self._state, Tuning | Serving):
             parts += self._channels.answers()
         return parts
 
@@ -423,10 +438,11 @@ class AmqpTerminal:
                 await self._publish_long(number, event)
             case StartOk():
                 await self._log_in(event)
-            case Tuned(_, frame_max, heartbeat):
-                self._tuned(frame_max, heartbeat)
+            case Tuned():
+                self._heartbeats.begin(event.heartbeat, trio.current_time(), self._transport.received)
+                self._sender.signal.set()
             case Opened():
-                self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
+                self._open()
             case ClosedByPeer(0):
                 await self._flush()
                 with self._duplex.excused:
@@ -480,17 +496,32 @@ class AmqpTerminal:
         self._transport.keep_alive()  # a client may want no heartbeats
         topology = self._context.access.topology(session)
         principal = Principal(host, session.name, None, is_openamq=self._protocol.is_openamq)
-        self._logged_in = LoggedIn(session, topology, principal)
+        wants_cancels = has_capability(event.client_properties, b"consumer_cancel_notify")
+        self._logged_in = client = LoggedIn(session, topology, principal, login.name, wants_cancels)
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
-        to_exchanges = topology.publishing
+        self._state = Tuning(client, trio.current_time() + self._context.config.handshake_seconds)
+        self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
+        await self._duplex.limit_reading(session)
+
+    def _open(self) -> None:
+        """Begin to serve. The longest frame is known now, too."""
+        assert isinstance(self._state, Tuning), "the protocol has read Tune-Ok and Open in this order"
+        client = self._state.client
+        topology = client.topology
+        frame_max = self._protocol.frame_max
         publishing = Publishing(
-            to_exchanges, self._outbox, login.name, self._duplex.excused, self._context.at_once
+            topology.publishing,
+            self._outbox,
+            client.user,
+            self._duplex.excused,
+            self._context.at_once,
+            frame_max,
+            is_openamq=self._protocol.is_openamq,
         )
-        publishing.is_openamq = self._protocol.is_openamq
         direct: DirectLeases | None = None
         if self._context.config.amqp_direct:
-            direct = DirectLeases(topology, principal, self._outbox, self._is_open)
+            direct = DirectLeases(topology, client.principal, self._outbox, self._is_open, frame_max)
         consuming = Consuming(
             topology,
             publishing,
@@ -499,7 +530,7 @@ class AmqpTerminal:
             self._channels.fail,
             direct,
             self._has_messages,
-            tells_cancels=has_capability(event.client_properties, b"consumer_cancel_notify"),
+            tells_cancels=client.wants_cancels,
         )
         commands = Commands(
             topology,
@@ -511,11 +542,9 @@ class AmqpTerminal:
             direct,
             consuming,
         )
-        self._channels.long = long = LongPublishes(to_exchanges, publishing)
-        open_by = trio.current_time() + self._context.config.handshake_seconds
-        self._state = Serving(publishing, commands, long, direct, open_by)
-        self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
-        await self._duplex.limit_reading(session)
+        self._channels.long = long = LongPublishes(topology.publishing, publishing)
+        self._state = Serving(publishing, commands, long)
+        self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
         """Refuse a client. One that cannot read Connection.Close at this point finds the connection
@@ -526,14 +555,6 @@ class AmqpTerminal:
             return
         code = ReplyCode.ACCESS_REFUSED if refused.reason is Reason.FORBIDDEN else ReplyCode.NOT_ALLOWED
         self._fail(ConnectionProblem(code, str(refused)))
-
-    def _tuned(self, frame_max: int, heartbeat: int) -> None:
-        self._heartbeats.begin(heartbeat, trio.current_time(), self._transport.received)
-        self._sender.signal.set()
-        if isinstance(self._state, Serving):
-            self._state.publishing.frame_max = frame_max
-            if self._state.direct is not None:
-                self._state.direct.frame_max = frame_max
 
     def _is_open(self, channel: AmqpChannel) -> bool:
         return isinstance(self._state, Serving) and self._channels.open.get(channel.number) is channel
