@@ -9,7 +9,7 @@ from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
-from omq.terminals.amqp_0_9.long_publishes import LongPublishes
+from omq.terminals.amqp_0_9.long_publishes import LongMessages
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN
 from omq.terminals.amqp_0_9.refusals import problem_of
@@ -32,8 +32,8 @@ class Channels:
         """The channels that may have confirms to send, or have failed."""
         self.endings = Endings()
         """The consumers of channels that are over."""
-        self.long: LongPublishes | None = None
-        """The long messages that the client publishes on them, when it is known."""
+        self.long = LongMessages()
+        """The incomplete long messages that the client publishes on them."""
 
     @property
     def unconfirmed(self) -> int:
@@ -111,8 +111,7 @@ class Channels:
 
     def drop(self, number: int) -> None:
         """End a channel. Let its consumers end, too, then: see `Endings.begin`."""
-        if self.long is not None:
-            self.long.drop(number)
+        self.long.drop(number)
         channel = self.open.pop(number, None)
         if channel is not None:
             self.changed.pop(channel, None)
@@ -121,8 +120,7 @@ class Channels:
 
     def drop_all(self) -> None:
         """End all channels, because the connection ends. Let their consumers end, too, then."""
-        if self.long is not None:
-            self.long.close()
+        self.long.drop_all()
         self.changed.clear()
         channels, self.open = self.open, {}
         for channel in channels.values():

@@ -38,20 +38,48 @@ class _Stored:
     uploads: list[Upload]
 
 
-class LongPublishes:
-    """The long messages of one connection: at most one for each channel."""
+class LongMessages:
+    """The long messages of one connection that are not complete: at most one for each channel."""
 
-    def __init__(self, to_exchanges: RoutedPublishing, publishing: Publishing) -> None:
-        self._to_exchanges = to_exchanges
-        self._publishing = publishing
-        self._open: dict[int, _Held | _Stored] = {}
+    __slots__ = ("by_channel",)
+
+    def __init__(self) -> None:
+        self.by_channel: dict[int, _Held | _Stored] = {}
+        """The messages by the numbers of their channels."""
 
     @property
     def octets(self) -> int:
         """The octets of memory that the held messages take."""
-        if not self._open:
+        if not self.by_channel:
             return 0
-        return sum(each.run.size for each in self._open.values() if isinstance(each, _Held))
+        return sum(each.run.size for each in self.by_channel.values() if isinstance(each, _Held))
+
+    def drop(self, channel: int) -> None:
+        """Drop the message of a channel that ended."""
+        match self.by_channel.pop(channel, None):
+            case _Stored(_, uploads):
+                for upload in uploads:
+                    upload.close()
+            case _Held() | None:
+                pass
+            case other:
+                assert_never(other)
+
+    def drop_all(self) -> None:
+        """Drop all messages of a connection that ended."""
+        for channel in list(self.by_channel):
+            self.drop(channel)
+
+
+class LongPublishes:
+    """Publishes the long messages of one connection."""
+
+    def __init__(
+        self, to_exchanges: RoutedPublishing, publishing: Publishing, messages: LongMessages
+    ) -> None:
+        self._to_exchanges = to_exchanges
+        self._publishing = publishing
+        self._open = messages.by_channel
 
     async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool, may_wait: bool) -> None:
         """Begin a message. If the connection must hold it (`must_hold`), it does not go to a disk as it
@@ -156,22 +184,6 @@ class LongPublishes:
             raise problem_of(refused.failure, BasicPublish) from refused
         publisher.published(posted)
         publisher.look()
-
-    def drop(self, channel: int) -> None:
-        """Drop the message of a channel that ended."""
-        match self._open.pop(channel, None):
-            case _Stored(_, uploads):
-                for upload in uploads:
-                    upload.close()
-            case _Held() | None:
-                pass
-            case other:
-                assert_never(other)
-
-    def close(self) -> None:
-        """Drop all messages of a connection that ended."""
-        for channel in list(self._open):
-            self.drop(channel)
 
 
 def _run(begun: LongBegun, batch: Batch) -> PublishRun:

@@ -412,8 +412,7 @@ class AmqpTerminal:
         if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:
             text = f"before the client is known, a frame has at most {LONGEST_INTRODUCTION} octets"
             self._fail(ConnectionProblem(ReplyCode.FRAME_ERROR, text))
-        long = self._channels.long
-        held = self._protocol.unfinished + (0 if long is None else long.octets)
+        held = self._protocol.unfinished + self._channels.long.octets
         if admission.must_hold(held):
             await admission.hold(held)
         return not isinstance(self._state, InputEnded)
@@ -542,7 +541,7 @@ class AmqpTerminal:
             direct,
             consuming,
         )
-        self._channels.long = long = LongPublishes(topology.publishing, publishing)
+        long = LongPublishes(topology.publishing, publishing, self._channels.long)
         self._state = Serving(publishing, commands, long)
         self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
 
