@@ -2,7 +2,7 @@
 
 One task reads methods and messages, and executes them in their order. Another one sends the answers,
 heartbeats and the messages of the consumers in turn. Confirms and a few messages leave in the task that reads
-what was published, if nothing waits to be sent (`omq.terminals.connection.immediate_sends`).
+what was published, if nothing waits to be sent (`omq.terminals.amqp_0_9.ready_frames`).
 """
 
 import logging
@@ -48,7 +48,6 @@ from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.channels import Channels
 from omq.terminals.amqp_0_9.commands import Commands
-from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.consuming import Consuming
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import DirectLeases
@@ -58,6 +57,7 @@ from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.peer_properties import has_capability, server_properties
 from omq.terminals.amqp_0_9.publishing import Publishing
+from omq.terminals.amqp_0_9.ready_frames import ReadyFrames
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
 from omq.terminals.connection.closing_deadline import set_closing_deadline
@@ -159,8 +159,7 @@ class AmqpTerminal:
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels = Channels(self._duplex, self._protocol, self._outbox)
-        self._woken: dict[Consumer, None] = {}
-        """The consumers that may have messages, until `send_soon` or `send_at_once` is called."""
+        self._ready = ReadyFrames(self._channels, self._outbox, self._sender, context.at_once)
         self._published = 0
         """The number of messages that the client has published so far."""
         self._is_executing = False
@@ -325,38 +324,6 @@ class AmqpTerminal:
         if may_answer or not isinstance(self._state, Tuning | Serving):
             parts += self._channels.answers()
         return parts
-
-    def _has_changed(self, channel: AmqpChannel) -> None:
-        self._channels.changed[channel] = None
-        self._context.at_once.add(self)
-
-    def _has_messages(self, consumer: Consumer) -> None:
-        self._woken[consumer] = None
-        self._context.at_once.add(self)
-
-    def send_at_once(self) -> None:
-        """Send the ready frames in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
-        if not self._sender.may_send_at_once():
-            self.send_soon()
-            return
-        may_send = True
-        if (self._outbox or self._channels.changed) and (answers := self._channels.answers()):
-            self._sender.send_at_once(answers, ())
-            may_send = bool(self._woken) and self._sender.may_send_at_once()
-        woken, self._woken = self._woken, {}
-        for consumer in woken:
-            if may_send:
-                consumer.send_at_once()
-                may_send = len(woken) == 1 or self._sender.may_send_at_once()
-            else:
-                consumer.send_soon()
-
-    def send_soon(self) -> None:
-        """Let the sending task send the ready frames."""
-        woken, self._woken = self._woken, {}
-        for consumer in woken:
-            consumer.send_soon()
-        self._sender.signal.set()
 
     def urgent_sent(self) -> None:
         pass
@@ -528,7 +495,7 @@ class AmqpTerminal:
             self._sender,
             self._channels.fail,
             direct,
-            self._has_messages,
+            self._ready.woken,
             tells_cancels=client.wants_cancels,
         )
         commands = Commands(
@@ -570,7 +537,7 @@ class AmqpTerminal:
         if isinstance(method, methods.ChannelOpen):
             frame_max = self._state.publishing.frame_max
             contents = Contents(number, self._sender, self._outbox, self._tell_gap, frame_max)
-            self._channels.open[number] = AmqpChannel(number, contents, self._has_changed)
+            self._channels.open[number] = AmqpChannel(number, contents, self._ready.changed)
         channel = self._channels.open.get(number)
         if channel is None:
             return  # it failed meanwhile
