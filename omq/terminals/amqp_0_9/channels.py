@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from omq.drivers.seam import Channel, Octets
+from omq.drivers.slices import Slices
 from omq.model import Topic
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem
@@ -20,7 +21,7 @@ from omq.terminals.connection.endings import Endings
 class Channels:
     """The channels of one connection."""
 
-    __slots__ = ("_duplex", "_outbox", "_protocol", "changed", "endings", "long", "open")
+    __slots__ = ("_duplex", "_outbox", "_protocol", "changed", "endings", "long", "open", "published")
 
     def __init__(self, duplex: Duplex, protocol: ServerConnection, outbox: Outbox) -> None:
         self._duplex = duplex
@@ -32,6 +33,8 @@ class Channels:
         """The channels that may have confirms to send, or have failed."""
         self.endings = Endings()
         """The consumers of channels that are over."""
+        self.published = 0
+        """The number of messages that the client has published on them so far."""
         self.long = LongMessages()
         """The incomplete long messages that the client publishes on them."""
 
@@ -84,6 +87,13 @@ class Channels:
             if left <= 0:
                 self._duplex.sender.signal.set()  # to go on, in turn with other connections
         return parts
+
+    async def settled(self) -> None:
+        """Wait until everything that was published on them is in its queues, or refused."""
+        slices = Slices()
+        for channel in list(self.open.values()):
+            await channel.settled()
+            await slices.step()
 
     def tell_last(self) -> Iterator[None]:
         """Send the outcomes that are known, in steps: a close of the server follows."""

@@ -4,7 +4,6 @@ Such a client publishes and receives by DMP, and uses its AMQP connection, the p
 It gets the lease of a feed before it binds and consumes its queue, so the feed waits for the consumer.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from omq.access.leases import Principal
@@ -28,13 +27,11 @@ class DirectLeases:
         topology: Topology,
         principal: Principal,
         outbox: Outbox,
-        is_open: Callable[[AmqpChannel], bool],
         frame_max: int,
     ) -> None:
         self._topology = topology
         self._principal = principal
         self._outbox = outbox
-        self._is_open = is_open
         self._frame_max = frame_max
         self._feeds: dict[bytes, LeasedFeed] = {}
         """The feeds of queues."""
@@ -65,7 +62,7 @@ class DirectLeases:
     async def _return(self, channel: AmqpChannel, head: bytes, body: bytes) -> None:
         """Return a mandatory message without a route on the channel that asked for the lease."""
         await self._outbox.room()
-        if self._is_open(channel):
+        if not channel.is_over:
             frames = delivery.returned(
                 channel.number,
                 self._frame_max,

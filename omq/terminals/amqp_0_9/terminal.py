@@ -16,24 +16,17 @@ import trio
 
 from omq.access.leases import Principal
 from omq.access.session import Session
-from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Channel, Octets, Unavailable
+from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices, in_slices
 from omq.logs import subject
 from omq.model import Topic
 from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
-    AckRun,
-    ChannelFault,
     CloseAnswered,
     ClosedByPeer,
     ConnectionFault,
-    Event,
-    LongBegun,
-    LongEnded,
-    LongPart,
     MethodCalled,
     Opened,
     PublishRun,
@@ -42,24 +35,15 @@ from omq.protocol.amqp_0_9.events import (
     Tuned,
 )
 from omq.protocol.amqp_0_9.frames import HEARTBEAT, method_frame
-from omq.protocol.amqp_0_9.layouts import Method
-from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
+from omq.protocol.amqp_0_9.problems import ConnectionProblem, ReplyCode
 from omq.protocol.amqp_0_9.server import ServerConnection
-from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.channels import Channels
-from omq.terminals.amqp_0_9.commands import Commands
-from omq.terminals.amqp_0_9.consuming import Consuming
-from omq.terminals.amqp_0_9.contents import Contents
-from omq.terminals.amqp_0_9.direct import DirectLeases
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
-from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.peer_properties import has_capability, server_properties
-from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.ready_frames import ReadyFrames
-from omq.terminals.amqp_0_9.transactions import Transaction
-from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
+from omq.terminals.amqp_0_9.service import LoggedIn, Served, Service
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
@@ -85,19 +69,6 @@ log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedIn:
-    """The session of a client that has logged in, also while the connection closes."""
-
-    session: Session
-    topology: Topology
-    principal: Principal
-    user: bytes
-    """The name with which it logged in."""
-    wants_cancels: bool
-    """Whether it wants to know that the queue of a consumer was deleted."""
-
-
-@dataclass(frozen=True, slots=True)
 class Tuning:
     """The client has logged in, and was sent Tune. It answers this, and opens the connection."""
 
@@ -110,9 +81,7 @@ class Tuning:
 class Serving:
     """The client has opened the connection."""
 
-    publishing: Publishing
-    commands: Commands
-    long: LongPublishes
+    service: Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +90,16 @@ class Confirming:
     executed is not executed either. Connection.Close follows the outcomes of what was published before.
     """
 
-    publishing: Publishing
+    service: Service
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
     """The server has sent Connection.Close, and waits for the answer."""
 
+
+OfConnection = StartOk | Tuned | Opened | ClosedByPeer | CloseAnswered | Reply | ConnectionFault
+"""The events that the terminal executes itself."""
 
 State = Greeting | Tuning | Serving | Confirming | Closing | InputEnded
 """The states of a connection.
@@ -160,8 +132,6 @@ class AmqpTerminal:
         self._heartbeats = Heartbeats()
         self._channels = Channels(self._duplex, self._protocol, self._outbox)
         self._ready = ReadyFrames(self._channels, self._outbox, self._sender, context.at_once)
-        self._published = 0
-        """The number of messages that the client has published so far."""
         self._is_executing = False
         """Whether octets are being executed, so that some of the publishes in them may not be posted yet."""
         self._executed: trio.Event | None = None
@@ -193,7 +163,7 @@ class AmqpTerminal:
         return self._duplex.statistics(
             Kind.AMQP_0_9,
             self._client,
-            messages_in=self._published,
+            messages_in=self._channels.published,
             unconfirmed=self._channels.unconfirmed,
             waiting_answers=len(self._outbox),
             subscriptions=self._channels.consumers,
@@ -262,12 +232,12 @@ class AmqpTerminal:
                 self._duplex.scope.cancel()
             case Tuning():
                 self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
-            case Serving(publishing=publishing):
+            case Serving(service):
                 problem = ConnectionProblem(ReplyCode.CONNECTION_FORCED, why)
                 if not self._is_executing and not self._channels.unconfirmed:
                     self._fail(problem)
                     return
-                self._state = Confirming(publishing)
+                self._state = Confirming(service)
                 assert self._duplex.nursery is not None, "the connection is served"
                 self._duplex.nursery.start_soon(self._settle_and_fail, problem)
             case Confirming() | Closing() | InputEnded():
@@ -283,8 +253,7 @@ class AmqpTerminal:
             if self._is_executing:
                 self._executed = trio.Event()
                 await self._executed.wait()
-            for channel in list(self._channels.open.values()):
-                await channel.settled()
+            await self._channels.settled()
         await in_slices(self._channels.tell_last())
         if isinstance(self._state, Confirming):
             self._fail(problem)
@@ -359,10 +328,17 @@ class AmqpTerminal:
         work = 0
         for event in self._protocol.feed(received):
             work += EVENTS_IN_TURN // RUNS_IN_TURN if isinstance(event, PublishRun) else 1
-            if event is not None:
+            if isinstance(event, Served):
+                if isinstance(self._state, Serving):
+                    try:
+                        await self._state.service.execute(event)
+                    except ConnectionProblem as problem:
+                        self._fail(problem)
+                if isinstance(event, MethodCalled):  # some take long
+                    await slices.step()
+            elif event is not None:
                 await self._execute(event)
-            if isinstance(event, MethodCalled | ClosedByPeer):  # some take long
-                await slices.step()
+                await slices.step()  # an end of a channel takes long, too
             if self._outbox.is_full:
                 await self._flush()
                 with self._duplex.excused:
@@ -386,22 +362,13 @@ class AmqpTerminal:
 
     async def _flush(self) -> None:
         if isinstance(self._state, Serving | Confirming):
-            await self._state.publishing.flush()
+            await self._state.service.publishing.flush()
 
-    async def _execute(self, event: Event) -> None:
+    async def _execute(self, event: OfConnection) -> None:
+        """Execute an event of the connection, or the end of a channel."""
         if isinstance(self._state, Confirming) and not isinstance(event, ClosedByPeer | CloseAnswered):
             return
         match event:
-            case PublishRun():
-                self._published += event.batch.count
-                await self._publish(event)
-            case AckRun(number, ranges):
-                await self._acknowledge(number, ranges)
-            case MethodCalled(number, method):
-                await self._flush()
-                await self._call(number, method)
-            case LongBegun(number) | LongPart(number) | LongEnded(number):
-                await self._publish_long(number, event)
             case StartOk():
                 await self._log_in(event)
             case Tuned():
@@ -410,33 +377,19 @@ class AmqpTerminal:
             case Opened():
                 self._open()
             case ClosedByPeer(0):
-                await self._flush()
-                with self._duplex.excused:
-                    slices = Slices()
-                    for channel in list(self._channels.open.values()):
-                        await channel.settled()
-                        await slices.step()
-                    self._channels.drop_all()
-                    await self._channels.endings.finish()
+                if isinstance(self._state, Serving | Confirming):
+                    await self._state.service.close_all()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
                 self._end()
             case ClosedByPeer(number):
-                await self._flush()
-                with self._duplex.excused:
-                    if (closed := self._channels.open.get(number)) is not None:
-                        await closed.settled()
-                    self._channels.drop(number)
-                    await self._channels.endings.finish()
-                self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
+                if isinstance(self._state, Serving | Confirming):
+                    await self._state.service.close(number)
             case CloseAnswered(0):
                 self._end()
             case CloseAnswered():
                 pass
             case Reply(octets):
                 self._outbox.add(octets)
-            case ChannelFault(number, problem):
-                await self._flush()
-                self._channels.close(number, problem)
             case ConnectionFault(problem):
                 await self._flush()
                 self._fail(problem)
@@ -473,43 +426,17 @@ class AmqpTerminal:
     def _open(self) -> None:
         """Begin to serve. The longest frame is known now, too."""
         assert isinstance(self._state, Tuning), "the protocol has read Tune-Ok and Open in this order"
-        client = self._state.client
-        topology = client.topology
-        frame_max = self._protocol.frame_max
-        publishing = Publishing(
-            topology.publishing,
+        service = Service(
+            self._state.client,
+            self._context,
+            self._duplex,
+            self._channels,
             self._outbox,
-            client.user,
-            self._duplex.excused,
-            self._context.at_once,
-            frame_max,
-            is_openamq=self._protocol.is_openamq,
+            self._ready,
+            self._transport.peer(),
+            self._protocol.frame_max,
         )
-        direct: DirectLeases | None = None
-        if self._context.config.amqp_direct:
-            direct = DirectLeases(topology, client.principal, self._outbox, self._is_open, frame_max)
-        consuming = Consuming(
-            topology,
-            publishing,
-            self._outbox,
-            self._sender,
-            self._channels.fail,
-            direct,
-            self._ready.woken,
-            tells_cancels=client.wants_cancels,
-        )
-        commands = Commands(
-            topology,
-            publishing,
-            self._outbox,
-            self._sender,
-            self._context.memory,
-            self._duplex.excused,
-            direct,
-            consuming,
-        )
-        long = LongPublishes(topology.publishing, publishing, self._channels.long)
-        self._state = Serving(publishing, commands, long)
+        self._state = Serving(service)
         self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
@@ -521,90 +448,3 @@ class AmqpTerminal:
             return
         code = ReplyCode.ACCESS_REFUSED if refused.reason is Reason.FORBIDDEN else ReplyCode.NOT_ALLOWED
         self._fail(ConnectionProblem(code, str(refused)))
-
-    def _is_open(self, channel: AmqpChannel) -> bool:
-        return isinstance(self._state, Serving) and self._channels.open.get(channel.number) is channel
-
-    # -- methods -------------------------------------------------------------------------------------------
-
-    async def _call(self, number: int, method: Method) -> None:
-        if not isinstance(self._state, Serving):
-            return
-        if not number:
-            assert isinstance(method, methods.ConnectionUpdateSecret)
-            self._outbox.add(method_frame(0, methods.ConnectionUpdateSecretOk()))
-            return
-        if isinstance(method, methods.ChannelOpen):
-            frame_max = self._state.publishing.frame_max
-            contents = Contents(number, self._sender, self._outbox, self._tell_gap, frame_max)
-            self._channels.open[number] = AmqpChannel(number, contents, self._ready.changed)
-        channel = self._channels.open.get(number)
-        if channel is None:
-            return  # it failed meanwhile
-        try:
-            await self._state.commands.act(channel, method)
-        except ChannelProblem as problem:
-            self._channels.fail(channel, problem)
-        except ConnectionProblem as problem:
-            self._fail(problem)
-
-    def _tell_gap(self, topic: bytes, gap: Unavailable) -> None:
-        """Log that a consumer misses messages: AMQP has no way to tell the client."""
-        self._context.log_gap(self._transport.peer(), topic, gap)
-
-    async def _publish(self, run: PublishRun) -> None:
-        channel = self._channels.open.get(run.channel)
-        if channel is None or not isinstance(self._state, Serving):
-            return
-        if isinstance(channel.mode, Transaction):
-            if not channel.mode.hold(run):
-                text = "the transaction has more messages than there is memory for"
-                self._channels.fail(channel, ChannelProblem(ReplyCode.RESOURCE_ERROR, text))
-            return
-        try:
-            await self._state.publishing.publish(channel, run)
-        except ChannelProblem as problem:
-            await self._flush()
-            self._channels.fail(channel, problem)
-
-    async def _publish_long(self, number: int, event: LongBegun | LongPart | LongEnded) -> None:
-        channel = self._channels.open.get(number)
-        if channel is None or not isinstance(self._state, Serving):
-            return
-        long = self._state.long
-        try:
-            match event:
-                case LongBegun():
-                    must_hold = isinstance(channel.mode, Transaction)
-                    may_wait = not any(each.is_consuming for each in self._channels.open.values())
-                    with self._duplex.excused:
-                        await long.begin(channel, event, must_hold=must_hold, may_wait=may_wait)
-                case LongPart(_, octets):
-                    with self._duplex.excused:
-                        await long.add(number, octets)
-                case LongEnded():
-                    self._published += 1
-                    run = await long.end(channel, number)
-                    if run is not None:
-                        await self._publish(run)
-                case _:
-                    assert_never(event)
-        except ChannelProblem as problem:
-            self._channels.fail(channel, problem)
-
-    async def _acknowledge(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
-        channel = self._channels.open.get(number)
-        if channel is None:
-            return
-        unacknowledged = channel.tags.unacknowledged
-        try:
-            slices = Slices()
-            for first, last in unacknowledged.without_included(ranges):
-                await slices.step()
-                if channel.is_over:
-                    return  # the sender may close it
-                portions = unacknowledged.take(first, last) if first else unacknowledged.take_until(last)
-                await channel.settle(portions, ACCEPTED)
-        except UnknownTag as unknown:
-            ids = methods.BasicAck.CLASS, methods.BasicAck.METHOD
-            self._channels.fail(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))
