@@ -421,6 +421,7 @@ BEHIND_SESSIONS = (
     "omq.drivers.broadcast_channel",
     "omq.drivers.catalogue",
     "omq.drivers.competing",
+    "omq.drivers.deletion",
     "omq.drivers.driver",
     "omq.drivers.factory",
     "omq.drivers.priority_queue",

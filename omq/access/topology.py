@@ -107,7 +107,7 @@ class Topology:
 
     def close(self) -> None:
         """Delete the exclusive queues of the connection."""
-        self._catalogue.end(self._owner)
+        self._catalogue.deletion.delete_of(self._owner)
 
     # -- exchanges -----------------------------------------------------------------------------------------
 

@@ -1,22 +1,21 @@
 """The catalogue of names: finds, creates and deletes drivers (terminal-driver RFC, section 3.5.1: lookup)."""
 
 import dataclasses
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import assert_never
 
 import trio
 
 from omq.config import Config
 from omq.drivers.alarms import Alarms
 from omq.drivers.dead_letters import DeadLetterDelivery
+from omq.drivers.deletion import TopicDeletion
 from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.errands import Errands
 from omq.drivers.factory import DriverFactory
-from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, check_user
+from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.loading import Loaded, TopicLoader
 from omq.drivers.making import TopicMaker, check_name, first_bound
 from omq.drivers.memory import Memory
@@ -24,9 +23,8 @@ from omq.drivers.orphaned_blocks import OrphanedBlocks
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
-from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, Reason, Refused
 from omq.drivers.reservations import Reservations
-from omq.drivers.slices import in_slices
 from omq.drivers.spool import Spool
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
@@ -34,7 +32,6 @@ from omq.drivers.topic_changes import TopicChanges
 from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
 from omq.drivers.topics_by_name import UNLIMITED, TopicsByName
 from omq.drivers.writer import Writer
-from omq.logs import quoted
 from omq.model import (
     Delivery,
     Persistence,
@@ -50,13 +47,8 @@ from omq_storage.levels import Level
 from omq_storage.store import Store
 from omq_storage.topology import BindingRecord, ExchangeRecord
 
-DELETED_AT_ONCE = 8
-"""The number of topics of a connection that has ended that are deleted in one step."""
-
 READERS = 4
 """The number of threads that read from the store at a time."""
-
-log = logging.getLogger("omq.catalogue")
 
 
 class Catalogue:
@@ -65,7 +57,6 @@ class Catalogue:
     def __init__(self, config: Config, store: Store, memory: Memory, nursery: trio.Nursery) -> None:
         self._config = config
         self._store = store
-        self._nursery = nursery
         self.ids = Reservations(self._reserve)
         self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
         self.dead_letters = DeadLetterDelivery(nursery.start_soon)
@@ -96,7 +87,7 @@ class Catalogue:
         """Does long work of such a layer soon, in steps (`Errands.begin`)."""
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         self._calls = StoreCalls(store, self.writers)
-        self._leftovers = OrphanedBlocks(self._calls, self.writers)
+        self.orphaned_blocks = OrphanedBlocks(self._calls, self.writers)
         self._factory = DriverFactory(resources, nursery)
         self._topics = TopicsByName(config, self.writers, resources, self._factory)
         self._drivers, self._records = self._topics.drivers, self._topics.records
@@ -106,10 +97,21 @@ class Catalogue:
         """
         self.routes = self._topics.routes
         self._quota = TopicQuota(config.max_topics, lambda: len(self._drivers))
-        self._ephemeral = EphemeralQueues(
-            self._drivers, self._factory, self._quota, self._reserve_topics, self._gone
-        )
         self._changing = trio.Lock()
+        self.deletion = TopicDeletion(
+            self._topics,
+            self._quota,
+            self.ids,
+            store.catalogue,
+            self._calls,
+            self.orphaned_blocks,
+            self._factory,
+            self._changing,
+            nursery,
+        )
+        self._ephemeral = EphemeralQueues(
+            self._drivers, self._factory, self._quota, self._reserve_topics, self.deletion.delete_at_once
+        )
         self._maker = TopicMaker(self._topics, self._quota, self._calls, store, self._changing)
         self.changes = TopicChanges(
             self._topics, store.catalogue, self._calls, self.ids, self._factory, self._changing
@@ -118,8 +120,6 @@ class Catalogue:
         self._when_open: list[Callable[[], None]] = []
         self.disk = DiskStatistics(0, 0)
         """The free and the used octets of the disk, as housekeeping last saw them."""
-        self.deleted: Callable[[Driver], None] = _ignore
-        """Called when a topic has been deleted."""
 
     def __iter__(self) -> Iterator[Driver]:
         return iter(self._drivers.values())
@@ -183,8 +183,8 @@ class Catalogue:
         await self._calls.in_need(partial(self._store.catalogue.settle, loader.losses))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         for level, leftover in loader.leftovers(next_id):
-            self._leftovers.add(level, leftover)
-        await self.drop_orphaned_blocks()
+            self.orphaned_blocks.add(level, leftover)
+        await self.orphaned_blocks.drop()
         groups: dict[tuple[Delivery, Persistence], list[bytes]] = {}
         for topic in self._config.topics:
             groups.setdefault(topic.types(), []).append(topic.name.encode())
@@ -330,15 +330,6 @@ class Catalogue:
         assert isinstance(driver, QueueDriver)
         return driver
 
-    def end(self, owner: Ownership) -> None:
-        """Delete the topics of a connection that has ended: in steps, because there may be thousands."""
-        if owner.end(DELETED_AT_ONCE):
-            self._nursery.start_soon(self._end, owner)
-
-    async def _end(self, owner: Ownership) -> None:
-        while owner.end(DELETED_AT_ONCE):
-            await trio.lowlevel.checkpoint()
-
     async def lookup_or_declare(
         self, name: bytes, admit: Admit | None = None, *, for_messages: bool = False
     ) -> Driver:
@@ -423,66 +414,11 @@ class Catalogue:
         return self._topics.add(Loaded(record, options=options), lifetime)
 
     async def delete(self, name: bytes) -> Topic:
-        """Delete a topic with all its messages, and end the channels of its subscribers. Raises Refused."""
-        async with self._changing:
-            driver = self._drivers.get(name)
-            if driver is None:
-                raise Refused.of(NO_TOPIC)
-            if isinstance(driver.lifetime, Ephemeral):
-                with trio.CancelScope(shield=True):
-                    await in_slices(self._ephemeral.delete(driver))
-            else:
-                await self._delete(driver)
-            return driver.topic
-
-    async def _delete(self, driver: Driver) -> None:
-        with trio.CancelScope(shield=True):  # interrupted, it would keep octets until the next start
-            async with self.ids.held_back():
-                await self._calls.or_refused(partial(self._store.catalogue.delete, driver.topic.id))
-                driver.deleted = True
-                del self.routes[driver.topic.topic]
-            del self._drivers[driver.topic.topic]
-            del self._records[driver.topic.id]
-            self._quota.deleted(driver.topic.id)
-            self._gone(driver)
-            await in_slices(driver.end())
-            self._factory.stop(driver)
-            if driver.writer is not None:
-                await self.drop_orphaned_blocks()
-
-    def _gone(self, driver: Driver) -> None:
-        """Report a topic that was deleted, except for its blocks, and note to delete those."""
-        self.deleted(driver)
-        if driver.writer is not None:
-            # The record is deleted: blocks that cannot be deleted now are tried again until they are.
-            self._leftovers.add(driver.environment.level, driver.topic.id)
-        elif driver.has_spilled:
-            self._leftovers.add(Level.ASYNC, driver.topic.id)
-
-    async def drop_orphaned_blocks(self) -> None:
-        """Delete the remaining blocks of deleted topics, as far as the store has room for that."""
-        await self._leftovers.drop()
-
-    # -- unused topics -------------------------------------------------------------------------------------
+        """See `TopicDeletion.delete`."""
+        return await self.deletion.delete(name)
 
     def _unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
-        """Delete a topic that no client uses, if that is still true when its turn comes."""
-        match driver.lifetime:
-            case Ephemeral():
-                self._ephemeral.delete_at_once(driver)
-            case Durable():
-                self._nursery.start_soon(self._delete_unused, driver, is_still)
-            case other:
-                assert_never(other)
-
-    async def _delete_unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
-        async with self._changing:
-            if self.current(driver) is not driver or not is_still():
-                return  # it was deleted or given other types, or was used by now
-            try:
-                await self._delete(driver)
-            except Refused as refused:
-                self._calls.problems.add(f"{quoted(driver.topic.topic)}, which is used no more: {refused}")
+        self.deletion.delete_unused(driver, is_still)
 
     # -- the store -----------------------------------------------------------------------------------------
 
@@ -523,7 +459,3 @@ class Catalogue:
             for driver in self
             if driver.topic.id in self._records and driver.reserved > max(1, driver.next_id)
         }
-
-
-def _ignore(driver: Driver) -> None:
-    """Do nothing: the default listener for deleted topics."""

@@ -1,6 +1,6 @@
 """Queues that are not durable. The exclusive ones among them belong to a connection, and end with it."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from omq.drivers.driver import Driver
@@ -26,16 +26,16 @@ class EphemeralQueues:
         factory: DriverFactory,
         quota: TopicQuota,
         reserve: Callable[[int], Awaitable[range]],
-        deleted: Callable[[Driver], None],
+        delete: Callable[[Driver], None],
     ) -> None:
         """Create an empty set of queues, which count against the quota of topics. `reserve(count)` returns
-        `count` new topic ids, and may raise Refused. `deleted` is called when a queue has been deleted.
+        `count` new topic ids, and may raise Refused. `delete` deletes a queue.
         """
         self._drivers = drivers
         self._factory = factory
         self._quota = quota
         self._reserve = reserve
-        self._deleted = deleted
+        self._delete = delete
         self._ids = iter(range(0))
 
     async def create(
@@ -53,7 +53,7 @@ class EphemeralQueues:
         driver = self._factory.create_ephemeral(topic, lifetime, options)
         self._quota.created(topic.id, released)
         if own is not None:
-            own.add(topic.id, partial(self.delete_at_once, driver))
+            own.add(topic.id, partial(self._delete, driver))
         self._drivers[name] = driver
         return driver
 
@@ -63,22 +63,3 @@ class EphemeralQueues:
             self._ids = iter(await self._reserve(TOPIC_IDS_RESERVED))
             id = next(self._ids)
         return id
-
-    def delete_at_once(self, driver: Driver) -> None:
-        """Do as `delete`, in one step: there are few subscribers, or none."""
-        for _ in self.delete(driver):
-            pass
-
-    def delete(self, driver: Driver) -> Iterator[None]:
-        """Delete an ephemeral queue unless it is deleted already; its subscribers' channels end, in steps."""
-        lifetime = driver.lifetime
-        assert isinstance(lifetime, Ephemeral)
-        if self._drivers.get(driver.topic.topic) is not driver:
-            return
-        del self._drivers[driver.topic.topic]
-        if lifetime.owner is not None:
-            lifetime.owner.discard(driver.topic.id)
-        self._quota.deleted(driver.topic.id)
-        self._deleted(driver)
-        yield from driver.end()
-        self._factory.stop(driver)

@@ -79,7 +79,7 @@ async def keep_deleting(catalogue: Catalogue) -> None:
     never completed, and reserve disk space for deletions, as far as the disk has any."""
 
     async def delete() -> None:
-        await catalogue.drop_orphaned_blocks()
+        await catalogue.orphaned_blocks.drop()
         await catalogue.sweep()
         await catalogue.make_room()
 

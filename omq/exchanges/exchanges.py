@@ -75,7 +75,7 @@ class ExchangeRegistry:
         self._changing = trio.Lock()
         self._erasing: set[bytes] = set()
         """Exchanges that are deleted, but not yet in the store."""
-        catalogue.deleted = self._topic_deleted
+        catalogue.deletion.deleted = self._topic_deleted
         catalogue.changes.replaced = self._router.forget
         for exchange in PREDECLARED:
             self._bound.add_exchange(exchange)

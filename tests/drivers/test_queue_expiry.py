@@ -21,7 +21,7 @@ async def test_an_unused_queue_expires(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool
 ) -> None:
     deleted = trio.Event()
-    drivers.catalogue.deleted = lambda driver: deleted.set()
+    drivers.catalogue.deletion.deleted = lambda driver: deleted.set()
     queue = await queue_of(drivers, durable=durable, expires_ms=1000)
     await passed(clock, 0.9)
     assert await queue_of(drivers, durable=durable, expires_ms=1000) is queue  # a declaration is a use
@@ -68,7 +68,7 @@ async def test_a_queue_expires_by_its_new_options(
     drivers: Drivers, clock: trio.testing.MockClock, durable: bool
 ) -> None:
     deleted = trio.Event()
-    drivers.catalogue.deleted = lambda driver: deleted.set()
+    drivers.catalogue.deletion.deleted = lambda driver: deleted.set()
     change = drivers.catalogue.changes.change_queue
     await queue_of(drivers, durable=durable, expires_ms=3_600_000)
     await passed(clock, 1)
@@ -92,7 +92,7 @@ async def test_a_queue_that_is_used_while_its_deletion_waits_is_kept(
     drivers: Drivers, clock: trio.testing.MockClock, use: str
 ) -> None:
     send, deleted = trio.open_memory_channel[bytes](2)
-    drivers.catalogue.deleted = lambda driver: send.send_nowait(driver.topic.topic)
+    drivers.catalogue.deletion.deleted = lambda driver: send.send_nowait(driver.topic.topic)
     queue = await queue_of(drivers, durable=True, expires_ms=1000)
     await queue_of(drivers, b"other", durable=True)
     async with trio.open_nursery() as nursery:

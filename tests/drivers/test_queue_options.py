@@ -68,7 +68,7 @@ async def test_options_of_a_queue_change(
             await change(name, QueueOptions())
         assert refused.value.reason is reason
     deleted = trio.Event()
-    drivers.catalogue.deleted = lambda driver: deleted.set()
+    drivers.catalogue.deletion.deleted = lambda driver: deleted.set()
     await change(b"q", QueueOptions(expires_ms=1000))
     await passed(clock, 1.1)
     await deleted.wait()

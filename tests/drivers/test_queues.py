@@ -117,7 +117,7 @@ async def test_an_exclusive_queue_belongs_to_its_owner(drivers: Drivers) -> None
     declare, owner, other = drivers.catalogue.declare_queue, Ownership(), Ownership()
     exclusive = QueueOptions(exclusive=True)
     deleted: list[bytes] = []
-    drivers.catalogue.deleted = lambda driver: deleted.append(driver.topic.topic)
+    drivers.catalogue.deletion.deleted = lambda driver: deleted.append(driver.topic.topic)
     queue = await declare(b"mine", exclusive, owner)
     assert await declare(b"mine", exclusive, owner) is queue
     check_user(queue.lifetime, owner)
@@ -149,7 +149,7 @@ async def test_thousands_of_queues_end_in_steps(drivers: Drivers) -> None:
     owner = Ownership()
     for number in range(1000):
         await drivers.catalogue.declare_queue(b"%d" % number, QueueOptions(exclusive=True), owner)
-    drivers.catalogue.end(owner)
+    drivers.catalogue.deletion.delete_of(owner)
     assert drivers.catalogue.topic_count > 900
     with pytest.raises(Refused, match="ended"):
         await drivers.catalogue.declare_queue(b"late", QueueOptions(exclusive=True), owner)
@@ -163,7 +163,7 @@ async def test_an_auto_delete_queue_ends_with_its_last_consumer(
 ) -> None:
     declare, lookup = drivers.catalogue.declare_queue, drivers.catalogue.lookup
     deleted = trio.Event()
-    drivers.catalogue.deleted = lambda driver: deleted.set()
+    drivers.catalogue.deletion.deleted = lambda driver: deleted.set()
     queue = await declare(b"q", QueueOptions(options.durable, sync=options.sync, auto_delete=True))
     getter = getter_of(queue)
     getter.close()  # no consumer: its end is none

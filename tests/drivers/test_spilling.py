@@ -334,7 +334,7 @@ async def test_a_deleted_queue_leaves_nothing_on_the_disk(tmp_path: Path) -> Non
         assert isinstance(late, Confirmation)
         await settled(late)
         await drivers.drain()
-        await drivers.catalogue.drop_orphaned_blocks()
+        await drivers.catalogue.orphaned_blocks.drop()
         assert drivers.store.level(Level.ASYNC).extents() == {}
         assert drivers.memory.statistics() == NOTHING
 
