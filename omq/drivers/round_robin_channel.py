@@ -501,11 +501,6 @@ class RoundRobinChannel:
         self._dealer.can_take(self)
         self._look_drained()
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it gives no more messages, not even the queued ones."""
-        return self._cancelled
-
     def finish(self) -> None:
         self._dealer.finishing(self)
         self._look_drained()
