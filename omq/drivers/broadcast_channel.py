@@ -48,7 +48,7 @@ class CursorDriver(Driver):
 
     @abstractmethod
     def fell_behind(self, channel: "BroadcastChannel") -> None:
-        """Count a channel that has fallen behind as a follower no longer."""
+        """Count a channel that has fallen behind among those that do not follow."""
 
     @abstractmethod
     def left_behind(self, channel: "BroadcastChannel") -> None:
@@ -139,7 +139,9 @@ class BroadcastChannel:
         self._position = position
         self._unwritten = position
         self._start = position
-        """Its connection may still be pushed messages before this one, of an earlier channel."""
+        """The id from which on it gets messages. Earlier ones may still be on their way to its connection,
+        for a channel of the same topic that the client has closed.
+        """
         self.is_held = False
         self.outlet: Outlet | None = None
         self.after = 0
@@ -330,8 +332,8 @@ class BroadcastChannel:
         return self
 
     def attach(self, outlet: Outlet) -> None:
-        # Messages of an earlier channel of the same topic may wait in the backlog. Subscribed goes after
-        # them, and no message of this channel precedes Subscribed: so `after` need not say it.
+        # Messages of an earlier channel of the same topic may wait in the backlog. The frame Subscribed is
+        # sent after them, and before all messages of this channel. So `after` may stay 0.
         self.outlet = outlet
         self._follow()
 

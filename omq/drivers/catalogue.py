@@ -178,8 +178,8 @@ class Catalogue:
         loader = TopicLoader(self._store)
         for loaded in loader.topics():
             self._topics.add(loaded)
-        # Record it before anything else happens, for every later start: a client may have seen messages with
-        # these ids.
+        # Record the lost ids before anything else happens, for every later start: a client may have seen
+        # messages with these ids.
         await self._calls.in_need(partial(self._store.catalogue.settle, loader.losses))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         for level, leftover in loader.leftovers(next_id):

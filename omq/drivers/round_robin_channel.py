@@ -267,7 +267,7 @@ class RoundRobinChannel:
                 self._outbox.end_begun()
                 self._dealer.done(begun.ids)
                 self._outbox.pass_on()
-                self._freed()  # no outcome of this message will do it
+                self._freed()  # it counted in the window, and no outcome of it will come
                 self._look_drained()
             return Unavailable(begun.message, begun.message, str(torn))
         except BaseException:  # cancelled, too: nothing of it was sent

@@ -16,8 +16,8 @@ AdmitName = Callable[[bytes], Release]
 
 
 class TopicQuota:
-    """The quota of one server. Who admits topics holds the lock of the catalogue until they exist, so that no
-    others are created meanwhile.
+    """The quota of one server. A caller that admits topics holds the lock of the catalogue until they exist,
+    so that no others are created meanwhile.
     """
 
     def __init__(self, most: int, count: Callable[[], int]) -> None:

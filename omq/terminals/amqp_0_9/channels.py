@@ -99,7 +99,8 @@ class Channels:
         """Send the outcomes that are known, in steps: a close of the server follows."""
         for channel in list(self.open.values()):
             looked = LOOKED_IN_TURN
-            # A message that has begun to leave is not ended any more, and no confirm may be sent within it.
+            # The rest of a message that has begun to leave is not sent any more. No confirm may follow its
+            # beginning.
             while looked == LOOKED_IN_TURN and not (channel.is_over or self._outbox.is_held(channel.number)):
                 confirmed, looked = channel.confirmed(LOOKED_IN_TURN)
                 if confirmed:
@@ -120,7 +121,7 @@ class Channels:
         self.endings.begin(self._duplex.nursery, then)
 
     def drop(self, number: int) -> None:
-        """End a channel. Let its consumers end, too, then: see `Endings.begin`."""
+        """End a channel. `Endings.begin` or `Endings.finish` must follow, for its consumers."""
         self.long.drop(number)
         channel = self.open.pop(number, None)
         if channel is not None:
@@ -129,7 +130,7 @@ class Channels:
             self.endings.add(channel)
 
     def drop_all(self) -> None:
-        """End all channels, because the connection ends. Let their consumers end, too, then."""
+        """End all channels, because the connection ends. As after `drop`, their consumers must follow."""
         self.long.drop_all()
         self.changed.clear()
         channels, self.open = self.open, {}

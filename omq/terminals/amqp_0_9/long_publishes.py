@@ -82,11 +82,11 @@ class LongPublishes:
         self._open = messages.by_channel
 
     async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool, may_wait: bool) -> None:
-        """Begin a message. If the connection must hold it (`must_hold`), it does not go to a disk as it
-        arrives; else it may wait for room there, for which a connection that consumes must not wait. Nor
-        must one that has begun other messages, which need the room: they cannot go on meanwhile. Raise
+        """Begin a message. With `must_hold` it is held in memory, and does not go to a disk as it arrives.
+        Otherwise it waits for room there if it `may_wait`: a connection that consumes must not. Raise
         ChannelProblem.
         """
+        # The messages that are begun already need the room, too, and cannot go on while this one waits.
         may_wait = may_wait and not self._open
         run = _run(begun, Bodies([b""]))
         await self._publishing.flush()

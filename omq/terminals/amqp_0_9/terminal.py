@@ -62,7 +62,8 @@ LONGEST_INTRODUCTION = 16 << 10
 
 CONFIRMING_SECONDS = 1.0
 """The greatest number of seconds for which a connection that the server ends waits for the outcomes of what
-was published. With those of `set_closing_deadline` they are as many as a server that stops has.
+was published. With GOODBYE_SECONDS of `set_closing_deadline` they are the time that a server that stops gives
+its connections.
 """
 
 log = logging.getLogger("omq.terminal")
@@ -86,8 +87,10 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Confirming:
-    """The server ends the connection. Nothing more is executed, so that what follows something that is not
-    executed is not executed either. Connection.Close follows the outcomes of what was published before.
+    """The server ends the connection. Connection.Close follows the outcomes of what was published before.
+
+    No method and no message that is read from now on is executed: otherwise one might be skipped and a later
+    one executed, and a client relies on their order.
     """
 
     service: Service

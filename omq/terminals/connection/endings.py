@@ -2,7 +2,7 @@
 turns between.
 
 First all of them retire, so that none gets the messages of another one that is closed before. Then they are
-closed. Few of them end at once.
+closed. If they are few, all of this happens at once.
 """
 
 from collections import deque

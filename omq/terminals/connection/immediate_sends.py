@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Protocol
 
 MOST_CONNECTIONS = 16
-"""The number of connections to which the input of one sends at once. Others use their sending tasks."""
-
+"""The greatest number of connections to which a task sends at once, after it has executed some input. The
+others use their sending tasks.
+"""
 
 AT_ONCE_OCTETS = 16 << 10
 """The approximate octets of messages that a connection sends at once, in the task that reads them."""
