@@ -25,6 +25,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
 from omq.drivers.reasons import NO_QUEUE, Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.slices import Slices
 from omq.drivers.spool import Spool
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
@@ -424,8 +425,13 @@ class Catalogue:
 
     async def _reserve(self, bounds: Mapping[int, int]) -> None:
         await self._calls.reserve(bounds)
-        for topic in bounds.keys() & self._records.keys():  # the other topics were deleted meanwhile
-            self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])
+        slices = Slices()
+        with trio.CancelScope(shield=True):  # what the store has is known for all of them
+            for topic, bound in bounds.items():
+                record = self._records.get(topic)
+                if record is not None:  # otherwise the topic was deleted meanwhile
+                    self._records[topic] = dataclasses.replace(record, reserved=bound)
+                await slices.step()
 
     async def _reserve_topics(self, count: int) -> range:
         return await self._calls.or_refused(partial(self._store.catalogue.reserve_topics, count))

@@ -9,6 +9,7 @@ import trio
 from omq.drivers.loading import Loaded
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import IDS_RESERVED
+from omq.drivers.slices import Slices
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_quota import AdmitName, Release, TopicQuota
 from omq.drivers.topics_by_name import TopicsByName
@@ -17,9 +18,6 @@ from omq_storage.store import Store
 
 MADE_AT_ONCE = 256
 """The greatest number of topics that are made in one commit."""
-
-ADDED_AT_ONCE = 16
-"""The number of topics of such a commit that get their drivers in one step."""
 
 log = logging.getLogger("omq.catalogue")
 
@@ -97,11 +95,11 @@ class TopicMaker:
             with trio.CancelScope(shield=True):
                 records = await self._calls.or_refused(create)
                 made = True
-                for number, record in enumerate(records, 1):
+                slices = Slices()
+                for record in records:
                     self._quota.created(record.id, released[record.name])
                     self._topics.add(Loaded(record))
-                    if not number % ADDED_AT_ONCE:
-                        await trio.lowlevel.checkpoint()
+                    await slices.step()
         except Refused as refused:
             log.debug("%d topics could not be made together: %s", len(names), refused)
         finally:

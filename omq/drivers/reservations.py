@@ -1,6 +1,6 @@
 """Reserves message ids durably before they are assigned, so that no id gets a second meaning."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -8,6 +8,7 @@ import trio
 from msgspec import Struct
 
 from omq.drivers.signal import Signal
+from omq.drivers.slices import Slices
 from omq.model import Topic
 
 IDS_RESERVED = 1 << 20
@@ -25,6 +26,8 @@ class Numbered(Protocol):
 
 
 N = TypeVar("N", bound=Numbered)
+Counts = Iterable[tuple[Numbered, int]]
+"""The number of ids for each driver."""
 
 
 class _Wanted(Struct, frozen=True):
@@ -49,8 +52,8 @@ class Reservations:
         self._lock = trio.Lock()
         self._wanted: list[_Wanted] = []
         self._is_wanted = Signal()
-        self._waiting: dict[Numbered, int] = {}
-        """The number of ids for each driver that the calls of `reserve` behind the lock need."""
+        self._waiting: dict[object, Counts] = {}
+        """The number of ids for each driver that each call of `reserve` behind the lock needs."""
 
     def want(self, one: Numbered, count: int, done: Callable[[Exception | None], None]) -> None:
         """Request `count` ids for a driver. `done` is called when they are reserved, or with the exception.
@@ -67,11 +70,14 @@ class Reservations:
             while self._wanted:
                 wanted, self._wanted = self._wanted, []
                 counts: dict[Numbered, int] = {}
+                slices = Slices()
                 for each in wanted:
                     counts[each.one] = counts.get(each.one, 0) + each.count
+                    await slices.step()
                 problems = await self._try(counts)
                 for each in wanted:
                     each.done(problems.get(each.one))
+                    await slices.step()
 
     async def _try(self, counts: Mapping[Numbered, int]) -> dict[Numbered, Exception]:
         """Reserve in one commit; if that fails, topic by topic. Return the exceptions, for the publishers."""
@@ -93,18 +99,17 @@ class Reservations:
 
         Raises omq_storage.errors.StoreError; then none of them got more.
         """
-        if not _lacking(counts):
+        if not await _lacking(counts):
             return
         # The holder of the lock reserves for all calls that wait for it: each commit waits for the disk.
-        for one, count in counts.items():
-            self._waiting[one] = self._waiting.get(one, 0) + count
+        own = object()
+        self._waiting[own] = counts.items()
         try:
             async with self._lock:
-                if not _lacking(counts):
+                if not await _lacking(counts):
                     return
-                every, self._waiting = self._waiting, {}
-                for one, count in counts.items():
-                    every[one] = max(count, every.get(one, 0))
+                waiting, self._waiting = self._waiting, {}
+                every = await _of_all(waiting.values(), counts)
                 try:
                     await self._reserve(every)
                 except Exception:  # any exception is raised, unless another topic may be its cause
@@ -112,15 +117,24 @@ class Reservations:
                         raise
                     await self._reserve(counts)
         finally:
-            for one in counts:
-                self._waiting.pop(one, None)  # a call that still needs it has its own `counts`
+            self._waiting.pop(own, None)
 
     async def _reserve(self, counts: Mapping[N, int]) -> None:
-        bounds = {one: one.next_id + counts[one] + IDS_RESERVED for one in _lacking(counts)}
-        if bounds:
-            await self._commit({one.topic.id: bound for one, bound in bounds.items()})
-        for one, bound in bounds.items():
-            one.reserved = bound
+        lacking = await _lacking(counts)
+        if not lacking:
+            return
+        bounds: list[int] = []
+        of_topics: dict[int, int] = {}
+        slices = Slices()
+        for one in lacking:
+            bounds.append(one.next_id + counts[one] + IDS_RESERVED)
+            of_topics[one.topic.id] = bounds[-1]
+            await slices.step()
+        await self._commit(of_topics)
+        with trio.CancelScope(shield=True):  # what the store has is known for all of them
+            for one, bound in zip(lacking, bounds, strict=True):
+                one.reserved = bound
+                await slices.step()
 
     @asynccontextmanager
     async def held_back(self) -> AsyncIterator[None]:
@@ -132,5 +146,30 @@ class Reservations:
             yield
 
 
-def _lacking(counts: Mapping[N, int]) -> list[N]:
-    return [one for one, count in counts.items() if not one.deleted and one.next_id + count > one.reserved]
+async def _lacking(counts: Mapping[N, int]) -> list[N]:
+    """Return those that may not assign their numbers of ids, in turn with other tasks. While the lock is
+    held, none of them gets more ids meanwhile, and none is deleted.
+    """
+    found: list[N] = []
+    slices = Slices()
+    for one, count in counts.items():
+        if not one.deleted and one.next_id + count > one.reserved:
+            found.append(one)
+        await slices.step()
+    return found
+
+
+async def _of_all(waiting: Iterable[Counts], own: Mapping[N, int]) -> dict[Numbered, int]:
+    """Return the number of ids for each driver that all these calls need, with the one that has the lock. An
+    earlier call may have reserved for it, too; then it lacks some again, and does not wait any more.
+    """
+    every: dict[Numbered, int] = {}
+    slices = Slices()
+    for counts in waiting:
+        for one, count in counts:
+            every[one] = every.get(one, 0) + count
+            await slices.step()
+    for one, count in own.items():
+        every[one] = max(count, every.get(one, 0))
+        await slices.step()
+    return every

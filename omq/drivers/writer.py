@@ -216,9 +216,12 @@ class Writer:
             await self._commit_routed()
         if group:
             await self._commit(group)
-        for number, driver in enumerate({post.driver: None for post in group}, 1):
+        # Each post is freed in its turn: thousands at once would take long.
+        group.reverse()
+        for number in range(1, len(group) + 1):
             if not number % TOPICS_SETTLED_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
+            driver = group.pop().driver
             if not self._posts.has(driver):
                 driver.allow_routing(True)
 
@@ -383,7 +386,9 @@ class Writer:
         """Reserve ids for all topics that lack some in one commit; if that fails, topic by topic, as in
         `_append`.
         """
-        if all(driver.next_id + count <= driver.reserved for driver, count in counts.items()):
+        if len(counts) <= TOPICS_SETTLED_IN_TURN and all(
+            driver.next_id + count <= driver.reserved for driver, count in counts.items()
+        ):
             return {}  # most commits end here, and spend nothing on reservations
         try:
             await self._ids.reserve(counts)
@@ -428,10 +433,18 @@ class Writer:
         """Write all in one transaction; if that fails, topic by topic, so that one topic does not
         fail the others.
         """
-        blocks = [block for portion in portions.values() for block in portion.blocks]
-        sequences = {
-            driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
-        }
+        blocks: list[Block | Fragmented] = []
+        sequences: dict[int, Mapping[bytes, int]] = {}
+        messages = octets = 0
+        for number, (driver, portion) in enumerate(portions.items(), 1):
+            if not number % TOPICS_SETTLED_IN_TURN:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            for block in portion.blocks:
+                blocks.append(block)
+                messages += block.count
+                octets += block.held
+            if portion.sequences:
+                sequences[driver.topic.id] = portion.sequences
         began = self._began = time.perf_counter()  # real time: a commit waits for a disk
         try:
             extents = await in_thread_at_once(partial(self._store, blocks, sequences))
@@ -440,9 +453,8 @@ class Writer:
             return await self._one_by_one(self._append, portions, problem, defective)
         finally:
             self._began = None
-        messages = sum(block.count for block in blocks)
         seconds = time.perf_counter() - began
-        self._count(messages, sum(block.held for block in blocks), seconds)
+        self._count(messages, octets, seconds)
         self._gathering.committed(messages, self._posts.messages, seconds)
         work = 0
         for driver, portion in portions.items():

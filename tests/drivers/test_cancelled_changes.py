@@ -7,8 +7,8 @@ import trio
 from served_drivers import WEAK, Drivers, post, quiet
 from trio.testing import wait_all_tasks_blocked
 
+from omq.drivers import slices
 from omq.drivers.driver import Driver
-from omq.drivers.making import ADDED_AT_ONCE
 from omq.drivers.topic_quota import Release
 from omq.model import Delivery
 from omq_storage.levels import Level
@@ -55,9 +55,10 @@ async def test_a_change_that_has_begun_is_completed(
 
 
 async def test_topics_that_are_made_together_all_exist_although_their_maker_is_gone(
-    shared_drivers: Drivers,
+    shared_drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [b"%d" % number for number in range(2 * ADDED_AT_ONCE)]
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+    names = [b"%d" % number for number in range(30)]
     with trio.CancelScope() as maker:
 
         def admit(name: bytes) -> Release:

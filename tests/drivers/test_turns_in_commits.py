@@ -11,6 +11,7 @@ import trio
 from counted_steps import counted_calls
 from hypothesis import given
 from hypothesis import strategies as st
+from served_drivers import opened
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -225,7 +226,48 @@ async def test_the_posts_of_many_topics_are_committed_in_short_steps(tmp_path: P
             assert drivers[0].writer is not None
             await drivers[0].writer.drain()
         assert calls.total > 30 * len(names)
-        assert calls.longest < 3500
+        assert calls.longest < 2500
+
+
+async def test_many_topics_are_made_in_short_steps(tmp_path: Path) -> None:
+    names = [b"topic %d" % number for number in range(100)]
+    async with opened(tmp_path) as drivers:
+        with counted_calls() as calls:
+            async with trio.open_nursery() as nursery:  # steps of another task count
+                nursery.start_soon(
+                    drivers.catalogue.make, names, Delivery.ROUND_ROBIN, Persistent(Sync.WEAK), None
+                )
+        assert calls.total > 60 * len(names)
+        assert calls.longest < 1500
+
+
+async def test_the_ids_of_many_topics_are_reserved_in_short_steps(tmp_path: Path) -> None:
+    names = [b"topic %d" % number for number in range(1000)]
+    async with opened(tmp_path) as drivers:
+        catalogue = drivers.catalogue
+        await catalogue.make(names, Delivery.BROADCAST, Persistent(Sync.WEAK), None)
+        counts = dict.fromkeys(catalogue, 10)
+        with counted_calls() as calls:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(catalogue.ids.reserve, counts)
+        assert len(counts) == len(names)
+        assert all(driver.has_ids(10) for driver in counts)
+        assert calls.total > 10 * len(names)
+        assert calls.longest < 1500
+
+
+async def test_the_first_posts_of_many_topics_are_committed_in_short_steps(tmp_path: Path) -> None:
+    names = [b"topic %d" % number for number in range(1000)]
+    async with opened(tmp_path) as drivers:
+        catalogue = drivers.catalogue
+        await catalogue.make(names, Delivery.BROADCAST, Persistent(Sync.WEAK), None)
+        every = list(catalogue)
+        confirmations = [await driver.post(Bodies([b"x"])) for driver in every]
+        with counted_calls() as calls:
+            for confirmation in confirmations:
+                await settled(confirmation)
+        assert len(every) == len(names)
+        assert calls.longest < 2500
 
 
 class OpenRoutes(trio.abc.Instrument):
