@@ -119,6 +119,27 @@ def test_a_step_reads_8_kib_of_received_lines(lines: int, steps: int) -> None:
     assert len(read(line * lines, compiled=True)) == steps
 
 
+def publishes(topics: int) -> bytes:
+    return b"".join(b"(Publish t%d x)\n" % number for number in range(topics))
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("topics", "steps"), [(128, 1), (129, 2), (256, 2), (257, 3), (512, 3), (1023, 5), (1024, 6)]
+)
+def test_a_step_finds_or_adds_the_messages_of_256_topics(topics: int, steps: int) -> None:
+    """Those of 1024 topics end it, so that their events have a step of their own."""
+    assert read(publishes(topics), compiled=True) == [0] * (steps - 1) + [topics]
+
+
+@needs_compiled
+def test_steps_count_the_topics_before_and_after_other_lines() -> None:
+    few = publishes(100)
+    events = read((few + b"(Confirm 1)\n") * 16, compiled=True)
+    assert max(events) < 1300
+    assert events.count(0) >= 10
+
+
 def transfers(count: int) -> bytes:
     return b"".join(
         frames.write(0, performatives.write(Transfer(1, id, b"t", 0, True)), b"\0Su\xa0\1x")

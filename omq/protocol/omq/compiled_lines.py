@@ -3,7 +3,7 @@ omq.protocol.omq.plain_lines.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from omq.protocol.omq.atoms import BARE, atom_written
@@ -11,7 +11,7 @@ from omq.protocol.omq.commands import LONG_LINE
 from omq.protocol.omq.event_collector import CONFIRM, EventCollector
 from omq.protocol.omq.events import Event
 from omq.protocol.omq.line_steps import SLOW_LINES, LineSteps, after_blank_lines
-from omq.protocol.steps import finished
+from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 from omq_storage.batches import batch
 
@@ -29,6 +29,11 @@ RECEIVED_OCTETS = 4 << 10
 
 DEALT_OCTETS = 512 << 10
 """The octets of lines in the quick forms that the compiled codec reads in one step: as a read has at most."""
+
+TOPICS_IN_STEP = 256
+"""The number of topics of Publish lines that are found, or whose messages are added to the events, in one
+step: one or two microseconds for each.
+"""
 
 Undealt = tuple[list[tuple[bytes, "Spans"]], int, bool]
 """The messages that `Deal` leaves to the reader, by the topics as they are written, where it stopped, and
@@ -48,24 +53,24 @@ def reading_compiled(
     `deal` returned for these lines, if it was called.
     """
     events = EventCollector()
-    slow = 0
+    slow = topics = work = 0
     first = position
     if left is None and deal is not None:
         left = deal(lines, position, DEALT_OCTETS)
     if left is not None:
         dealt, position, is_over = left
-        for topic, spans in dealt:
-            events.publish(atom_written(topic), batch(spans))
+        topics = len(dealt)
+        work = yield from _publishing(events, dealt, work)
         if is_over:
-            if len(dealt) >= codec.native.DEALT_TOPICS:
+            if topics >= codec.native.DEALT_TOPICS:
                 yield
             return events.all(), position
     while position < len(lines) and slow < SLOW_LINES and position - first < DEALT_OCTETS:
         dealt, position = codec.native.deal_lines(lines, position, DEALT_OCTETS)
-        for topic, spans in dealt:
-            events.publish(atom_written(topic), batch(spans))
-        if len(dealt) >= codec.native.DEALT_TOPICS:
-            yield  # one step for as many topics, and one for their events
+        topics += len(dealt)
+        work = yield from _publishing(events, dealt, work)
+        if topics >= codec.native.DEALT_TOPICS:
+            yield  # one step for the events of as many topics
             return events.all(), position
         if dealt:
             continue
@@ -91,6 +96,20 @@ def reading_compiled(
         position = end + 1
         slow += 1
     return events.all(), position
+
+
+def _publishing(events: EventCollector, dealt: Sequence[tuple[bytes, "Spans"]], work: int) -> Steps[int]:
+    """Add the messages of topics that were just found, in steps. `work`: the topics found or added since the
+    last pause. Return this number when all are added.
+    """
+    work += len(dealt)
+    for topic, spans in dealt:
+        if work >= TOPICS_IN_STEP:
+            yield
+            work = 0
+        work += 1
+        events.publish(atom_written(topic), batch(spans))
+    return work
 
 
 def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:

@@ -13,6 +13,9 @@ from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.replies import Replies
 from omq_storage.batches import Batch
 
+RUNS_IN_TURN = 64
+"""The number of runs of messages that are collected before other tasks may run."""
+
 
 class Pipeline:
     """Executes the events of one read after another. The messages of one read are one post for each topic,
@@ -43,6 +46,8 @@ class Pipeline:
                     # Order matters only within a topic, so one read makes one post for each topic.
                     runs.setdefault(topic, []).append(batch)
                     self.published += batch.count
+                    if number % RUNS_IN_TURN == RUNS_IN_TURN - 1:
+                        await slices.step()
                     continue
                 case _:
                     await commands.publish_all(runs)
