@@ -7,7 +7,7 @@ import trio
 from counted_steps import counted_calls, watched
 from server.conversation import InProcess, eventually, serving
 
-from omq.terminals.amqp_0_9.posts import MOST_MESSAGES
+from omq.terminals.amqp_0_9.posts import MOST_BATCHES, MOST_MESSAGES
 from omq.terminals.connection import forwarding, transport
 
 from .raw_client import Client
@@ -238,6 +238,48 @@ async def test_a_long_transaction_of_one_queue_is_posted_in_parts(tmp_path: Path
         await answer(client, consume(1, "q", no_ack=1))
         for number in range(count):
             assert (await trio.to_thread.run_sync(client.wait)).body == b"%d" % number
+        client.close()
+
+
+async def test_a_transaction_with_two_queues_in_turn_is_posted_in_parts(tmp_path: Path) -> None:
+    """Each message is a batch of its own then. To join thousands of them takes long."""
+    count = 4 * MOST_BATCHES
+    async with serving(tmp_path) as host:
+        client = await connected(host)
+        for queue in "qr":
+            await answer(client, declare_queue(1, queue))
+        assert await answer(client, select_tx(1)) == "tx.select-ok"
+        await sent(client, *[publish(1, "", "qr"[number % 2], b"%d" % number) for number in range(count)])
+        with watched(lambda: messages_in(host)) as posted:
+            assert await answer(client, commit(1)) == "commit-ok"
+        assert messages_in(host) == count
+        assert posted.largest_rise() == MOST_BATCHES
+        for begin, queue in enumerate("qr"):
+            await sent(client, consume(1, queue, queue, no_ack=1))
+            assert (await trio.to_thread.run_sync(client.wait)).name == "consume-ok"
+            for number in range(begin, count, 2):
+                assert (await trio.to_thread.run_sync(client.wait)).body == b"%d" % number
+        client.close()
+
+
+@pytest.mark.parametrize("durable", [0, 1])
+async def test_acknowledgements_of_a_transaction_are_settled_in_short_steps(
+    durable: int, tmp_path: Path
+) -> None:
+    count = 1000
+    async with serving(tmp_path) as host:
+        client = await connected(host)
+        await answer(client, declare_queue(1, "q", durable=durable))
+        await sent(client, *[publish(1, "", "q", b"x") for _ in range(count)])
+        await eventually(lambda: the_queue(host).ready == count)
+        assert await answer(client, select_tx(1)) == "tx.select-ok"
+        await sent(client, consume(1, "q", "t"))
+        await delivered(client, count)
+        await sent(client, *[ack(1, tag) for tag in range(2, count + 1, 2)])
+        with counted_calls() as calls:
+            assert await answer(client, commit(1)) == "commit-ok"
+        assert the_queue(host).unacknowledged == count // 2
+        assert calls.longest < SETTLED_STEP
         client.close()
 
 

@@ -8,6 +8,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, REJECTED, Modified, Outcome
+from omq.drivers.slices import Slices
 from omq.exchanges.types import Destination, DestinationKind
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.layouts import Method
@@ -287,13 +288,12 @@ class Commands:
             for failure in posted.failures().values():
                 if failure.reason is not Reason.OVERFLOW:  # which only confirms tell
                     raise problem_of(failure, type(method))
-        number = 0
-        while acknowledged:
-            number += 1
-            if not number % PORTION:
-                await trio.lowlevel.cancel_shielded_checkpoint()  # all of them are settled, or none
-            taken, outcome = acknowledged.popleft()
-            taken.settle(outcome)
+        slices = Slices()
+        with trio.CancelScope(shield=True):  # all of them are settled, or none
+            while acknowledged:
+                await slices.step()
+                taken, outcome = acknowledged.popleft()
+                taken.settle(outcome)
 
     async def _roll_back(self, channel: AmqpChannel, transaction: Transaction) -> None:
         for number, taken in enumerate(transaction.roll_back(), 1):

@@ -22,6 +22,11 @@ MOST_MESSAGES, MOST_OCTETS = BLOCK_MESSAGES, BLOCK_OCTETS
 block of them is made in less than a millisecond.
 """
 
+MOST_BATCHES = 1024
+"""The same number of batches, such as those of messages that are published to several queues in turn. To join
+them takes most of the time.
+"""
+
 LOOKED_IN_TURN = 128
 """The number of settled posts, or of their parts, after which the other connections have their turn."""
 
@@ -72,6 +77,11 @@ class Group:
     def work(self) -> int:
         """The approximate work of an offer of them, in that for a single message."""
         return 1 + len(self.batches) // 16 + self.count // 256 + (self.octets >> 15)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether later messages are another post."""
+        return self.count >= MOST_MESSAGES or self.octets >= MOST_OCTETS or len(self.batches) >= MOST_BATCHES
 
     def add(self, batch: Batch, heads: Sequence[bytes], publisher: Publisher) -> int:
         """Add messages of a publisher, and return the number of those before them."""
@@ -141,7 +151,7 @@ class Groups:
     def group(self, topic: RoutedTopic) -> Group:
         """Return the group for further messages of a topic."""
         group = self._last.get(topic)
-        if group is None or group.count >= MOST_MESSAGES or group.octets >= MOST_OCTETS:
+        if group is None or group.is_full:
             group = self._last[topic] = Group()
             self._posts.append((topic, group))
         return group
