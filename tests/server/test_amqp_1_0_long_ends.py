@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from counted_steps import watched
+from counted_steps import counted_calls, watched
 
 from omq.drivers import slices
 from omq.drivers.queue import QueueDriver
@@ -290,3 +290,26 @@ async def test_many_attaches_and_detaches_of_one_packet_are_executed_one_after_a
             for _ in range(LINKS):
                 await client.heard(Detach)
         assert (consumers.largest_rise(), consumers.largest_fall()) == (1, 1)
+
+
+@pytest.mark.parametrize("delivery", [b"Round_robin", b"Broadcast"])
+async def test_a_session_with_many_links_ends_in_short_steps(delivery: bytes, store: Path) -> None:
+    links = 1000
+    async with serving(store) as host, opened(host.port) as client:
+        await (await host.connect()).ask(b"(Declare q %s Transient)" % delivery)
+        for begin in range(0, links, 250):
+            handles = range(begin, begin + 250)
+            await client.say(
+                *[
+                    Attach(f"receiver-{each}", each, True, 0, source=source("q"), target=target("here"))
+                    for each in handles
+                ]
+            )
+            for _ in handles:
+                await client.heard(Attach)
+        assert host.server.statistics().subscriptions == links
+        with counted_calls() as calls:
+            await client.say(End())
+            await client.until(End)
+        assert host.server.statistics().subscriptions == 0
+        assert calls.longest < 4 * links

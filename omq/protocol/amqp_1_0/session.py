@@ -16,6 +16,7 @@ from omq.protocol.amqp_1_0.events import (
     Detached,
     Event,
     Part,
+    Pause,
     SessionEnded,
     SettledByPeer,
     StoredRun,
@@ -52,6 +53,9 @@ MOST_LINKS = 16_384
 
 MOST_HANDLES = 1024
 """The links that a session may have at a time."""
+
+LINKS_IN_TURN = 256
+"""The number of links that end with their session after which other connections have their turn."""
 
 
 class Peer(TransferPeer, Protocol):
@@ -170,9 +174,11 @@ class Session:
         self.outgoing.drop_all()
         self._peer.use_handles(-len(self._links))
         ended = tuple(each for each in self._links.values() if each.is_attached)
-        for each in ended:
-            self._peer.detached(each)
         self.is_over = True  # before another task may send on one of the links
+        for number, each in enumerate(ended, 1):
+            self._peer.detached(each)
+            if not number % LINKS_IN_TURN:
+                yield Pause()
         self.free()
         if ended:
             yield SessionEnded(ended, error)

@@ -104,19 +104,20 @@ class Links:
         """The number of messages that producers have sent so far."""
 
     def end(self, links: Iterable[AnyLink]) -> EndedLinks:
-        """Remove links whose session is over, and return them: they must be closed."""
-        ended: list[tuple[AnyLink, LinkEnd]] = []
+        """Return links whose session is over: they must be closed. Each is removed as it begins to end."""
+        return EndedLinks(self._ending(links), self._claims)
+
+    def _ending(self, links: Iterable[AnyLink]) -> Iterator[tuple[AnyLink, LinkEnd]]:
         for link in links:
             match link:
                 case SendingLink():
                     if (outgoing := self._outgoing.pop(link, None)) is not None:
-                        ended.append((link, outgoing))
+                        yield link, outgoing
                 case ReceivingLink():
                     if (incoming := self._removed(link)) is not None:
-                        ended.append((link, incoming))
+                        yield link, incoming
                 case _:
                     assert_never(link)
-        return EndedLinks(ended, self._claims)
 
     def end_all(self, free: Iterator[None]) -> EndedLinks:
         """Remove all links, which are over, and return them: they must be closed. `free` frees the rest."""
