@@ -1,5 +1,13 @@
 """The deliveries that a session has sent, against a plain dictionary."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +25,17 @@ ACTIONS = st.lists(
 )
 
 
-@given(ACTIONS, st.sampled_from([0, 7, serials.MODULUS - 6, serials.MODULUS // 2 - 3]))
+@given(ACTIONS, st.sampled_from([0, 7, serials.MODULUS - 6, serials.MODULUS // 2 - 3]), st.integers(1, 4))
 def test_runs_are_settled_as_single_deliveries_would_be(
-    actions: list[tuple[str, int, int]], first: int
+    actions: list[tuple[str, int, int]], first: int, runs_a_look: int
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omq.protocol.amqp_1_0.unsettled.RUNS_A_LOOK", runs_a_look)
+        compare(actions, UnsettledDeliveries(first))
+
+
+def compare(actions: list[tuple[str, int, int]], unsettled: UnsettledDeliveries[str]) -> None:
     links = ["a", "b"]
-    unsettled: UnsettledDeliveries[str] = UnsettledDeliveries(first)
     expected: dict[int, tuple[str, int]] = {}
     message = 100
     sent = 0  # since the last one that cannot be taken back: its peer may have settled it
@@ -52,7 +65,44 @@ def test_runs_are_settled_as_single_deliveries_would_be(
             case _:
                 unsettled.drop(links[one])
                 expected = {key: value for key, value in expected.items() if value[0] != links[one]}
+                links[one] += "'"  # another link
         assert len(unsettled) == len(expected)
+
+
+def test_links_that_are_over_take_no_look_at_all_deliveries_each() -> None:
+    links = [f"link {number}" for number in range(300)]
+    unsettled: UnsettledDeliveries[str] = UnsettledDeliveries(0)
+    for number in range(20 * len(links)):
+        unsettled.add(links[number % len(links)], range(number, number + 1), settled=False)
+    with counted_lines() as lines:
+        for link in links[:-1]:
+            unsettled.drop(link)
+    assert lines.total < 1000 * len(links)  # a look at all deliveries for each would be 20 millions
+    assert len(unsettled) == 20
+    assert [len(run.ids) for run in unsettled.settle(0, 20 * len(links))] == [1] * 20
+    assert len(unsettled) == 0
+
+
+@dataclass
+class Lines:
+    """A number of executed lines."""
+
+    total: int = 0
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        self.total += event == "line"
+        return self.trace
+
+
+@contextmanager
+def counted_lines() -> Iterator[Lines]:
+    """Count the lines that are executed within the block, of comprehensions once for each element."""
+    before, lines = sys.gettrace(), Lines()
+    sys.settrace(lines.trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
 
 
 def test_differences_of_serial_numbers() -> None:

@@ -11,6 +11,9 @@ import msgspec
 
 from omq.protocol.amqp_1_0 import serials
 
+RUNS_A_LOOK = 256
+"""The number of runs that are looked at together for those of links that are over."""
+
 L = TypeVar("L")
 
 
@@ -33,10 +36,15 @@ class UnsettledDeliveries(Generic[L]):
         self._next = 0
         self._places: list[int] = []
         self._runs: list[Sent[L]] = []
+        self._dropped: set[L] = set()
+        """Links that are over, whose deliveries may still be here. They count as settled."""
+        self._leaving: set[L] = set()
+        """Those of them that have none among the runs that were looked at, up to the place `_looked`."""
+        self._looked = 0
 
     def __len__(self) -> int:
         """Return the number of unsettled deliveries."""
-        return sum(len(run.ids) for run in self._runs)
+        return sum(len(run.ids) for run in self._runs if run.link not in self._dropped)
 
     @property
     def next_id(self) -> int:
@@ -46,6 +54,8 @@ class UnsettledDeliveries(Generic[L]):
     def add(self, link: L, ids: range, *, settled: bool) -> int:
         """Count deliveries that are sent now; remember them unless they are settled. Return the first id."""
         first = self._next_id
+        if self._dropped:
+            self._look()
         if not settled and ids:
             self._places.append(self._next)
             self._runs.append(Sent(link, ids))
@@ -69,6 +79,13 @@ class UnsettledDeliveries(Generic[L]):
         Ids that were settled before, or never sent, are ignored: a peer may settle what crosses our own
         settlement.
         """
+        found = self._settle(first, last)
+        if self._dropped:
+            found = [run for run in found if run.link not in self._dropped]
+            self._look()
+        return found
+
+    def _settle(self, first: int, last: int) -> list[Sent[L]]:
         begin = self._next + serials.difference(first, self._next_id)
         end = self._next + serials.difference(last, self._next_id) + 1
         if begin >= end or not self._places:
@@ -99,11 +116,32 @@ class UnsettledDeliveries(Generic[L]):
     def clear(self) -> None:
         """Forget all deliveries: the session is over."""
         self._places, self._runs = [], []
+        self._dropped.clear()
+        self._leaving.clear()
 
     def drop(self, link: L) -> None:
-        """Forget the deliveries of a link that is over."""
-        kept = [
-            (place, run) for place, run in zip(self._places, self._runs, strict=True) if run.link is not link
-        ]
-        self._places = [place for place, _ in kept]
-        self._runs = [run for _, run in kept]
+        """Forget the deliveries of a link that is over. They are removed little by little: thousands of links
+        may be over one after another, and each look at all deliveries would take long.
+        """
+        if not self._runs:
+            return
+        if not self._dropped:
+            self._leaving, self._looked = {link}, 0
+        self._dropped.add(link)
+        self._look()
+
+    def _look(self) -> None:
+        """Remove deliveries of links that are over from the next runs."""
+        begin = bisect_left(self._places, self._looked)
+        places, runs = self._places[begin : begin + RUNS_A_LOOK], self._runs[begin : begin + RUNS_A_LOOK]
+        if begin + len(runs) < len(self._runs):
+            self._looked = places[-1] + 1
+        else:
+            self._looked = -1
+        kept = [index for index, run in enumerate(runs) if run.link not in self._dropped]
+        if len(kept) < len(runs):
+            self._places[begin : begin + len(runs)] = [places[index] for index in kept]
+            self._runs[begin : begin + len(runs)] = [runs[index] for index in kept]
+        if self._looked < 0:  # begin again, for the links that came meanwhile
+            self._dropped -= self._leaving
+            self._leaving, self._looked = self._dropped.copy(), 0
