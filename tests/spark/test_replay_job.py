@@ -26,10 +26,16 @@ from serving_stores import Serving, serving
 
 from omq.bulk.errors import BadOptions
 from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.fields import ByteArray, Number, NumberType, Table
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.replay import job
 from omq.replay.plan import make_plan
+
+SECTIONS = Table(((b"amqp-1.0", ByteArray(b"\x00\x00\x00\x00\x00")), (b"n", Number(NumberType.INT8, 7))))
+"""Headers such as those of a message that came by AMQP 1.0."""
+
+TYPED = stored_head.encode(Head(properties=Properties(headers=SECTIONS)))
 
 KEYED = stored_head.encode(Head(b"", b"\xffkey", Properties(content_type=b"text/plain")))
 
@@ -40,6 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         tmp_path_factory.mktemp("source") / "store",
         numbers=Topic((50, 50)),
         headed=Topic((4,), heads={2: KEYED}),
+        typed=Topic((2,), heads={2: TYPED}),
     )
     with serving(store) as server:
         server.publish("csv", [b"1,ab,2.5", b"2,cd,x", b"no number,ef,1", b"\xff"], sink=True)
@@ -113,6 +120,16 @@ def test_filtered_into_a_topic(spark: SparkSession, source: Serving, tmp_path: P
         ]
         first = stored_head.decode(stored(target.address, "headed")[0][1])
         assert (first.routing_key, first.properties.content_type) == (b"\xffkey", b"text/plain")
+
+
+@pytest.mark.parametrize("pace", [[], ["--speed", "100000"]])
+def test_filtered_headers_keep_their_types(
+    spark: SparkSession, source: Serving, tmp_path: Path, pace: list[str]
+) -> None:
+    with serving(tmp_path / "store") as target:
+        run(spark, source, "typed", *pace, "--to", f"omq://{target.address}", "--where", "offset > 1")
+        [(_, head)] = stored(target.address, "typed")
+        assert stored_head.decode(head).properties.headers == SECTIONS
 
 
 def test_a_range_without_messages_copies_nothing(

@@ -129,6 +129,7 @@ def test_keys_and_headers(spark: SparkSession, served: Serving, way: str) -> Non
         ("dmp.priority", b"4"),
         ("desk", b"nine"),
         ("lots", b"7"),
+        ("dmp.header-types", b'{"lots":"I"}'),
     ]
     assert named[3] == [("dmp.message-id", b"m-4")]
     assert named[:2] + named[4:] == [None] * 8

@@ -1,5 +1,7 @@
 """Rows to topics, each exactly once."""
 
+import datetime
+import decimal
 import os
 import signal
 import subprocess
@@ -17,8 +19,11 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from replay_helpers import stored
 from serving_stores import Serving, reserved_port, serving
 from spark_helpers import offsets, reading, rows, spelled
+
+from omq.protocol.amqp import head as stored_head
 
 NUMBERING = ("dmp.app-id", "dmp.message-id")
 """The headers that a sink sets."""
@@ -109,6 +114,37 @@ def test_headers_with_names_like_those_of_properties_are_written_back(
         }
 
 
+def test_headers_are_written_back_with_their_types(spark: SparkSession, served: Serving) -> None:
+    host, port = served.address.rsplit(":", 1)
+    own = {
+        "text": "7",
+        "octets": b"\xff",
+        "number": 7,
+        "large": 2**40,
+        "true": True,
+        "time": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+        "decimal": decimal.Decimal("12.34"),
+        "void": None,
+        "array": [1, "two", {"three": 3}],
+        "table": {"four": 4},
+    }
+    with pika.BlockingConnection(pika.ConnectionParameters(host, int(port))) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("typed", durable=True, arguments={"x-queue-type": "stream"})
+        channel.basic_publish("", "typed", b"body", pika.BasicProperties(headers=own))
+    frame = reading(spark, servers=served.address, subscribe="typed", includeHeaders="true")
+    write(frame, servers=served.address, topic="typed-copy")
+    before, after = (
+        stored_head.decode(head).properties.headers
+        for topic in ("typed", "typed-copy")
+        for _, head in stored(served.address, topic)
+    )
+    assert before is not None
+    assert [name.decode() for name, _ in before.entries] == list(own)
+    assert after == before
+
+
 def test_a_batch_with_a_producer_can_be_repeated(spark: SparkSession, served: Serving) -> None:
     frame = spark.range(0, 1000, 1, 3).selectExpr("cast(id as string) as value")
     for _ in range(2):
@@ -157,6 +193,12 @@ WRONG = [
         "'a' as value, array(struct(cast(null as string) as key, cast('b' as binary) as value)) as headers",
         {"topic": "t"},
         "a header has no key",
+    ),
+    (
+        "'a' as value, array(struct('n' as key, cast('many' as binary) as value), "
+        "struct('dmp.header-types' as key, cast('{\"n\": \"I\"}' as binary) as value)) as headers",
+        {"topic": "t"},
+        "A row cannot be sent: the header 'n' is no value of the type 'I'",
     ),
     (
         "'a' as value, cast(array(null) as array<struct<key:string,value:binary>>) as headers",
