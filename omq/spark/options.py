@@ -101,6 +101,15 @@ ELSEWHERE = {
 }
 """Options that users may try: names of the Kafka source, and one that would expose a secret. With hints."""
 
+_OF_A_TABLE = "option."
+"""The prefix of the options of a table that `CREATE TABLE` is about to create."""
+
+NO_TABLES = (
+    "Spark stores the options of CREATE TABLE and does not give them to a data source in Python: use CREATE "
+    "TEMPORARY VIEW, or give the options in the query, SELECT ... FROM t WITH (...)"
+)
+"""The reason that a table cannot be used, and the alternatives."""
+
 _USUAL_DELAY = "15m"
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 """Seconds in each unit of a duration."""
@@ -179,7 +188,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if given.get(PATH) is not None:
         raise BadOptions(f"A sink writes to a server: give {SERVERS}, and no path.")
     if given.get(SERVERS) is None:
-        raise BadOptions(f"A sink needs {SERVERS}: HOST:PORT of the server to write to.")
+        raise BadOptions(f"A sink needs {SERVERS}: HOST:PORT of the server to write to." + _if_table(given))
     topic = given.get(TOPIC)
     if topic is not None and (problem := check_topic(topic.encode())) is not None:
         raise BadOptions(f"The option topic cannot be {topic!r}: {problem}.")
@@ -194,12 +203,19 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
+        if any(name.startswith(_OF_A_TABLE) for name in self._options):
+            raise BadOptions(f"There can be no table of topics. {NO_TABLES}.")
         names = {name.lower() for name in (*known, *_SPARKS)}
         for name in options:
             if name.lower() not in names and name.lower() != PATH:
                 here = ELSEWHERE.get(name.lower())
                 hint = f"; there are {', '.join(known)}" if here is None else f": here it is {here}"
                 raise BadOptions(f"There is no option {name!r}{hint}.")
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no options are given at all, as for a table."""
+        return not self._options
 
     def get(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -238,13 +254,20 @@ class _Given:
 def _place(given: _Given) -> Place:
     name = given.among((SERVERS, PATH))
     if name is None:
-        raise BadOptions(f"Give {SERVERS} (HOST:PORT of a server) or {PATH} (a store of this machine).")
+        raise BadOptions(
+            f"Give {SERVERS} (HOST:PORT of a server) or {PATH} (a store of this machine)." + _if_table(given)
+        )
     if name == SERVERS:
         return _servers(given)
     given.refuse((RETRIES, RETRY_INTERVAL, *_SECURITY), f"it is for {SERVERS} only")
     path = given.get(PATH)
     assert path is not None
     return StorePlace(path)
+
+
+def _if_table(given: _Given) -> str:
+    """Return a hint for queries of a table, which come without its options."""
+    return f" For a table: {NO_TABLES}." if given.nothing else ""
 
 
 def _servers(given: _Given) -> ServerPlace:

@@ -340,13 +340,35 @@ def test_a_topic_that_is_another_one_now(spark: SparkSession, tmp_path: Path) ->
         skipping.getNumPartitions()
         server.delete("prices")
         gone = "Topic 'prices': messages 1 to 20 are gone: the topic was deleted"
-        with pytest.raises(Exception, match=gone):
+        with pytest.raises(PySparkException, match=gone):
             planned.count()
         assert skipping.count() == 0
         server.publish("prices", [b"x"] * 30)
-        with pytest.raises(Exception, match=gone):
+        with pytest.raises(PySparkException, match=gone):
             planned.count()
         assert skipping.count() == 0
+
+
+# -- tables of SQL ------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_refused_with_what_to_do_instead(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark gives a data source in Python no options of a table."""
+    advice = "Spark stores the options of CREATE TABLE .*: use CREATE TEMPORARY VIEW"
+    with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
+        given = f"`omq.servers` '{server.address}', subscribe 'prices'"
+        with pytest.raises(PySparkException, match=f"There can be no table of topics. {advice}"):
+            spark.sql(f"CREATE TABLE topics USING omq OPTIONS ({given})")
+        spark.sql(f"CREATE TABLE topics (offset BIGINT, value BINARY) USING omq OPTIONS ({given})")
+        try:
+            with pytest.raises(PySparkException, match=f"Give omq.servers .* For a table: {advice}"):
+                spark.table("topics").count()
+            with pytest.raises(PySparkException, match=f"A sink needs omq.servers: .* For a table: {advice}"):
+                spark.sql("INSERT INTO topics SELECT 1, X'00'")
+            query = f"`omq.servers` = '{server.address}', subscribe = 'prices'"
+            assert offsets(spark.sql(f"SELECT * FROM topics WITH ({query})")) == list(range(1, 11))
+        finally:
+            spark.sql("DROP TABLE topics")
 
 
 # -- Java ---------------------------------------------------------------------------------------------------
