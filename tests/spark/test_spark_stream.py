@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from serving_stores import Serving, serving
 from spark_helpers import Log, rows, spelled
 
-from omq.bulk.errors import DataLoss
+from omq.bulk.errors import DataLoss, UnknownTopic
 from omq.spark import behind
 from omq.spark.options import read_options
 from omq.spark.reading import TopicPartition
@@ -404,7 +404,7 @@ def test_a_topic_that_goes_away(tmp_path: Path) -> None:
             strict.partitions(before, after)
         assert loose.partitions(before, after) == []
         server.delete("prices")
-        with pytest.raises(Exception, match="There is no topic 'prices'"):
+        with pytest.raises(UnknownTopic, match="There is no topic 'prices'"):
             strict.latestOffset(after, everything)
         assert loose.latestOffset(after, everything) == {}
         assert loose.partitions(before, after) == []
