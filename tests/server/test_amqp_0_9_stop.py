@@ -20,7 +20,7 @@ from amqp_0_9.wire import (
 from quietness import pass_time, quiet
 from trio.testing import MockClock
 
-from omq.terminals.amqp_0_9.terminal import CONFIRMING_SECONDS
+from omq.terminals.connection.last_outcomes import CONFIRMING_SECONDS
 from omq_storage.levels import Level
 
 from .conversation import InProcess, eventually

@@ -48,6 +48,13 @@ class Channels:
         """The number of their consumers."""
         return sum(len(channel.consumers) for channel in self.open.values())
 
+    async def settled(self) -> None:
+        """Wait until everything that was published on them is in its queues, or refused."""
+        slices = Slices()
+        for channel in list(self.open.values()):
+            await channel.settled()
+            await slices.step()
+
     def subscribed(self) -> Iterator[tuple[Topic, Channel]]:
         """Yield the topics and channels of the seam of the consumers that there are now."""
         for channel in list(self.open.values()):
@@ -87,13 +94,6 @@ class Channels:
             if left <= 0:
                 self._duplex.sender.signal.set()  # to go on, in turn with other connections
         return parts
-
-    async def settled(self) -> None:
-        """Wait until everything that was published on them is in its queues, or refused."""
-        slices = Slices()
-        for channel in list(self.open.values()):
-            await channel.settled()
-            await slices.step()
 
     def tell_last(self) -> Iterator[None]:
         """Send the outcomes that are known, in steps: a close of the server follows."""

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
-import trio
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.routed_topic import RoutedTopic
+from omq.terminals.connection.last_outcomes import settled
 from omq_storage.batches import BLOCK_MESSAGES, BLOCK_OCTETS, Batch
 
 MOST_MESSAGES, MOST_OCTETS = BLOCK_MESSAGES, BLOCK_OCTETS
@@ -227,9 +227,7 @@ class ChannelPost(msgspec.Struct):
             assert part is not None
             confirmation = part.group.confirmation
             assert confirmation is not None, "its messages are offered"
-            is_settled = trio.Event()
-            confirmation.listen(is_settled.set)
-            await is_settled.wait()
+            await settled(confirmation)
 
     def failures(self) -> dict[int, Failure]:
         """Return the failures of settled messages, by their indexes. A message succeeds if all its topics

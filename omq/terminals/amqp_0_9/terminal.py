@@ -60,12 +60,6 @@ from omq.terminals.connection.turns import EVENTS_IN_TURN, RUNS_IN_TURN
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
 
-CONFIRMING_SECONDS = 1.0
-"""The greatest number of seconds for which a connection that the server ends waits for the outcomes of what
-was published. With GOODBYE_SECONDS of `set_closing_deadline` they are the time that a server that stops gives
-its connections.
-"""
-
 log = logging.getLogger("omq.terminal")
 
 
@@ -135,10 +129,6 @@ class AmqpTerminal:
         self._heartbeats = Heartbeats()
         self._channels = Channels(self._duplex, self._protocol, self._outbox)
         self._ready = ReadyFrames(self._channels, self._outbox, self._sender, context.at_once)
-        self._is_executing = False
-        """Whether octets are being executed, so that some of the publishes in them may not be posted yet."""
-        self._executed: trio.Event | None = None
-        """Set when they are executed; None while nobody waits for that."""
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -237,7 +227,7 @@ class AmqpTerminal:
                 self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
             case Serving(service):
                 problem = ConnectionProblem(ReplyCode.CONNECTION_FORCED, why)
-                if not self._is_executing and not self._channels.unconfirmed:
+                if not (self._duplex.last_outcomes.is_executing or self._channels.unconfirmed):
                     self._fail(problem)
                     return
                 self._state = Confirming(service)
@@ -252,11 +242,7 @@ class AmqpTerminal:
         """Wait some time for the end of what is being executed, and for the outcomes of what was published.
         Tell them, and end the connection.
         """
-        with trio.move_on_after(CONFIRMING_SECONDS):
-            if self._is_executing:
-                self._executed = trio.Event()
-                await self._executed.wait()
-            await self._channels.settled()
+        await self._duplex.last_outcomes.wait(self._channels.settled)
         await in_slices(self._channels.tell_last())
         if isinstance(self._state, Confirming):
             self._fail(problem)
@@ -326,7 +312,7 @@ class AmqpTerminal:
 
     async def feed(self, received: bytes) -> bool:
         """Execute the methods in these octets. Return False if nothing more must be read."""
-        self._is_executing = True
+        self._duplex.last_outcomes.begin()
         slices = Slices()
         work = 0
         for event in self._protocol.feed(received):
@@ -350,9 +336,7 @@ class AmqpTerminal:
                 work = 0
                 await trio.lowlevel.checkpoint()
         await self._flush()
-        self._is_executing = False
-        if self._executed is not None:
-            self._executed.set()
+        self._duplex.last_outcomes.done()
         admission = self._duplex.admission
         admission.done()
         if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:

@@ -191,6 +191,11 @@ class DirectIncoming(Producing):
     async def flush(self) -> None:
         """Do nothing: each message is offered at once."""
 
+    is_storing = False
+
+    async def stored(self) -> None:
+        """Do nothing: a node has no store."""
+
     # -- outcomes ------------------------------------------------------------------------------------------
 
     def _done(self, delivery: int | None, outcome: Outcome, told: bytes) -> None:

@@ -23,6 +23,7 @@ from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of, rejection
 from omq.terminals.amqp_1_0.uploading import UploadedMessage, begun
 from omq.terminals.connection.held import HeldPublishes
+from omq.terminals.connection.last_outcomes import settled
 from omq_storage.batches import Batch, Bodies, joined
 
 
@@ -237,12 +238,21 @@ class Incoming(Producing):
             self.undelivered += posted.failures()
             self._settle(posted.told())
 
+    @property
+    def is_storing(self) -> bool:
+        return bool(self._posted)
+
+    async def stored(self) -> None:
+        for posted in list(self._posted):
+            await settled(posted.confirmation)
+
     def _reject(self, delivery: int, condition: Condition, text: str) -> None:
         self.link.session.settle(delivery, delivery, rejection(condition, text))
 
     def close(self) -> None:
         """Tell the link nothing more."""
         self.abort()
+        self._bodies, self._heads, self._deliveries, self._runs = [], [], [], []
         self._posted.clear()
         self.unconfirmed = 0
 

@@ -13,6 +13,7 @@ from omq.config import Config
 from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Failure, Refused
 from omq.drivers.seam import Channel, Octets
+from omq.drivers.slices import Slices
 from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import encoding, performatives
 from omq.protocol.amqp_1_0.annotations import IDS
@@ -102,6 +103,7 @@ class Links:
         """Producers with an incomplete message."""
         self.published = 0
         """The number of messages that producers have sent so far."""
+        self._is_stopping = False
 
     def end(self, links: Iterable[AnyLink]) -> EndedLinks:
         """Return links whose session is over: they must be closed. Each is removed as it begins to end."""
@@ -285,6 +287,9 @@ class Links:
         """
         for incoming in list(islice(self._news, TOLD_IN_TURN)):
             del self._news[incoming]
+            if self._is_stopping:
+                incoming.tell_outcomes()
+                continue
             try:
                 incoming.tell()
             except LinkProblem as problem:
@@ -293,11 +298,28 @@ class Links:
         if self._news:
             self._sender.signal.set()
 
-    def tell_last(self) -> None:
-        """Refuse the messages that are held, and tell producers all outcomes that are known: a close of the
-        server follows.
+    def stop(self) -> None:
+        """Refuse the messages that are held. From now on tell producers outcomes, and give no credit: the
+        server ends the connection.
         """
+        self._is_stopping = True
         self._held.refuse(ENDING)
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether messages are on their way to a store."""
+        return any(incoming.is_storing for incoming in self._incoming.values())
+
+    async def stored(self) -> None:
+        """Wait until no messages are on their way to a store."""
+        slices = Slices()
+        for incoming in list(self._incoming.values()):
+            await incoming.stored()
+            await slices.step()
+
+    def tell_last(self) -> None:
+        """Do as `stop`, and tell producers all outcomes that are known: a close of the server follows."""
+        self.stop()
         news, self._news = self._news, {}
         for incoming in news:
             incoming.tell_outcomes()

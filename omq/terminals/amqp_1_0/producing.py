@@ -217,6 +217,15 @@ class Producing(ABC):
     def tell(self) -> None:
         """Tell the client the outcomes that are known, and renew its credit. Raises LinkProblem."""
 
+    @property
+    @abstractmethod
+    def is_storing(self) -> bool:
+        """Whether messages are on their way to a store."""
+
+    @abstractmethod
+    async def stored(self) -> None:
+        """Wait until no messages are on their way to a store."""
+
     def retire(self) -> None:  # noqa: B027 - no producer has anything to do
         """Do nothing: it takes no messages that others could get (`omq.drivers.seam.Channel.retire`)."""
 

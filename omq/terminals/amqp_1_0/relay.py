@@ -33,6 +33,7 @@ from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, problem_of, rejection
 from omq.terminals.amqp_1_0.uploading import UploadedMessage, begun
 from omq.terminals.connection.held import HeldPublishes
+from omq.terminals.connection.last_outcomes import settled
 from omq_storage.batches import Batch, Bodies
 
 RUNS_IN_TURN = 16
@@ -93,6 +94,8 @@ class Relay(Producing):
         """Outcomes that were not sent to the client yet."""
         self._failure: Failure | None = None
         """The reason why messages of idempotent producers were not stored."""
+        self._storing: dict[Confirmation, None] = {}
+        """The posts that are on their way to a store."""
 
     @property
     def address(self) -> None:
@@ -106,6 +109,7 @@ class Relay(Producing):
     def close(self) -> None:
         self.abort()
         self._runs.clear()
+        self._storing.clear()
         self._told.clear()
 
     # -- messages ------------------------------------------------------------------------------------------
@@ -199,7 +203,7 @@ class Relay(Producing):
             self._note_failure(offered)
             offered.listen(partial(self._note_failure, offered))
         deliveries = [PostedDeliveries(delivery, 1) for delivery in run.deliveries]
-        offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
+        self._listen(Posted(deliveries, len(deliveries), offered))
 
     async def _begin_upload(
         self, beginning: Beginning, opening: LongOpening, *, is_alone: bool
@@ -221,8 +225,7 @@ class Relay(Producing):
         confirmation = await message.post(head, origin)
         if origin is not None:
             confirmation.listen(partial(self._note_failure, confirmation))
-        posted = Posted([PostedDeliveries(delivery, 1)], 1, confirmation)
-        confirmation.listen(partial(self._stored, posted))
+        self._listen(Posted([PostedDeliveries(delivery, 1)], 1, confirmation))
 
     async def _read_origins(self, run: _Run) -> Sequence[Origin | None]:
         """Reject the messages of a run whose annotations of a producer make no sense, and remove them. Return
@@ -263,7 +266,13 @@ class Relay(Producing):
         for delivery in run.deliveries:
             self._end(delivery, state)
 
+    def _listen(self, posted: Posted) -> None:
+        """Tell the outcomes of a post when they are known."""
+        self._storing[posted.confirmation] = None
+        posted.confirmation.listen(partial(self._stored, posted))
+
     def _stored(self, posted: Posted) -> None:
+        self._storing.pop(posted.confirmation, None)
         self.unconfirmed -= posted.count
         self.undelivered += posted.failures()
         self._told.extend(posted.told())
@@ -279,6 +288,14 @@ class Relay(Producing):
         if delivery is not None:
             self._told.append((delivery, delivery, state))
         self._wake(self)
+
+    @property
+    def is_storing(self) -> bool:
+        return bool(self._storing)
+
+    async def stored(self) -> None:
+        for confirmation in list(self._storing):
+            await settled(confirmation)
 
     def tell(self) -> None:
         """Send the client the outcomes that are known, and renew its credit. Raises LinkProblem."""

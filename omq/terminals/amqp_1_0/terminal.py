@@ -76,10 +76,38 @@ class Serving:
     """The connection is open."""
 
 
-State = Greeting | Serving | InputEnded
+@dataclass(frozen=True, slots=True)
+class Confirming:
+    """The server ends the connection. Nothing more is executed, and no message is sent. The close follows the
+    outcomes of what was published before.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The server sends its close, and waits for that of the client."""
+
+
+State = Greeting | Serving | Confirming | Closing | InputEnded
+"""The states of a connection.
+
+              open              input ended, close of the client
+    Greeting -------> Serving -----------------------------------> InputEnded
+                       |   |                                          ^
+            disconnect |   | a problem                                | close of the client, or too late
+                       v   +---------------> Closing -----------------+
+                   Confirming ------------------^
+                      the outcomes are known, or too late
+
+Confirming is left for InputEnded as Serving is.
+"""
 
 Immediate = StoredRun | Aborted | Credit | WindowOpened
 """The events that are executed without a wait."""
+
+
+OF_THE_CONNECTION = Pause | ConnectionEnded | Closed
+"""The events that are executed although the server ends the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +211,7 @@ class Amqp1Terminal:
                 elif now - self._heard > 2 * IDLE_SECONDS:
                     text = "local-idle-timeout expired"
                     self._fail(ConnectionProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text))
-            case InputEnded():
+            case Confirming() | Closing() | InputEnded():
                 pass  # the time is bounded
             case other:
                 assert_never(other)
@@ -198,20 +226,37 @@ class Amqp1Terminal:
         self.disconnect(BY_SHUTDOWN)
 
     def disconnect(self, why: str) -> None:
-        """End the connection with a close that says why."""
+        """End the connection with a close that says why, after the outcomes of what was published."""
         match self._state:
             case Greeting():
                 self._duplex.scope.cancel()
             case Serving():
-                self._fail(ConnectionProblem(Condition.CONNECTION_FORCED, why))
-            case InputEnded():
+                problem = ConnectionProblem(Condition.CONNECTION_FORCED, why)
+                if not (self._duplex.last_outcomes.is_executing or self._links.is_storing):
+                    self._fail(problem)
+                    return
+                self._state = Confirming()
+                self._links.stop()
+                assert self._duplex.nursery is not None, "the connection is served"
+                self._duplex.nursery.start_soon(self._store_and_fail, problem)
+            case Confirming() | Closing() | InputEnded():
                 pass
             case other:
                 assert_never(other)
 
+    async def _store_and_fail(self, problem: ConnectionProblem) -> None:
+        """Wait some time for the end of what is being executed, and for what is on its way to a store. Tell
+        the outcomes, and end the connection.
+        """
+        await self._duplex.last_outcomes.wait(self._links.stored)
+        if isinstance(self._state, Confirming):
+            self._fail(problem)
+
     def _fail(self, problem: ConnectionProblem) -> None:
         """End the connection with a close."""
         self._transport.ends(str(problem))
+        if isinstance(self._state, Serving | Confirming):
+            self._state = Closing()
         if self._admitted is not None:
             self._admitted.links.tell_last()
         closing = self._protocol.close(problem)
@@ -277,7 +322,7 @@ class Amqp1Terminal:
             return []
         if self._admitted is not None:
             self._admitted.links.tell()
-            if self._protocol.may_flush:
+            if self._protocol.may_flush and not isinstance(self._state, Confirming):
                 self._admitted.links.opened(self._protocol.flush())
                 self._sender.signal.set()  # look again
         self._collect()
@@ -291,7 +336,7 @@ class Amqp1Terminal:
         pass
 
     def may_forward(self) -> bool:
-        return True
+        return not isinstance(self._state, Confirming)
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
@@ -324,13 +369,16 @@ class Amqp1Terminal:
     async def feed(self, received: bytes) -> bool:
         """Execute the performatives in these octets. Return False if nothing more must be read."""
         at_once = self._context.at_once
+        self._duplex.last_outcomes.begin()
         slices = Slices()
         must_feed = True
         while must_feed:
             octets, received, must_feed = received, b"", False
             copied = 0
             for event in self._protocol.feed(octets):
-                if isinstance(event, SettledByPeer):
+                if isinstance(self._state, Confirming) and not isinstance(event, OF_THE_CONNECTION):
+                    pass  # what follows something that is not executed is not executed, either
+                elif isinstance(event, SettledByPeer):
                     await self._settle(event, slices)
                 elif isinstance(event, Immediate):
                     with at_once:
@@ -358,6 +406,7 @@ class Amqp1Terminal:
                     await slices.step()
             at_once.send()
         await self._flush()
+        self._duplex.last_outcomes.done()
         self._collect()
         if self._waiting or self._protocol.may_flush:
             self.send_at_once()

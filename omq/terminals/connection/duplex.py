@@ -12,6 +12,7 @@ import trio
 from omq.access.session import Session
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.last_outcomes import LastOutcomes
 from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.sender import Sender, SendingTerminal
 from omq.terminals.connection.statistics import ConnectionStatistics, HeldOctets, Kind
@@ -38,8 +39,8 @@ class Duplex:
     """
 
     __slots__ = (
-        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused", "nursery",
-        "scope", "sender",
+        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused", "last_outcomes",
+        "nursery", "scope", "sender",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, context: Context, received: bytes) -> None:
@@ -56,6 +57,8 @@ class Duplex:
         """The times in which the server does not read the connection, so that its client is not silent."""
         self.nursery: trio.Nursery | None = None
         """The nursery of the tasks of the connection, while it is served."""
+        self.last_outcomes = LastOutcomes()
+        """Waits for the outcomes of what was published when the server ends the connection."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused, MOST_READ)
         self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
 
@@ -76,6 +79,7 @@ class Duplex:
             except trio.BrokenResourceError:
                 self.scope.cancel()
             self.admission.close()
+            self.last_outcomes.give_up()
             endpoint.stop_reading(is_evicted=self.admission.is_evicted)
         self.nursery = None
         await self._transport.finish()
