@@ -35,7 +35,9 @@ SHARED = {
         "Void": {"omq.management", "omq.protocol.amqp.fields"},
     },
     "The part that has this role in each protocol or terminal.": {
+        "Closing": {"omq.terminals.amqp_0_9.terminal", "omq.terminals.amqp_1_0.terminal"},
         "Commands": {"omq.terminals.amqp_0_9.commands", "omq.terminals.omq.commands"},
+        "Confirming": {"omq.terminals.amqp_0_9.terminal", "omq.terminals.amqp_1_0.terminal"},
         "ConnectionProblem": {"omq.protocol.amqp_0_9.problems", "omq.protocol.amqp_1_0.conditions"},
         "Event": {
             "omq.protocol.amqp_0_9.events",

@@ -26,7 +26,7 @@ class Numbered(Protocol):
 
 
 N = TypeVar("N", bound=Numbered)
-Counts = Iterable[tuple[Numbered, int]]
+NeededIds = Iterable[tuple[Numbered, int]]
 """The number of ids for each driver."""
 
 
@@ -52,7 +52,7 @@ class Reservations:
         self._lock = trio.Lock()
         self._wanted: list[_Wanted] = []
         self._is_wanted = Signal()
-        self._waiting: dict[object, Counts] = {}
+        self._waiting: dict[object, NeededIds] = {}
         """The number of ids for each driver that each call of `reserve` behind the lock needs."""
 
     def want(self, one: Numbered, count: int, done: Callable[[Exception | None], None]) -> None:
@@ -159,7 +159,7 @@ async def _lacking(counts: Mapping[N, int]) -> list[N]:
     return found
 
 
-async def _of_all(waiting: Iterable[Counts], own: Mapping[N, int]) -> dict[Numbered, int]:
+async def _of_all(waiting: Iterable[NeededIds], own: Mapping[N, int]) -> dict[Numbered, int]:
     """Return the number of ids for each driver that all these calls need, with the one that has the lock. An
     earlier call may have reserved for it, too; then it lacks some again, and does not wait any more.
     """

@@ -12,7 +12,8 @@ from omq.drivers.confirmation import Confirmation
 
 CONFIRMING_SECONDS = 1.0
 """The greatest number of seconds for which a connection that the server ends waits for the outcomes of what
-was published. With those of `set_closing_deadline` they are as many as a server that stops has.
+was published. With GOODBYE_SECONDS of `set_closing_deadline` they are the time that a server that stops gives
+its connections.
 """
 
 
