@@ -11,7 +11,7 @@ from server_command import running_server
 
 from .broker import Broker
 from .serving import client_table, serving_guest
-from .wire import body, consume, declare_queue, get, header, method, publish, publishing
+from .wire import body, consume, declare_queue, get, header, long, method, publish, publishing, short, table
 
 
 def test_clients_are_told_that_the_server_stops(tmp_path: Path) -> None:
@@ -25,18 +25,32 @@ def test_clients_are_told_that_the_server_stops(tmp_path: Path) -> None:
         client.close()
 
 
+def test_a_client_that_has_only_logged_in_is_told_that_the_server_stops(tmp_path: Path) -> None:
+    with serving_guest(tmp_path) as server:
+        client = Broker(("127.0.0.1", server.port)).reach()
+        client.send(b"AMQP\0\0\x09\1")
+        assert client.wait().name == "start"
+        response = short("PLAIN") + long(b"\0guest\0guest") + short("en_US")
+        assert client.call(method(0, 10, 11, table({}) + response)).name == "tune"
+        server.process.send_signal(signal.SIGTERM)
+        assert client.wait().told() == "connection.close 320 CONNECTION_FORCED (0,0)"
+        assert client.wait().name == "EOF"
+        assert server.process.wait(timeout=60) == 0
+        client.close()
+
+
 def test_the_messages_of_a_connection_are_counted(tmp_path: Path) -> None:
     with serving_guest(tmp_path) as server:
         client = Broker(("127.0.0.1", server.port)).channel()
-        long = b"x" * 3_000_000  # its body comes in parts
+        large = b"x" * 3_000_000  # its body comes in parts
         client.call(declare_queue(1, "q"))
         client.send(publish(1, "", "q", b"a"), publish(1, "", "q", b"b"))
-        client.send(publishing(1, "", "q"), header(1, len(long)))
-        client.send(*(body(1, long[begin : begin + 100_000]) for begin in range(0, len(long), 100_000)))
+        client.send(publishing(1, "", "q"), header(1, len(large)))
+        client.send(*(body(1, large[begin : begin + 100_000]) for begin in range(0, len(large), 100_000)))
         assert client.call(get(1, "q")).body == b"a"
         assert client.call(consume(1, "q", "t")).name == "consume-ok"
         assert client.wait().body == b"b"
-        assert client.wait().body == long
+        assert client.wait().body == large
         client.call(method(0, 10, 50, b"\0" * 7))
         client.close()
         log = server.stop()[2]
