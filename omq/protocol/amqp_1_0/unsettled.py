@@ -39,7 +39,7 @@ class UnsettledDeliveries(Generic[L]):
         self._dropped: set[L] = set()
         """Links that are over, whose deliveries may still be here. They count as settled."""
         self._leaving: set[L] = set()
-        """Those of them that have none among the runs that were looked at, up to the place `_looked`."""
+        """Links without deliveries among the runs that were looked at, up to the place `_looked`."""
         self._looked = 0
 
     def __len__(self) -> int:
