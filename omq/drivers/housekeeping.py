@@ -188,7 +188,10 @@ async def _save_positions(writer: Writer, drivers: Iterable[StoredDriver]) -> No
     await writer.call(partial(writer.environment.set_positions, positions))
     slices = Slices()
     for driver, position in changed.items():
+        before = [] if driver.saved_position is None else list(driver.saved_position.undone)
         driver.saved_position, driver.saved_lowest = position, await _lowest(position, slices)
+        for _ in let_go(before):  # each is freed in its turn
+            await slices.step()
         await slices.step()
 
 

@@ -1,6 +1,7 @@
 """When housekeeping does its work, with real stores."""
 
 import itertools
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -149,6 +150,34 @@ async def test_the_position_of_many_consumers_is_looked_at_in_short_steps(
         assert calls.longest < consumers
         assert topic.saved_position is not None
         assert (len(topic.saved_position.undone), topic.saved_lowest) == (consumers, 1)
+        for worker in workers:
+            worker.close()
+
+
+async def test_the_position_of_many_consumers_is_freed_in_short_steps(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each consumer has messages that are not done, before and after."""
+    consumers = 2000
+    async with opened(tmp_path / "store") as drivers, trio.open_nursery() as nursery:
+        topic = await drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+        assert isinstance(topic, RoundRobinDriver)
+        workers = [Client(topic) for _ in range(consumers)]
+        for worker in workers:
+            worker.request(1)
+        await post(topic, *[b"x"] * consumers)
+        for worker in workers:
+            await worker.read()
+        await drivers.save_positions()
+        for worker in workers[1:]:
+            worker.settle(*worker.ids)
+        monkeypatch.setattr(slices, "SLICE_SECONDS", 0)
+        with watched(sys.getallocatedblocks) as blocks:
+            nursery.start_soon(drivers.save_positions)
+            await quiet()
+        assert topic.saved_position is not None
+        assert len(topic.saved_position.undone) == 1
+        assert blocks.largest_fall() < consumers // 4
         for worker in workers:
             worker.close()
 
