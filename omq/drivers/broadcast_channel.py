@@ -458,8 +458,9 @@ class BroadcastChannel:
     def suspend(self) -> None:
         self.hold()
 
-    def give_back(self) -> None:
+    def give_back(self) -> bool:
         """Do nothing: what it does not take does not go to others."""
+        return False
 
     def release(self) -> None:
         self.is_held = False

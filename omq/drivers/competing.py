@@ -208,6 +208,12 @@ class CompetingDriver(Driver):
             self._note_move()
             self._count()
 
+    def gave_part_back(self, messages: Iterable[Run]) -> None:
+        """Take some messages of a channel that is suspended. The others follow by `gave_back`."""
+        self._retirement.add(messages)
+        self._note_move()
+        self._count()
+
     # -- messages that wait again, or are done -------------------------------------------------------------
 
     def returned(self, messages: Iterable[Run]) -> None:

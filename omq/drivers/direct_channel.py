@@ -236,10 +236,11 @@ class DirectChannel:
         self._is_held = self._is_suspended = True
         self._node.changed(self)
 
-    def give_back(self) -> None:
+    def give_back(self) -> bool:
         if self._is_suspended:
             self._is_suspended = False
             self._give_back()
+        return False
 
     def release(self) -> None:
         self._is_held = self._is_suspended = False

@@ -25,6 +25,10 @@ message.
 """
 
 
+LEAVING_IN_STEP = 16
+"""The number of queued selections that leave in one step: up to 20 microseconds for each."""
+
+
 class MessageOutbox:
     """Messages on their way to one subscriber, in the order in which it gets them."""
 
@@ -104,11 +108,28 @@ class MessageOutbox:
             self.order.keep(self, len(kept))
         return leaving
 
+    def unqueue_last(self) -> list[tuple[range, int]]:
+        """Remove the last queued messages, as many as one step has time for. Return them as `unqueue` does,
+        the last ones first.
+        """
+        leaving: list[tuple[range, int]] = []
+        while self._queued and len(leaving) < LEAVING_IN_STEP:
+            each = self._queued.pop()
+            octets = each.octets if isinstance(each, Large) else mean_octets(each.block)
+            self.unsent -= len(each.ids)
+            self.octets -= len(each.ids) * octets
+            leaving.append((each.ids, each.deliveries))
+        return leaving
+
+    def leave_order(self) -> None:
+        """Leave the order with everything that is queued."""
+        if self.order is not None:
+            self.order.keep(self, 0)
+
     def clear(self) -> None:
         """Remove all messages."""
         self._queued.clear()
-        if self.order is not None:
-            self.order.keep(self, 0)
+        self.leave_order()
         self._taken.clear()
         self.begun = None
         self.unsent = self.octets = 0
@@ -225,8 +246,7 @@ class MessageOutbox:
 
     def follow(self, order: DeliveryOrder | None) -> None:
         """Give messages in this order together with others; None: no longer."""
-        if self.order is not None:
-            self.order.keep(self, 0)
+        self.leave_order()
         self.order = order
         if order is not None:
             order.add(self, len(self._queued))

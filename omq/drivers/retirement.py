@@ -38,6 +38,11 @@ class Retirement:
     def gave_back(self, channel: "RoundRobinChannel", messages: Iterable[Run]) -> bool:
         """Add the messages of a channel. Return whether it is the last one."""
         self.channels.remove(channel)
+        self.add(messages)
+        return not self.channels
+
+    def add(self, messages: Iterable[Run]) -> None:
+        """Add messages of a channel that has others still."""
         for run in messages:
             # Consumers in turn have some of each run of ids: the runs become few again.
             if run.step == 1:
@@ -48,7 +53,6 @@ class Retirement:
             else:
                 self._others.append(run)
                 self.octets += run.octets
-        return not self.channels
 
     def _place(self, first: int, bits: int, deliveries: int) -> None:
         chunk, place = divmod(first, RUN_IDS)

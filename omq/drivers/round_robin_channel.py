@@ -96,6 +96,8 @@ class Dealer(Protocol):
 
     def suspending(self, channel: "RoundRobinChannel") -> bool: ...
 
+    def gave_part_back(self, messages: Sequence[Run]) -> None: ...
+
     def gave_back(self, channel: "RoundRobinChannel", messages: Sequence[Run]) -> None: ...
 
 
@@ -133,6 +135,8 @@ class RoundRobinChannel:
         self._undeliverable: Unsettled | None = None
         self._news: deque[Unavailable] | None = None
         self._held = False
+        self._is_giving_back = False
+        """Whether it has given a part of its messages back since it was suspended."""
         self._cancelled = False
 
     # -- the driver's side ---------------------------------------------------------------------------------
@@ -345,7 +349,10 @@ class RoundRobinChannel:
         """Remove the queued messages behind the first N (`keep`), and return those that must be assigned
         again. `SharedWindow.freed` must follow.
         """
-        leaving = self._outbox.unqueue(keep)
+        return self._unqueued(self._outbox.unqueue(keep))
+
+    def _unqueued(self, leaving: Sequence[tuple[range, int]]) -> list[Run]:
+        """Return the messages that have left the queue and must be assigned again."""
         if self.settles:  # without messages that are settled already
             returned = self._limit.take(ids for ids, _ in leaving)
         else:
@@ -484,14 +491,28 @@ class RoundRobinChannel:
         self._dealer.cannot_take(self)
         self._outbox.is_suspended = self._outbox.is_suspended or self._dealer.suspending(self)
 
-    def give_back(self) -> None:
-        if self._outbox.is_suspended:
+    def give_back(self) -> bool:
+        if not self._outbox.is_suspended:
+            return False
+        self._outbox.leave_order()
+        returned = self._unqueued(self._outbox.unqueue_last())
+        self._is_giving_back = bool(self._outbox.queued())
+        if self._is_giving_back:
+            self._dealer.gave_part_back(returned)
+        else:
             self._outbox.is_suspended = False
-            self._dealer.gave_back(self, self._unqueue(0))
-            if self._limit.window is not None:
-                self._limit.window.freed()
+            self._dealer.gave_back(self, returned)
+        if self._limit.window is not None:
+            self._limit.window.freed()
+        return self._is_giving_back
+
+    def _give_all_back(self) -> None:
+        while self.give_back():
+            pass
 
     def release(self) -> None:
+        if self._is_giving_back:
+            self._give_all_back()  # it has left the order of its messages
         self._held = False
         if self._outbox.is_suspended:
             self._outbox.is_suspended = False
@@ -512,7 +533,7 @@ class RoundRobinChannel:
 
     def cancel(self) -> None:
         self._cancelled = True
-        self.give_back()
+        self._give_all_back()
         self._give_up()
         self._look_drained()
         self._dealer.cancelled(self)

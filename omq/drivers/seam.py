@@ -409,8 +409,10 @@ class Channel(Protocol):
         Others get their messages when all suspended channels of the topic have given back: in order.
         """
 
-    def give_back(self) -> None:
-        """Leave the messages to others, if the channel is suspended, and not released or closed since."""
+    def give_back(self) -> bool:
+        """Leave messages to others, if the channel is suspended, and not released or closed since: as many as
+        one step has time for. Return whether it must be called again.
+        """
 
     def release(self) -> None:
         """End the pause."""

@@ -1,9 +1,12 @@
 """Channels of one connection that are suspended together, and give their messages back one after another."""
 
+import pytest
+from counted_steps import counted_calls
 from quietness import quiet
-from served_drivers import Client, Drivers, post
+from served_drivers import WEAK, Client, Drivers, post
 
 from omq.drivers.delivery_order import DeliveryOrder
+from omq.drivers.message_outbox import LEAVING_IN_STEP
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.seam import CreditKind
@@ -135,3 +138,85 @@ async def test_a_topic_that_is_deleted_forgets_suspended_channels(drivers: Drive
     await quiet()
     clients[1].channel.give_back()
     assert [len(client.ends) for client in clients] == [1, 1]
+
+
+MANY = 5 * LEAVING_IN_STEP
+MANY_BODIES = [b"%d" % number for number in range(MANY)]
+
+
+async def with_many(drivers: Drivers) -> tuple[QueueDriver, Client, Client]:
+    """Return a queue with many messages that one of its clients has not taken, which is suspended."""
+    queue = await queue_of(drivers)
+    client = Client(queue, priority=0)
+    for body in MANY_BODIES:
+        await post(queue, body)
+    client.channel.suspend()
+    return queue, client, Client(queue, priority=0)
+
+
+async def test_many_messages_are_given_back_in_steps(drivers: Drivers) -> None:
+    queue, client, other = await with_many(drivers)
+    left = [client.channel.statistics().behind]
+    with counted_calls() as calls:
+        while True:
+            before = calls.total
+            goes_on = client.channel.give_back()
+            assert calls.total - before < 40 * LEAVING_IN_STEP
+            left.append(client.channel.statistics().behind)
+            if not goes_on:
+                break
+            assert (queue.ready, queue.unacknowledged) == (0, MANY)
+            assert not other.channel.ready()
+    assert left == list(range(MANY, -1, -LEAVING_IN_STEP))
+    assert (await other.read()).bodies == MANY_BODIES
+    for each in (client, other):
+        each.close()
+
+
+@pytest.mark.parametrize("how", ["released", "cancelled", "closed", "retired"])
+@pytest.mark.parametrize("is_ordered", [False, True])
+async def test_a_channel_that_has_given_a_part_back_loses_nothing(
+    how: str, is_ordered: bool, drivers: Drivers
+) -> None:
+    queue, client, other = await with_many(drivers)
+    if is_ordered:
+        client.channel.follow(DeliveryOrder())
+    assert client.channel.give_back()
+    assert (queue.ready, queue.unacknowledged) == (0, MANY)
+    match how:
+        case "released":
+            client.channel.release()
+        case "cancelled":
+            client.channel.cancel()
+        case "closed":
+            client.close()
+        case _:
+            client.channel.retire()
+            client.close()
+    assert not client.channel.give_back()
+    await quiet()
+    got: dict[int, list[bytes]] = {}
+    for number, each in enumerate((client, other)):
+        if each is other or how == "released":
+            got[number] = (await each.read()).bodies
+            assert got[number] == sorted(got[number], key=int)
+    assert sorted((body for bodies in got.values() for body in bodies), key=int) == MANY_BODIES
+    for each in (client, other):
+        each.close()
+
+
+async def test_a_position_has_what_a_channel_has_given_back_and_what_it_has(shared_drivers: Drivers) -> None:
+    queue = await shared_drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+    assert isinstance(queue, QueueDriver)
+    client = Client(queue)
+    for body in MANY_BODIES:
+        await post(queue, body)
+    client.channel.suspend()
+    assert client.channel.give_back()
+    position = await queue.position()
+    undone = sorted(id for run in position.undone for id in run.ids())
+    assert undone == list(range(1, position.cursor))
+    client.close()
+    other = Client(queue)
+    assert (await other.read()).bodies == MANY_BODIES
+    other.close()

@@ -70,7 +70,8 @@ class ChannelHolds:
                     suspended.append(channel)
                     yield
                 while suspended:
-                    suspended.popleft().give_back()
+                    if not suspended[0].give_back():
+                        suspended.popleft()
                     yield
             else:
                 for channel in self._channels():
