@@ -1,5 +1,6 @@
 """The source of a read: servers or a store, the topics, and the bounds."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -47,12 +48,20 @@ class NamedTopics:
 
     names: tuple[str, ...]
 
+    def has(self, name: str) -> bool:
+        """Return whether this selects the name."""
+        return name in self.names
+
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """All topics whose whole name matches."""
 
     expression: str
+
+    def has(self, name: str) -> bool:
+        """Return whether this selects the name."""
+        return re.fullmatch(self.expression, name) is not None
 
 
 Choice = NamedTopics | Pattern

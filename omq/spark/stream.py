@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._topics()
         before = positions_of(start)
         for name in before.keys() - topics.keys():
-            self._lost(f"The topic {name!r} was deleted while a stream was reading it")
+            self._lost(self._gone(name))
         ends = {name: topic.next for name, topic in topics.items()}
         if self._target is not None:
             ends = {name: min(ends[name], until) for name, until in self._target.items() if name in ends}
@@ -152,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks: list[list[Range]] = []
         for name, position in positions_of(end).items():
             if name not in topics:
-                self._lost(f"The topic {name!r} was deleted while a stream was reading it")
+                self._lost(self._gone(name))
             elif position.parts(topics[name]) and position.id != topics[name].id:
                 self._lost(f"Topic {name!r}: it was deleted and created again; the messages to read are lost")
             else:
@@ -183,6 +183,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = {name: topic for name, topic in access.topics().items() if topic.problem is None}
             return {name: found[name] for name in self._options.choice.names if name in found}
         return choose(access, self._options.choice)
+
+    def _gone(self, name: str) -> str:
+        """Describe the reason that the query's checkpoint has a topic that is not there."""
+        if self._options.choice.has(name):
+            return f"The topic {name!r} was deleted while a stream was reading it"
+        return (
+            f"The query's checkpoint contains the topic {name!r}, and its options do not select it any more"
+        )
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -229,7 +229,8 @@ def add_and_trim(store: Path, first: int, count: int, before: int) -> None:
 
 def reader(server: Serving, now: Callable[[], float] = time.monotonic, **options: object) -> StreamReader:
     given = {"omq.servers": server.address, "subscribe": "prices"} | spelled(options)
-    parsed = read_options({name: str(value) for name, value in given.items()}, stream=True)
+    spelled_out = {name: str(value) for name, value in given.items() if value is not None}
+    parsed = read_options(spelled_out, stream=True)
     return StreamReader(parsed, usual_schema(parsed), now)
 
 
@@ -409,6 +410,32 @@ def test_a_topic_that_goes_away(tmp_path: Path) -> None:
         assert loose.latestOffset(after, everything) == {}
         assert loose.partitions(before, after) == []
         for one in (strict, loose):
+            one.stop()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"subscribe": "prices,news"}, {"subscribe": "prices"}),
+        ({"subscribe": None, "subscribePattern": ".*s"}, {"subscribe": None, "subscribePattern": "p.*"}),
+    ],
+)
+def test_a_topic_that_the_options_select_no_more(
+    tmp_path: Path, before: dict[str, str], after: dict[str, str]
+) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10]), news=Topic([3]))) as server:
+        wide = reader(server, startingOffsets="earliest", **before)
+        start = wide.initialOffset()
+        end = wide.latestOffset(start, ReadAllAvailable())
+        strict, loose = reader(server, **after), reader(server, failOnDataLoss="false", **after)
+        sentence = "checkpoint contains the topic 'news', and its options do not select it any more"
+        with pytest.raises(DataLoss, match=sentence):
+            strict.latestOffset(end, ReadAllAvailable())
+        with pytest.raises(DataLoss, match=sentence):
+            strict.partitions(start, end)
+        assert bounds(loose.latestOffset(end, ReadAllAvailable())) == {"prices": [11]}
+        assert len(loose.partitions(start, end)) == 1
+        for one in (wide, strict, loose):
             one.stop()
 
 
