@@ -33,7 +33,7 @@ from omq.terminals.amqp_1_0.outgoing import Missed, Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.amqp_1_0.relay import Relay
-from omq.terminals.connection.held import ENDING, HeldPublishes
+from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
@@ -135,7 +135,7 @@ class Links:
 
     def close(self, free: Iterator[None]) -> EndedLinks:
         """Do as `end_all`, and refuse the messages that are held: the connection is over."""
-        self._held.refuse(ENDING)
+        self._held.end()
         self._wake = _ignore  # messages without an outcome keep these links, but not their connection
         return self.end_all(free)
 
@@ -303,7 +303,7 @@ class Links:
         server ends the connection.
         """
         self._is_stopping = True
-        self._held.refuse(ENDING)
+        self._held.end()
 
     @property
     def is_storing(self) -> bool:

@@ -89,6 +89,7 @@ class HeldPublishes:
         "_counted",
         "_excused",
         "_free",
+        "_is_over",
         "_most",
         "_moved",
         "_nursery",
@@ -127,6 +128,7 @@ class HeldPublishes:
         self._signal: Signal | None = None  # of the task that offers held messages again, while it runs
         self._moved: Signal | None = None  # of the task that waits for room, while it waits
         self._counted = 0  # octets of the share
+        self._is_over = False
         self.octets = 0
         self.is_too_much = False
         """Whether the server must stop reading the connection."""
@@ -175,7 +177,15 @@ class HeldPublishes:
         heads: Sequence[bytes] = (),
         origins: Origins = (),
     ) -> Confirmation:
-        """Hold messages, which wait with this offer, or behind messages of the topic that are held."""
+        """Hold messages, which wait with this offer, or behind messages of the topic that are held. Refuse
+        them if the connection ends.
+        """
+        if self._is_over:
+            if pending is not None:
+                pending.leave()
+            refused = Confirmation()
+            refused.settle(ENDING)
+            return refused
         if self._signal is None:
             self._signal = Signal()
             self._nursery.start_soon(self._run, self._signal)
@@ -294,6 +304,11 @@ class HeldPublishes:
         _set(self._moved)
 
     # -- the end -------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Refuse all held messages, and hold no more: the connection ends."""
+        self._is_over = True
+        self.refuse(ENDING)
 
     def refuse(self, failure: Failure) -> None:
         """Refuse all held messages."""

@@ -20,6 +20,7 @@ from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone, sentence
 from omq.protocol.omq.types import Confirmed, Error, Frame
+from omq.terminals.connection.last_outcomes import settled
 from omq.terminals.omq.long_answers import LongAnswer
 
 COLLECTED_OCTETS = 64 << 10
@@ -149,6 +150,8 @@ class Replies:
         """Queue an answer. Behind another one it wakes nobody: the sender is awake, or is woken when that one
         is ready. A Confirm usually follows messages that are being stored, and the sender would find nothing.
         """
+        if self._is_closed:
+            return
         if not self._queue:
             self._signal.set()
         self._queue.append(answer)
@@ -205,7 +208,7 @@ class Replies:
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
         """Queue the confirmation of `count` posted messages in the place of their answer."""
-        if confirmation.settled and confirmation.failure is None and not self._queue:
+        if self._is_closed or (confirmation.settled and confirmation.failure is None and not self._queue):
             return
         self._queue.append(_Outcome(topic, count, confirmation))
         self.unconfirmed += count
@@ -213,6 +216,8 @@ class Replies:
 
     def routed(self, post: RoutedPost) -> None:
         """Queue the outcome of messages that were routed to a store."""
+        if self._is_closed:
+            return
         self._queue.append(_Routed(post, post.failures()))
         self.unconfirmed += post.messages
         post.confirmation.listen(partial(self._settled, post))
@@ -227,15 +232,46 @@ class Replies:
         """Answer when everything before it is answered."""
         self._append(_Confirm(n))
 
+    async def settled(self) -> None:
+        """Wait until the outcomes of all messages that were posted are known."""
+        for answer in list(self._queue):
+            if isinstance(answer, _Outcome):
+                await settled(answer.confirmation)
+            elif isinstance(answer, _Routed):
+                await settled(answer.post.confirmation)
+
+    def end(self, error: Error | None) -> None:
+        """Drop the first outcome that is not known, and the answers after it. Answer with this Error, and
+        with nothing after it: the server ends the connection.
+        """
+        if self._is_closed:
+            return
+        self._drop(next((at for at, each in enumerate(self._queue) if _is_unknown(each)), len(self._queue)))
+        if error is not None:
+            self.add(error)
+        self._is_closed = True
+        self.has_room()
+
     def close(self) -> None:
         """Drop all answers: the connection is over."""
         self._is_closed = True
         self.has_room()
-        for answer in self._queue:
-            if isinstance(answer, _Long) and answer.made is not None:
-                answer.made.close()
-        self._queue.clear()
+        self._drop(0)
         self.octets = self.unconfirmed = 0
+
+    def _drop(self, begin: int) -> None:
+        """Drop the answers from this index on. Their octets are not counted out: the connection ends."""
+        for answer in self._queue[begin:]:
+            match answer:
+                case _Long(made=LongAnswer() as made):
+                    made.close()
+                case _Outcome(count=count):
+                    self.unconfirmed -= count
+                case _Routed(post=post):
+                    self.unconfirmed -= post.messages
+                case _:
+                    pass
+        del self._queue[begin:]
 
     def collect(self) -> bytes:
         """Return the octets of the answers that are ready."""
@@ -291,6 +327,17 @@ class Replies:
             return encode(Confirmed(n))
         what = f"{self._refused} published before it and after the last Confirm were refused"
         return encode(Error(sentence("Confirm", str(n).encode(), what)))
+
+
+def _is_unknown(answer: object) -> bool:
+    """Return whether it is an outcome that is not known yet."""
+    match answer:
+        case _Outcome(confirmation=confirmation):
+            return not confirmation.settled
+        case _Routed(post=post):
+            return not post.confirmation.settled
+        case _:
+            return False
 
 
 def _not_stored(topic: bytes, count: int, failure: Failure) -> bytes:

@@ -6,6 +6,7 @@ the messages of the subscriptions in turn.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
@@ -29,7 +30,8 @@ from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.endings import Endings
-from omq.terminals.connection.held import ENDING, HeldPublishes
+from omq.terminals.connection.held import HeldPublishes
+from omq.terminals.connection.last_outcomes import LastOutcomes
 from omq.terminals.connection.liveness import Liveness, LivenessCheck
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.states import Greeting, InputEnded
@@ -66,7 +68,7 @@ class Serving(Struct, frozen=True):
 
 
 class Stopping(Struct, frozen=True):
-    """The server ends the connection, and the reading task is about to stop."""
+    """The server ends the connection. The command that is being executed is the last one."""
 
 
 class Answering(Struct, frozen=True):
@@ -113,8 +115,10 @@ class OmqTerminal:
         "_fetches",
         "_filled",
         "_has_routed",
+        "_is_waiting",
         "_known",
         "_lacking",
+        "_last_outcomes",
         "_lines",
         "_liveness",
         "_long",
@@ -154,6 +158,9 @@ class OmqTerminal:
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
         self._client: ConnectedClient | None = None  # from Connect on
+        self._last_outcomes = LastOutcomes()
+        self._is_waiting = False
+        """Whether the server ends the connection, and waits for outcomes before it says the last."""
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
@@ -180,7 +187,7 @@ class OmqTerminal:
             self._state = InputEnded()
             client = self._client
             if client is not None:
-                client.held.refuse(ENDING)
+                client.held.end()
             self._endings.add(self._subscriptions)
             await self._endings.finish()
             self._watching.close()
@@ -304,7 +311,8 @@ class OmqTerminal:
         match self._state:
             case Greeting() | Serving() | Stopping():
                 self._state = Stopping()
-                self._reading.cancel()
+                if not self._last_outcomes.is_executing:
+                    self._reading.cancel()
             case Answering():
                 self._state = Answering(is_hurried=True)
             case Finishing():
@@ -315,14 +323,32 @@ class OmqTerminal:
                 assert_never(other)
         if self._client is not None:
             self._client.pipeline.is_over = True
-            self._client.held.refuse(ENDING)
+            self._client.held.end()
         self._fetches.stop()
         self._endings.add(self._subscriptions)
-        self._endings.begin(self._nursery, partial(self._say_last, error))
+        self._endings.begin(self._nursery, partial(self._settle, error))
+
+    def _settle(self, error: types.Error | None) -> None:
+        """Say the last, after the answers to what was executed."""
+        if not (self._last_outcomes.is_executing or self._replies.unconfirmed):
+            self._say_last(error)
+        elif not self._is_waiting and self._nursery is not None:
+            self._is_waiting = True
+            with suppress(RuntimeError):  # the nursery has just ended: everything is said
+                self._nursery.start_soon(self._wait_and_say_last, error)
+
+    async def _wait_and_say_last(self, error: types.Error | None) -> None:
+        """Wait some time for the end of what is being executed, and for the outcomes of what was published.
+        Say the last, also if some are not known.
+        """
+        await self._last_outcomes.wait(self._replies.settled)
+        self._reading.cancel()
+        self._is_waiting = False
+        self._say_last(error)
 
     def _say_last(self, error: types.Error | None) -> None:
-        if error is not None:
-            self._replies.add(error)
+        self._watching.close()
+        self._replies.end(error)
         self._sender.signal.set()
         set_closing_deadline(self._scope)
 
@@ -373,7 +399,8 @@ class OmqTerminal:
             case Greeting() | Serving() | Stopping():
                 return False
             case Answering():
-                if not (self._replies or self._fetches or self._endings) and self._sender.is_idle:
+                waits = self._is_waiting or self._replies or self._fetches or self._endings
+                if not waits and self._sender.is_idle:
                     self._state = self._finish()
                     return self._state.are_told and self._sender.is_idle
                 return False
@@ -438,6 +465,27 @@ class OmqTerminal:
 
     async def _feed(self) -> bool:
         """Execute the commands that were received. Return False if the connection must end."""
+        self._last_outcomes.begin()
+        try:
+            if not await self._execute():
+                return False
+        finally:
+            self._last_outcomes.done()
+        unfinished = self._lines.buffered
+        is_unknown = isinstance(self._state, Greeting) and self._context.access.clients.are_known
+        if is_unknown and unfinished > LONGEST_CONNECT:
+            # No id is so long.
+            self._replies.add(types.Error(sentence("Connect", None, refusal_words.NO_CLIENT)))
+            return False
+        if self._admission.must_hold(unfinished):
+            with self._liveness.excused:
+                await self._admission.hold(unfinished)
+        return True
+
+    async def _execute(self) -> bool:
+        """Execute the commands that were received, or the rest of one of them. Return False if the connection
+        must end.
+        """
         received, self._received = self._received, b""
         alive = self._has_routed = False
         steps = self._lines.reads(received, self._deal)
@@ -455,15 +503,6 @@ class OmqTerminal:
             self._liveness.signs += 1
             self._admission.finished()
         self._admission.done()
-        unfinished = self._lines.buffered
-        is_unknown = isinstance(self._state, Greeting) and self._context.access.clients.are_known
-        if is_unknown and unfinished > LONGEST_CONNECT:
-            # No id is so long.
-            self._replies.add(types.Error(sentence("Connect", None, refusal_words.NO_CLIENT)))
-            return False
-        if self._admission.must_hold(unfinished):
-            with self._liveness.excused:
-                await self._admission.hold(unfinished)
         return True
 
     async def _wait_for_room(self) -> None:
