@@ -236,8 +236,11 @@ def _keys(block: Block, begin: int, count: int) -> Any:
 def _headers(block: Block, begin: int, count: int, type_: Any) -> Any:
     if block.heads is None:
         return pa.nulls(count, type_)
-    heads = block.heads_from(block.first + begin)[:count]
-    return pa.array([_named(head) for head in heads], type_)
+    heads = _strings(block.heads.offsets, block.heads.octets, block.count).slice(begin, count)
+    # Consecutive messages often have equal heads, so parse equal ones only once.
+    encoded = heads.dictionary_encode()
+    different = [_named(head) for head in encoded.dictionary.to_pylist()]
+    return pa.array(different, type_).take(encoded.indices)
 
 
 def _named(head: bytes) -> list[dict[str, Any]] | None:

@@ -102,6 +102,19 @@ def test_all_columns(source: str) -> None:
     ]
 
 
+def test_headers_of_messages_with_equal_heads(tmp_path: Path) -> None:
+    """Equal heads are parsed once, in any order and in any part of a block."""
+    red, blue = (stored_head.encode(head_with(b"", [Header("colour", name)])) for name in (b"red", b"blue"))
+    heads = {2: red, 3: red, 4: blue, 6: red, 7: blue, 9: red}
+    store = make_store(tmp_path / "store", many=Topic([4, 6], heads=heads))
+    colours = [None, b"red", b"red", b"blue", None, b"red", b"blue", None, b"red", None]
+    expected = [None if colour is None else [{"key": "colour", "value": colour}] for colour in colours]
+    for first in range(1, 11):
+        for last in range(first, 11):
+            table = read_table(store, "many", columns=["headers"], first=first, last=last)
+            assert table.column("headers").to_pylist() == expected[first - 1 : last]
+
+
 def test_selected_columns_in_their_order(source: str) -> None:
     table = read_table(source, "small", columns=["headers", "offset"], first=3, last=4)
     assert table.to_pylist() == [
