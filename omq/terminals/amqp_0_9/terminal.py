@@ -312,7 +312,8 @@ class AmqpTerminal:
 
     async def feed(self, received: bytes) -> bool:
         """Execute the methods in these octets. Return False if nothing more must be read."""
-        self._duplex.last_outcomes.begin()
+        outcomes = self._duplex.last_outcomes
+        outcomes.is_executing = True
         slices = Slices()
         work = 0
         for event in self._protocol.feed(received):
@@ -336,7 +337,9 @@ class AmqpTerminal:
                 work = 0
                 await trio.lowlevel.checkpoint()
         await self._flush()
-        self._duplex.last_outcomes.done()
+        outcomes.is_executing = False
+        if outcomes.executed is not None:
+            outcomes.executed.set()
         admission = self._duplex.admission
         admission.done()
         if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:

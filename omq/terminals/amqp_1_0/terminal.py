@@ -369,7 +369,8 @@ class Amqp1Terminal:
     async def feed(self, received: bytes) -> bool:
         """Execute the performatives in these octets. Return False if nothing more must be read."""
         at_once = self._context.at_once
-        self._duplex.last_outcomes.begin()
+        outcomes = self._duplex.last_outcomes
+        outcomes.is_executing = True
         slices = Slices()
         must_feed = True
         while must_feed:
@@ -406,7 +407,9 @@ class Amqp1Terminal:
                     await slices.step()
             at_once.send()
         await self._flush()
-        self._duplex.last_outcomes.done()
+        outcomes.is_executing = False
+        if outcomes.executed is not None:
+            outcomes.executed.set()
         self._collect()
         if self._waiting or self._protocol.may_flush:
             self.send_at_once()

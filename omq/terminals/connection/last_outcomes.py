@@ -20,25 +20,17 @@ its connections.
 class LastOutcomes:
     """Waits for them on one connection."""
 
-    __slots__ = ("_executed", "_is_over", "_waiting", "is_executing")
+    __slots__ = ("_is_over", "_waiting", "executed", "is_executing")
 
     def __init__(self) -> None:
         self.is_executing = False
-        """Whether octets are being executed, so that some of the publishes in them may not be posted yet."""
-        self._executed: trio.Event | None = None
-        """Set when they are executed; None while nobody waits for that."""
+        """Whether octets are being executed, so that some of the publishes in them may not be posted yet. The
+        connection sets it, and then sets `executed`: no call is made for each read.
+        """
+        self.executed: trio.Event | None = None
+        """Must be set when they are executed; None while nobody waits for that."""
         self._waiting: trio.CancelScope | None = None
         self._is_over = False
-
-    def begin(self) -> None:
-        """Note that octets are being executed."""
-        self.is_executing = True
-
-    def done(self) -> None:
-        """Note that they are executed."""
-        self.is_executing = False
-        if self._executed is not None:
-            self._executed.set()
 
     async def wait(self, outcomes: Callable[[], Awaitable[object]]) -> None:
         """Wait some time for the end of what is being executed, and then until `outcomes` returns, because
@@ -48,8 +40,8 @@ class LastOutcomes:
             if self._is_over:
                 return
             if self.is_executing:
-                self._executed = trio.Event()
-                await self._executed.wait()
+                self.executed = trio.Event()
+                await self.executed.wait()
             await outcomes()
 
     def give_up(self) -> None:

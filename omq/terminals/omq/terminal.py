@@ -465,12 +465,15 @@ class OmqTerminal:
 
     async def _feed(self) -> bool:
         """Execute the commands that were received. Return False if the connection must end."""
-        self._last_outcomes.begin()
+        outcomes = self._last_outcomes
+        outcomes.is_executing = True
         try:
             if not await self._execute():
                 return False
         finally:
-            self._last_outcomes.done()
+            outcomes.is_executing = False
+            if outcomes.executed is not None:
+                outcomes.executed.set()
         unfinished = self._lines.buffered
         is_unknown = isinstance(self._state, Greeting) and self._context.access.clients.are_known
         if is_unknown and unfinished > LONGEST_CONNECT:
