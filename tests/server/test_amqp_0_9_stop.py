@@ -32,14 +32,6 @@ CLOSE = "connection.close 320 CONNECTION_FORCED (0,0)"
 CLOSE_OK = method(0, 10, 51)
 
 
-@pytest.fixture
-def slow_clock() -> MockClock:
-    """Return a clock of the server on which time passes slowly: a machine with much other work may need more
-    than CONFIRMING_SECONDS for what a test waits for.
-    """
-    return MockClock(rate=0.1)
-
-
 def said(client: Client, count: int) -> list[str]:
     """Return N (`count`) methods as they are told."""
     return [client.wait().told() for _ in range(count)]

@@ -34,7 +34,7 @@ ENDED = pytest.mark.parametrize("ended", ["stop", "disconnect"])
 
 
 @ENDED
-async def test_confirms_come_before_the_end(store: Path, ended: str) -> None:
+async def test_confirms_come_before_the_end(store: Path, ended: str, slow_clock: MockClock) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Broadcast (Persistent Strong)")
         async with host.server.catalogue.writers[Level.STRONG].paused():
@@ -51,7 +51,7 @@ async def test_confirms_come_before_the_end(store: Path, ended: str) -> None:
     ("command", "answer"), [(b"(Delete u)", Deleted(Topic(1, b"u"))), (b"(Purge u)", Done(0))]
 )
 async def test_the_command_that_is_being_executed_is_answered(
-    store: Path, ended: str, command: bytes, answer: Frame
+    store: Path, ended: str, command: bytes, answer: Frame, slow_clock: MockClock
 ) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Broadcast (Persistent Strong)")
@@ -65,7 +65,7 @@ async def test_the_command_that_is_being_executed_is_answered(
 
 
 @ENDED
-async def test_the_end_does_not_wait_for_long(store: Path, clock: MockClock, ended: str) -> None:
+async def test_the_end_does_not_wait_for_long(store: Path, slow_clock: MockClock, ended: str) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Broadcast (Persistent Strong)")
         async with host.server.catalogue.writers[Level.STRONG].paused():
@@ -73,5 +73,5 @@ async def test_the_end_does_not_wait_for_long(store: Path, clock: MockClock, end
             await quiet()
             end(host, ended)
             await quiet()
-            await pass_time(clock, CONFIRMING_SECONDS)
+            await pass_time(slow_clock, CONFIRMING_SECONDS)
             assert await client.rest() == [Confirmed(1), *last(ended)]
