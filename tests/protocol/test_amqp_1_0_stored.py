@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.bulk.headers import headers_of
+from omq.bulk.headers import TYPES, Header, headers_of
 from omq.protocol.amqp import head
 from omq.protocol.amqp.fields import ByteArray
 from omq.protocol.amqp_1_0 import decoding, encoding, sections, stored
@@ -86,10 +86,11 @@ def test_spark_has_the_sections_in_one_header() -> None:
     """It reads what is stored, without a change: the body is the column value."""
     made = stored.store(HEADER + PROPERTIES + TEXT)
     found = head.decode(made.head)
-    (header,) = headers_of(found)
+    header, types = headers_of(found)
     assert (made.body, found.routing_key, header.key) == (b"hello", b"", "amqp-1.0")
     assert header.value is not None
     assert header.value.endswith(HEADER + PROPERTIES)
+    assert types == Header(TYPES, b'{"amqp-1.0":"x"}')
 
 
 def test_a_head_with_further_properties_is_of_another_protocol() -> None:

@@ -309,7 +309,10 @@ class OmqTerminal:
     def _stop(self, error: types.Error | None) -> None:
         """End the connection. Send the error when what the subscriptions had is in the topics again."""
         match self._state:
-            case Greeting() | Serving() | Stopping():
+            case Greeting():
+                self._state = Stopping()
+                self._reading.cancel()
+            case Serving() | Stopping():
                 self._state = Stopping()
                 if not self._last_outcomes.is_executing:
                     self._reading.cancel()
