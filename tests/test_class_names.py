@@ -56,7 +56,10 @@ SHARED = {
             "omq.terminals.amqp_1_0.forms",
             "omq.terminals.connection.forms",
         },
+        "OfConnection": {"omq.terminals.amqp_0_9.terminal", "omq.terminals.amqp_1_0.terminal"},
         "PublishRun": {"omq.protocol.amqp_0_9.events", "omq.protocol.omq.events"},
+        "Served": {"omq.terminals.amqp_0_9.service", "omq.terminals.amqp_1_0.service"},
+        "Service": {"omq.terminals.amqp_0_9.service", "omq.terminals.amqp_1_0.service"},
         "Serving": {
             "omq.terminals.amqp_0_9.terminal",
             "omq.terminals.amqp_1_0.terminal",

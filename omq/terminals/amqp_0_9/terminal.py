@@ -38,7 +38,6 @@ from omq.protocol.amqp_0_9.frames import HEARTBEAT, method_frame
 from omq.protocol.amqp_0_9.problems import ConnectionProblem, ReplyCode
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channels import Channels
-from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.peer_properties import has_capability, server_properties
@@ -47,6 +46,7 @@ from omq.terminals.amqp_0_9.service import LoggedIn, Served, Service
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
+from omq.terminals.connection.heartbeats import Heartbeats
 from omq.terminals.connection.login import BadLogin
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -59,6 +59,9 @@ from omq.terminals.connection.turns import EVENTS_IN_TURN, RUNS_IN_TURN
 
 LONGEST_INTRODUCTION = 16 << 10
 """The longest frame before the client is known."""
+
+SILENT_INTERVALS = 3
+"""The intervals of silence after which a client counts as gone. RabbitMQ uses the same number."""
 
 log = logging.getLogger("omq.terminal")
 
@@ -362,7 +365,7 @@ class AmqpTerminal:
             case StartOk():
                 await self._log_in(event)
             case Tuned():
-                self._heartbeats.begin(event.heartbeat, trio.current_time(), self._transport.received)
+                self._begin_heartbeats(event.heartbeat)
                 self._sender.signal.set()
             case Opened():
                 self._open()
@@ -412,6 +415,12 @@ class AmqpTerminal:
         self._state = Tuning(client, trio.current_time() + self._context.config.handshake_seconds)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
         await self._duplex.limit_reading(session)
+
+    def _begin_heartbeats(self, interval: int) -> None:
+        """Begin heartbeats, two of them in the interval that the client chose; 0 is for none."""
+        seconds = interval or math.inf
+        now = trio.current_time()
+        self._heartbeats.begin(seconds / 2, SILENT_INTERVALS * seconds, now, self._transport.received)
 
     def _open(self) -> None:
         """Begin to serve. The longest frame is known now, too."""

@@ -24,31 +24,22 @@ from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem
 from omq.protocol.amqp_1_0.connection import AmqpConnection, Stage
 from omq.protocol.amqp_1_0.events import (
-    Aborted,
-    Attaching,
     Authenticating,
     Closed,
     ConnectionEnded,
-    Credit,
-    Detached,
     Opening,
-    Part,
     Pause,
-    SessionEnded,
-    SettledByPeer,
-    StoredRun,
-    WindowOpened,
 )
-from omq.terminals.amqp_1_0.links import Links, QueueConsumers
 from omq.terminals.amqp_1_0.offer import IDLE_SECONDS, offer
 from omq.terminals.amqp_1_0.refusals import condition_of
+from omq.terminals.amqp_1_0.service import Service
 from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.admission import FREE_OCTETS
 from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
 from omq.terminals.connection.endings import Endings
-from omq.terminals.connection.held import HeldPublishes
+from omq.terminals.connection.heartbeats import Heartbeats
 from omq.terminals.connection.login import BadLogin, read_plain
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -61,9 +52,6 @@ from omq.terminals.connection.transport import BY_SHUTDOWN
 
 MOST_WAITING = 256 << 10
 """The number of octets that may wait to be sent before nothing more is read."""
-
-COPIED_IN_TURN = 128 << 10
-"""The octets of messages in several frames after which the other connections have their turn."""
 
 HELD_SECONDS = 1.0
 """The number of seconds that several links of a connection wait for the memory of an incomplete message."""
@@ -102,20 +90,8 @@ State = Greeting | Serving | Confirming | Closing | InputEnded
 Confirming is left for InputEnded as Serving is.
 """
 
-Immediate = StoredRun | Aborted | Credit | WindowOpened
-"""The events that are executed without a wait."""
-
-
-OF_THE_CONNECTION = Pause | ConnectionEnded | Closed
-"""The events that are executed although the server ends the connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The client of the connection is known."""
-
-    session: Session
-    links: Links
+OfConnection = Authenticating | Opening | Pause | ConnectionEnded | Closed
+"""The events that the terminal executes itself, also while it waits for the last outcomes."""
 
 
 class Amqp1Terminal:
@@ -130,7 +106,7 @@ class Amqp1Terminal:
         is_certified = context.access.clients.certified(transport.certificate) is not None
         self._protocol = AmqpConnection(offer(needs_sasl=bool(config.clients), is_certified=is_certified))
         self._state: State = Greeting(math.inf)
-        self._admitted: Admitted | None = None
+        self._service: Service | None = None
         self._refusal = NO_CLIENT
         """The reason why it is None, if the client has tried."""
         self._endings = Endings()
@@ -139,9 +115,7 @@ class Amqp1Terminal:
         self._waiting: list[bytes] = []
         self._waiting_octets = 0
         self._room = trio.lowlevel.ParkingLot()
-        self._heartbeat_due = math.inf
-        self._heard = 0.0
-        self._heard_octets = -1
+        self._heartbeats = Heartbeats()
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -157,8 +131,8 @@ class Amqp1Terminal:
             self._protocol.lost()  # also if the connection was cut off
             self._drop()
             await self._endings.finish()
-            if self._admitted is not None:
-                self._admitted.session.close()
+            if self._service is not None:
+                self._service.session.close()
             self._frames.close()
             self._duplex.close()
 
@@ -167,21 +141,21 @@ class Amqp1Terminal:
         return self._duplex.statistics(
             Kind.AMQP_1_0,
             self._client,
-            messages_in=0 if self._admitted is None else self._admitted.links.published,
-            unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
+            messages_in=0 if self._service is None else self._service.links.published,
+            unconfirmed=0 if self._service is None else self._service.links.unconfirmed,
             waiting_answers=len(self._waiting),
-            subscriptions=0 if self._admitted is None else self._admitted.links.consumers,
+            subscriptions=0 if self._service is None else self._service.links.consumers,
             answers=self._waiting_octets,
-            publishes=0 if self._admitted is None else self._admitted.links.held_publishes,
+            publishes=0 if self._service is None else self._service.links.held_publishes,
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return the statistics of the links on which the server sends."""
-        return [] if self._admitted is None else self._admitted.links.subscriptions()
+        return [] if self._service is None else self._service.links.subscriptions()
 
     def open_channels(self) -> Iterator[tuple[Topic, Channel]]:
         """Yield the topics and channels of the links on which the server sends."""
-        return iter(()) if self._admitted is None else self._admitted.links.open_channels()
+        return iter(()) if self._service is None else self._service.links.open_channels()
 
     @property
     def is_limited(self) -> bool:
@@ -190,25 +164,24 @@ class Amqp1Terminal:
 
     def links(self) -> list[LinkStatistics]:
         """Return the statistics of the links on which the client sends."""
-        return [] if self._admitted is None else self._admitted.links.statistics()
+        return [] if self._service is None else self._service.links.statistics()
 
     @property
     def _client(self) -> bytes | None:
-        return None if self._admitted is None else self._admitted.session.name
+        return None if self._service is None else self._service.session.name
 
     def sweep(self, now: float) -> None:
         """Check whether the client is gone. Called about every second."""
         self._sender.forwarder.look(now)
-        if self._admitted is not None:
-            self._admitted.links.look_held()
+        if self._service is not None:
+            self._service.links.look_held()
         match self._state:
             case Greeting(by):
                 if now > by:
                     self._duplex.scope.cancel()
             case Serving():
-                if self._transport.received != self._heard_octets or self._duplex.excused.is_active:
-                    self._heard, self._heard_octets = now, self._transport.received
-                elif now - self._heard > 2 * IDLE_SECONDS:
+                received, excused = self._transport.received, self._duplex.excused.is_active
+                if self._heartbeats.is_gone(now, received, excused=excused):
                     text = "local-idle-timeout expired"
                     self._fail(ConnectionProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text))
             case Confirming() | Closing() | InputEnded():
@@ -219,7 +192,7 @@ class Amqp1Terminal:
     @property
     def session(self) -> Session | None:
         """The session of the client; None before it has logged in."""
-        return None if self._admitted is None else self._admitted.session
+        return None if self._service is None else self._service.session
 
     def shut_down(self) -> None:
         """End the connection: the server stops."""
@@ -232,11 +205,12 @@ class Amqp1Terminal:
                 self._duplex.scope.cancel()
             case Serving():
                 problem = ConnectionProblem(Condition.CONNECTION_FORCED, why)
-                if not (self._duplex.last_outcomes.is_executing or self._links.is_storing):
+                links = self._opened_service.links
+                if not (self._duplex.last_outcomes.is_executing or links.is_storing):
                     self._fail(problem)
                     return
                 self._state = Confirming()
-                self._links.stop()
+                links.stop()
                 assert self._duplex.nursery is not None, "the connection is served"
                 self._duplex.nursery.start_soon(self._store_and_fail, problem)
             case Confirming() | Closing() | InputEnded():
@@ -248,7 +222,7 @@ class Amqp1Terminal:
         """Wait some time for the end of what is being executed, and for what is on its way to a store. Tell
         the outcomes, and end the connection.
         """
-        await self._duplex.last_outcomes.wait(self._links.stored)
+        await self._duplex.last_outcomes.wait(self._opened_service.links.stored)
         if isinstance(self._state, Confirming):
             self._fail(problem)
 
@@ -257,8 +231,8 @@ class Amqp1Terminal:
         self._transport.ends(str(problem))
         if isinstance(self._state, Serving | Confirming):
             self._state = Closing()
-        if self._admitted is not None:
-            self._admitted.links.tell_last()
+        if self._service is not None:
+            self._service.links.tell_last()
         closing = self._protocol.close(problem)
         self._drop()
         self._endings.begin(self._duplex.nursery, partial(self._close, closing))
@@ -272,8 +246,8 @@ class Amqp1Terminal:
 
     def _drop(self) -> None:
         """Let all links end: the connection is over. See `Endings.begin`."""
-        if self._admitted is not None:
-            self._endings.add(self._admitted.links.close(self._protocol.free()))
+        if self._service is not None:
+            self._endings.add(self._service.links.close(self._protocol.free()))
 
     def _end(self) -> None:
         """Read nothing more, and send what waits."""
@@ -302,28 +276,27 @@ class Amqp1Terminal:
             self.send_soon()
             return
         answers = self.urgent(may_answer=True)
-        messages = () if self._admitted is None else self._admitted.links.frames_at_once()
+        messages = () if self._service is None else self._service.links.frames_at_once()
         if answers or messages:
             self._sender.send_at_once(answers, messages)
 
     def send_soon(self) -> None:
         """Let the sending task send the ready frames."""
-        if self._admitted is not None:
-            self._admitted.links.send_soon()
+        if self._service is not None:
+            self._service.links.send_soon()
         self._sender.signal.set()
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and outcomes that are ready."""
         self._frames.look(self._protocol.waiting)  # before `flush`: what it takes waits until it has left
-        if self._heartbeat_due < math.inf and (now := trio.current_time()) >= self._heartbeat_due:
+        if self._heartbeats.due < math.inf and self._heartbeats.take(trio.current_time()):
             self._protocol.heartbeat()
-            self._heartbeat_due = now + (self._protocol.heartbeat_seconds or math.inf)
         if not may_answer and isinstance(self._state, Serving):
             return []
-        if self._admitted is not None:
-            self._admitted.links.tell()
+        if self._service is not None:
+            self._service.links.tell()
             if self._protocol.may_flush and not isinstance(self._state, Confirming):
-                self._admitted.links.opened(self._protocol.flush())
+                self._service.links.opened(self._protocol.flush())
                 self._sender.signal.set()  # look again
         self._collect()
         parts, self._waiting = self._waiting, []
@@ -343,11 +316,11 @@ class Amqp1Terminal:
         return isinstance(self._state, InputEnded) and not self._waiting and not self._endings
 
     def due(self) -> float:
-        return self._heartbeat_due
+        return self._heartbeats.due
 
     def channels(self) -> Iterable[Channel]:
         """Return the open channels of the seam."""
-        return () if self._admitted is None else self._admitted.links.channels()
+        return () if self._service is None else self._service.links.channels()
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -361,7 +334,7 @@ class Amqp1Terminal:
         """Give up the incomplete messages of the client, whose memory others need. Return whether there are
         any. The connection goes on: behind a router it is that of many clients.
         """
-        if self._admitted is None or not self._admitted.links.give_up():
+        if self._service is None or not self._service.links.give_up():
             return False
         self._context.log_dropped(self._transport, self._client)
         return True
@@ -375,36 +348,14 @@ class Amqp1Terminal:
         must_feed = True
         while must_feed:
             octets, received, must_feed = received, b"", False
-            copied = 0
             for event in self._protocol.feed(octets):
-                if isinstance(self._state, Confirming) and not isinstance(event, OF_THE_CONNECTION):
-                    pass  # what follows something that is not executed is not executed, either
-                elif isinstance(event, SettledByPeer):
-                    await self._settle(event, slices)
-                elif isinstance(event, Immediate):
-                    with at_once:
-                        self._execute_at_once(event)
-                elif isinstance(event, Part) and event.is_whole:
-                    with at_once:
-                        problem = self._links.take_whole(event)
-                    copied += len(event.octets)
-                    if problem is not None:
-                        at_once.send()
-                        await self._links.fail(event.link, problem)
-                else:
+                if isinstance(event, OfConnection):
                     at_once.send()
                     await self._execute(event)
                     must_feed = must_feed or isinstance(event, Authenticating | Opening)
-                    copied += len(event.octets) if isinstance(event, Part) else 0
-                    if isinstance(event, Attaching | Detached):  # some take long
-                        await slices.step()
-                if copied >= COPIED_IN_TURN:
-                    copied = 0
-                    at_once.send()
-                    await trio.lowlevel.checkpoint()
-                elif slices.is_over:
-                    at_once.send()
-                    await slices.step()
+                elif not isinstance(self._state, Confirming):
+                    await self._opened_service.execute(event, slices)
+                # else it follows something that was not executed
             at_once.send()
         await self._flush()
         outcomes.is_executing = False
@@ -425,7 +376,7 @@ class Amqp1Terminal:
     @property
     def _held_octets(self) -> int:
         """The octets of frames and messages that are not complete."""
-        return self._protocol.pending + (0 if self._admitted is None else self._admitted.links.held)
+        return self._protocol.pending + (0 if self._service is None else self._service.links.held)
 
     async def _hold(self) -> None:
         """Wait for the memory of incomplete messages. Meanwhile the client is not read, so if it has several
@@ -433,7 +384,7 @@ class Amqp1Terminal:
         up, as many as have no memory.
         """
         admission = self._duplex.admission
-        links = None if self._admitted is None else self._admitted.links
+        links = None if self._service is None else self._service.links
         seconds = HELD_SECONDS if links is not None and links.is_shared else math.inf
         with trio.move_on_after(seconds) as limit:
             await admission.hold(self._held_octets)
@@ -446,92 +397,38 @@ class Amqp1Terminal:
         await admission.hold(self._held_octets)
 
     async def _flush(self) -> None:
-        if self._admitted is not None:
-            await self._admitted.links.flush()
+        if self._service is not None:
+            await self._service.links.flush()
 
-    async def _settle(self, told: SettledByPeer, slices: Slices) -> None:
-        """Settle messages whose outcome a consumer told, in turn with other connections."""
-        at_once = self._context.at_once
-        for sent in told.sent:
-            with at_once:
-                self._links.settle(sent, told)
-            if slices.is_over:
-                at_once.send()
-                await slices.step()
-
-    def _execute_at_once(self, event: Immediate) -> None:
-        """Execute an event for which nothing is waited."""
-        links = self._links
-        match event:
-            case StoredRun():
-                links.take_run(event)
-            case Aborted(link):
-                links.abort(link)
-            case Credit(link):
-                links.credited(link)
-            case WindowOpened(opened):
-                links.opened(opened)
-            case _:
-                assert_never(event)
-
-    async def _execute(
-        self,
-        event: Authenticating
-        | Opening
-        | Pause
-        | ConnectionEnded
-        | Closed
-        | Part
-        | Attaching
-        | Detached
-        | SessionEnded,
-    ) -> None:
-        """Execute an event for which something may be waited."""
+    async def _execute(self, event: OfConnection) -> None:
         match event:
             case Authenticating(mechanism, response):
                 await self._connect(mechanism, response)
-                self._protocol.authenticated(accepted=self._admitted is not None or self._is_full)
+                self._protocol.authenticated(accepted=self._service is not None or self._is_full)
             case Opening(said):
-                if self._admitted is None and not self._is_full:
+                if self._service is None and not self._is_full:
                     await self._connect("ANONYMOUS", b"")
-                if self._admitted is None:
+                if self._service is None:
                     self._fail(ConnectionProblem(condition_of(self._refusal.reason), self._refusal.text))
                     return
                 self._protocol.open()
-                self._links.container = said.container_id
-                self._open(said.hostname)
+                self._open(self._service, said)
             case Pause():
                 await trio.lowlevel.checkpoint()
             case ConnectionEnded():
-                await self._flush()
-                if self._admitted is not None:
-                    self._endings.add(self._admitted.links.end_all(self._protocol.free()))
-                    await self._endings.finish()
+                if self._service is not None:
+                    await self._service.end_all(self._protocol.free())
             case Closed(error, problem):
-                await self._flush()
-                if self._admitted is not None:
-                    await self._admitted.links.post_held()
+                if self._service is not None:
+                    await self._service.finish()
                 self._log_close(error, problem)
-            case Part():
-                await self._links.take(event)
-            case Attaching(link):
-                await self._links.flush()
-                with self._duplex.excused:  # a topic is made on the disk
-                    await self._links.attach(link)
-            case Detached(link):
-                await self._links.flush()
-                self._links.detached(link)
-            case SessionEnded(links):
-                await self._links.flush()
-                self._endings.add(self._links.end(links))
-                await self._endings.finish()
             case _:
                 assert_never(event)
 
     @property
-    def _links(self) -> Links:
-        assert self._admitted is not None, "links are attached when the connection is open"
-        return self._admitted.links
+    def _opened_service(self) -> Service:
+        assert self._service is not None, "the protocol has read the client's open"
+        return self._service
 
     # -- the handshake -------------------------------------------------------------------------------------
 
@@ -552,14 +449,7 @@ class Amqp1Terminal:
             self._refusal = refused.failure if isinstance(refused, Refused) else NO_CLIENT
             return
         self._duplex.admit(session)
-        direct = self._context.access.direct(session)
-        duplex = self._duplex
-        assert duplex.nursery is not None, "the connection is served"
-        consumers = QueueConsumers()
-        held = HeldPublishes(self._context.memory, session, consumers, duplex.nursery, duplex.excused)
-        missed = partial(self._context.log_gap, self._transport.peer())
-        links = Links(session, direct, self._config, self._sender, self._wake, missed, consumers, held)
-        self._admitted = Admitted(session, links)
+        self._service = Service(session, self._context, self._duplex, peer, self._endings, self._wake)
         await self._duplex.limit_reading(session)
 
     async def _log_in(self, mechanism: str, response: bytes, peer: str) -> Session:
@@ -575,15 +465,15 @@ class Amqp1Terminal:
             case _:
                 raise BadLogin("there is no such mechanism")
 
-    def _open(self, hostname: str | None) -> None:
+    def _open(self, service: Service, said: performatives.Open) -> None:
         """Begin to serve. The host name that the client says has no effect but this line of the log."""
-        assert self._admitted is not None, "the client is known when the connection is open"
-        what = f": to the host {quoted(hostname.encode())}" if hostname else ""
-        self._duplex.log_connected(self._admitted.session, what)
+        service.links.container = said.container_id
+        what = f": to the host {quoted(said.hostname.encode())}" if said.hostname else ""
+        self._duplex.log_connected(service.session, what)
         if isinstance(self._state, Greeting):
             self._state = Serving()
-        self._heard, self._heard_octets = trio.current_time(), self._transport.received
-        self._heartbeat_due = trio.current_time() + (self._protocol.heartbeat_seconds or math.inf)
+        interval = self._protocol.heartbeat_seconds or math.inf
+        self._heartbeats.begin(interval, 2 * IDLE_SECONDS, trio.current_time(), self._transport.received)
         self._sender.signal.set()
 
     def _log_close(self, error: performatives.Error | None, problem: Exception | None) -> None:
