@@ -44,6 +44,14 @@ def undelivered(host: InProcess) -> int:
     return sum(link.undelivered for each in links for link in each)
 
 
+def renewed(host: InProcess) -> bool:
+    """Return whether each link has no message without an outcome, and credit for 100 more."""
+    terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
+    return all(
+        link.credit >= 100 and not link.unconfirmed for terminal in terminals for link in terminal.links()
+    )
+
+
 def make_room(disk: Path) -> None:
     (disk / "filler").unlink()
 
@@ -115,10 +123,12 @@ async def test_settled_messages_for_which_the_disk_has_no_room_are_counted(disk:
         await attach_other(other)
         await client.sender("t")
         fill_up(disk)
-        for number in range(400):  # twice the credit
-            await client.publish(body(number), settled=True)
-        await client.settle()
-        await eventually(lambda: undelivered(host) > 300)
+        for first in range(0, 400, 100):  # in all twice the credit
+            for number in range(first, first + 100):
+                await client.publish(body(number), settled=True)
+            await client.settle()
+            await eventually(lambda: renewed(host))
+        assert undelivered(host) > 300
         await exchange(other, 1)
         make_room(disk)
         await quiet()
