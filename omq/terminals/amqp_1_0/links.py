@@ -7,32 +7,21 @@ from typing import assert_never
 
 from omq.access.direct import Direct
 from omq.access.link_names import LinkClaim
-from omq.access.rights import Right
-from omq.access.session import Release, Session
-from omq.config import Config
-from omq.drivers.direct import DirectNode
+from omq.access.session import Session
 from omq.drivers.reasons import Failure, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices
-from omq.model import Delivery, FromCurrent, Topic
-from omq.protocol.amqp_1_0 import encoding, performatives
-from omq.protocol.amqp_1_0.annotations import IDS
+from omq.model import Topic
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Part, SettledByPeer, StoredRun
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
-from omq.protocol.amqp_1_0.performatives import Source, Target
-from omq.protocol.amqp_1_0.types import NULL
 from omq.protocol.amqp_1_0.unsettled import Sent
-from omq.terminals.amqp_1_0.address_resolver import AddressResolver
-from omq.terminals.amqp_1_0.addresses import DirectAddress
+from omq.terminals.amqp_1_0.attaching import Attacher
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.ended_links import AnyLink, EndedLinks, LinkEnd
-from omq.terminals.amqp_1_0.incoming import Incoming
-from omq.terminals.amqp_1_0.offsets import read_filters
-from omq.terminals.amqp_1_0.outgoing import Missed, Outgoing
+from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
-from omq.terminals.amqp_1_0.relay import Relay
 from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
@@ -68,24 +57,20 @@ class Links:
         self,
         session: Session,
         direct: Direct,
-        config: Config,
+        attacher: Attacher,
         sender: Sender,
         wake: Callable[[], None],
-        missed: Missed,
         consumers: QueueConsumers,
         held: HeldPublishes,
     ) -> None:
         """Create the links of a connection. `wake` is called when there is something to `tell`, or there are
-        messages of nodes to send. `missed` logs gaps. `consumers` become its own, and `held` is for
-        messages without room.
+        messages of nodes to send. `consumers` become its own, and `held` is for messages without room.
         """
         self._session = session
         self._direct = direct
-        self._config = config
-        self._finder = AddressResolver(session, config)
+        self._attacher = attacher
         self._sender = sender
         self._wake = wake
-        self._missed = missed
         self._held = held
         self._consumers = consumers
         self._outgoing = consumers.links
@@ -324,15 +309,6 @@ class Links:
         for incoming in news:
             incoming.tell_outcomes()
 
-    def _has_news(self, incoming: Producing) -> None:
-        if incoming.link.is_attached:
-            self._news[incoming] = None
-            self._wake()
-
-    def _has_messages(self, outgoing: DirectOutgoing) -> None:
-        self._woken[outgoing] = None
-        self._wake()
-
     def send_soon(self) -> None:
         """Let the sending task send the messages of nodes."""
         woken, self._woken = self._woken, {}
@@ -396,14 +372,6 @@ class Links:
         self.opened(link.session.outgoing.unblocked())
         self._sender.signal.set()
 
-    def _failed(self, link: SendingLink, failure: Failure) -> None:
-        """Detach a link that cannot go on: its topic was deleted, or cannot be read."""
-        self._detach(link, problem_of(failure))
-
-    def _node_ended(self, incoming: DirectIncoming) -> None:
-        """Detach a producer whose node is gone with the link that made it."""
-        self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
-
     # -- attaching -----------------------------------------------------------------------------------------
 
     async def attach(self, link: AnyLink) -> None:
@@ -415,9 +383,9 @@ class Links:
         try:
             match link:
                 case SendingLink():
-                    await self._attach_consumer(link)
+                    await self._attacher.attach_consumer(link, self)
                 case ReceivingLink():
-                    await self._attach_producer(link)
+                    await self._attacher.attach_producer(link, self)
                 case _:
                     assert_never(link)
         except Refused as refused:
@@ -432,131 +400,35 @@ class Links:
         """Detach a link whose client has attached it again by another connection."""
         self._detach(link, LinkProblem(Condition.STOLEN, "the link was attached again"))
 
-    async def _attach_consumer(self, link: SendingLink) -> None:
-        source = link.source
-        if not isinstance(source, Source):
-            raise LinkProblem(Condition.NOT_FOUND, "the link has no source")
-        filters = read_filters(source.filter)
-        replay = filters.replay
-        offered = (IDS,) if IDS in link.attach.desired_capabilities else ()
-        address = await self._finder.find(Right.SUBSCRIBE, source)
-        if isinstance(address, DirectAddress):
-            self._attach_direct(link, source, address)
-            return
-        is_queue = address.delivery is Delivery.ROUND_ROBIN
-        if source.durable and source.expiry_policy == "never" and not is_queue:
-            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the server keeps no place of a consumer of a topic")
-        if replay is not None and is_queue:
-            raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
+    # -- what attached links tell (see omq.terminals.amqp_1_0.attaching.LinkOwner) ---------------------------
 
-        def make(topic: Topic, release: Release) -> Outgoing[Channel]:
-            annotates = filters.has_ids or bool(offered)
-            return Outgoing(
-                link,
-                topic,
-                self._sender,
-                release,
-                self._failed,
-                self.opened,
-                self._missed,
-                annotates=annotates,
-            )
-
-        outgoing, channel = await self._session.open(address.name, replay or FromCurrent(), make)
-        outgoing.is_replay = replay is not None
-        answered = performatives.Source(
-            source.address,
-            distribution_mode="move" if is_queue else "copy",
-            filter=filters.applied,
-            capabilities=source.capabilities,
-        )
-        # Consumers of a topic have nothing to settle, unless they insist.
-        settles = link.attach.snd_settle_mode == 1 or (not is_queue and link.attach.snd_settle_mode != 0)
-        link.accept(performatives.write(answered), settles=settles, offered=offered)
+    def add_consumer(self, link: SendingLink, outgoing: Outgoing[Channel] | DirectOutgoing) -> None:
+        """Note a consumer that is attached."""
         self._outgoing[link] = outgoing
-        outgoing.open(channel)
 
-    def _attach_direct(self, link: SendingLink, source: Source, address: DirectAddress) -> None:
-        """Attach a consumer to a node without a queue."""
+    def add_producer(self, incoming: Producing) -> None:
+        """Note a producer that is attached."""
+        self._incoming[incoming.link] = incoming
 
-        def make(node: DirectNode, release: Release) -> DirectOutgoing:
-            topic = Topic(0, node.name)
-            return DirectOutgoing(link, topic, self._sender, release, self._failed, self.opened, self._missed)
+    def has_news(self, incoming: Producing) -> None:
+        """Note that a producer may have something to be told."""
+        if incoming.link.is_attached:
+            self._news[incoming] = None
+            self._wake()
 
-        outgoing, node, channel = self._direct.consume(address.name, make)
-        outgoing.woken = self._has_messages
-        if address.name is None:
-            outgoing.made = node
-            outgoing.end_node = self._direct.end
-        answered = performatives.Source(
-            encoding.write(node.name.decode()),
-            dynamic=source.dynamic,
-            dynamic_node_properties=source.dynamic_node_properties,
-            capabilities=source.capabilities,
-        )
-        link.accept(performatives.write(answered), settles=link.attach.snd_settle_mode == 1)
-        self._outgoing[link] = outgoing
-        outgoing.open(channel)
+    def has_messages(self, outgoing: DirectOutgoing) -> None:
+        """Note that a consumer of a node may have messages."""
+        self._woken[outgoing] = None
+        self._wake()
 
-    async def _attach_producer(self, link: ReceivingLink) -> None:
-        target = link.target
-        if target is not None and not isinstance(target, Target):
-            raise LinkProblem(Condition.NOT_IMPLEMENTED, "transactions are not served")
-        if target is None or (target.address == NULL and not target.dynamic):
-            self._attach_relay(link, target or Target(NULL))
-            return
-        address = await self._finder.find(Right.PUBLISH, target)
-        if isinstance(address, DirectAddress):
-            self._attach_direct_producer(link, target, address)
-            return
-        incoming = Incoming(
-            link, self._session, address.name, self._config.amqp1_credit, self._has_news, self._held
-        )
-        answered = performatives.Target(target.address, capabilities=target.capabilities)
-        incoming.accept(performatives.write(answered))
-        self._incoming[link] = incoming
+    def consumer_failed(self, link: SendingLink, failure: Failure) -> None:
+        """Detach a link that cannot go on: its topic was deleted, or cannot be read."""
+        self._detach(link, problem_of(failure))
 
-    def _attach_relay(self, link: ReceivingLink, target: Target) -> None:
-        """Attach a producer whose messages say where they go."""
-        incoming = Relay(
-            link,
-            self._session,
-            self._direct,
-            self._finder,
-            self._config.amqp1_credit,
-            self._has_news,
-            self._held,
-        )
-        incoming.accept(performatives.write(Target(NULL, capabilities=target.capabilities)))
-        self._incoming[link] = incoming
-
-    def _attach_direct_producer(self, link: ReceivingLink, target: Target, address: DirectAddress) -> None:
-        incoming = DirectIncoming(
-            link,
-            self._direct,
-            self._session.max_message_bytes,
-            self._config.amqp1_credit,
-            self._has_news,
-            self._node_ended,
-        )
-        if address.name is None:
-            incoming.make(partial(_made, target))
-        else:
-            answered = performatives.Target(target.address, capabilities=target.capabilities)
-            incoming.accept(address.name, performatives.write(answered))
-        self._incoming[link] = incoming
+    def node_ended(self, incoming: DirectIncoming) -> None:
+        """Detach a producer whose node is gone with the link that made it."""
+        self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
 
 
 def _ignore() -> None:
     """Do not wake a connection that is over."""
-
-
-def _made(target: Target, node: DirectNode) -> bytes:
-    """Return the answer to a target that is a new node."""
-    answered = Target(
-        encoding.write(node.name.decode()),
-        dynamic=True,
-        dynamic_node_properties=target.dynamic_node_properties,
-        capabilities=target.capabilities,
-    )
-    return performatives.write(answered)

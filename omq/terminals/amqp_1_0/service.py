@@ -23,6 +23,7 @@ from omq.protocol.amqp_1_0.events import (
     StoredRun,
     WindowOpened,
 )
+from omq.terminals.amqp_1_0.attaching import Attacher
 from omq.terminals.amqp_1_0.links import Links, QueueConsumers
 from omq.terminals.connection.context import Context
 from omq.terminals.connection.duplex import Duplex
@@ -66,8 +67,9 @@ class Service:
         consumers = QueueConsumers()
         held = HeldPublishes(context.memory, session, consumers, duplex.nursery, duplex.excused)
         missed = partial(context.log_gap, peer)
-        direct = context.access.direct(session)
-        self.links = Links(session, direct, context.config, duplex.sender, wake, missed, consumers, held)
+        direct, sender = context.access.direct(session), duplex.sender
+        attacher = Attacher(session, direct, context.config, sender, missed, held)
+        self.links = Links(session, direct, attacher, sender, wake, consumers, held)
 
     async def execute(self, event: Served, slices: Slices) -> None:
         """Execute an event, in turn with other connections."""
