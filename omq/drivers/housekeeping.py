@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -112,12 +113,17 @@ def _disk(store: Path) -> DiskStatistics:
     """Return the octets that are free on the disk and those that the store takes. Raise OSError."""
     status = os.statvfs(store)
     stored = 0
-    for path in store.rglob("*"):
-        try:
-            stored += path.stat().st_blocks * 512
-        except FileNotFoundError:  # it was deleted meanwhile
-            continue
+    # `rglob` of Python 3.13 passes over folders that it cannot open.
+    for folder, _, names in os.walk(store, onerror=_raise_unless_deleted):
+        for name in names:
+            with suppress(FileNotFoundError):  # it was deleted meanwhile
+                stored += Path(folder, name).stat().st_blocks * 512
     return DiskStatistics(status.f_bavail * status.f_frsize, stored)
+
+
+def _raise_unless_deleted(problem: OSError) -> None:
+    if not isinstance(problem, FileNotFoundError):
+        raise problem
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:

@@ -198,12 +198,20 @@ class Transport:
         try:
             with trio.move_on_after(LINGER_SECONDS):
                 await self.say_end()
-                await self.stream.send_eof()
+                self._end_sending()
                 dropped = 0
                 while dropped < LINGER_OCTETS and (data := await self.receive()):
                     dropped += len(data)
         except trio.BrokenResourceError:
             pass  # the other side has closed, which is what this waits for
+
+    def _end_sending(self) -> None:
+        try:
+            # `send_eof` of the stream raises through a context manager. Python 3.13 keeps the frames then,
+            # and with them the connection, until a garbage collection.
+            self.stream.socket.shutdown(trio.socket.SHUT_WR)
+        except OSError as problem:
+            raise self._broken(problem) from problem
 
     def close(self) -> None:
         """Close at once."""
