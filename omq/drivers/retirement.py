@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from omq.drivers.unsettled import number_of
-from omq_storage.runs import RUN_IDS, RUN_OCTETS, Run
+from omq_storage.runs import RUN_IDS, RUN_OCTETS, Run, chunked
 
 if TYPE_CHECKING:
     from omq.drivers.round_robin_channel import RoundRobinChannel
@@ -55,17 +55,12 @@ class Retirement:
                 self.octets += run.octets
 
     def _place(self, first: int, bits: int, deliveries: int) -> None:
-        chunk, place = divmod(first, RUN_IDS)
-        bits <<= place
-        while bits:
-            if part := bits & _EVERY_BIT:
-                key = deliveries, chunk
-                before = self._chunks.get(key)
-                self._chunks[key] = part if before is None else before | part
-                if before is None:
-                    self.octets += CHUNK_OCTETS
-            bits >>= RUN_IDS
-            chunk += 1
+        for chunk, part in chunked(first, bits):
+            key = deliveries, chunk
+            before = self._chunks.get(key)
+            self._chunks[key] = part if before is None else before | part
+            if before is None:
+                self.octets += CHUNK_OCTETS
 
     def runs(self) -> list[Run]:
         """Return the messages as runs."""
@@ -81,6 +76,3 @@ class Retirement:
         self._others.clear()
         self.octets = 0
         return runs
-
-
-_EVERY_BIT = (1 << RUN_IDS) - 1

@@ -16,11 +16,10 @@ A message that has moved may be found twice. All but the channels' ones are in o
 the channels had is taken only as far as it is not in it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from omq.drivers.slices import Slices
-from omq.drivers.unsettled import DeliveredIds, ranges
-from omq_storage.runs import Run
+from omq_storage.runs import RUN_IDS, Run, chunked
 
 FILTERED_IDS = 64
 """The number of ids that are looked up between two slices."""
@@ -50,34 +49,75 @@ class UndoneMessages:
 
     async def in_slices(self, slices: Slices) -> tuple[Run, ...]:
         """Return the messages, each once, in the order of the channels."""
-        moved = DeliveredIds()
+        moved = _MovedIds()
         for run in self._moved:
-            for ids in ranges(run):
-                moved.take(ids)  # it moved again
-                moved.add(ids, run.deliveries)
+            below = run.below(self._cursor)  # others were assigned since the beginning
             await slices.step()
+            if below is None:
+                continue
+            if below.step == 1:
+                moved.add(below.first, below.bits, below.deliveries)
+                continue
+            for count, id in enumerate(below.ids(), 1):
+                moved.add(id, 1, below.deliveries)
+                if not count % FILTERED_IDS:
+                    await slices.step()
         found: list[Run] = []
         lowest, last = self._cursor, -1
         for run in moved.runs():
             await slices.step()
-            below = run.below(self._cursor)
-            if below is not None:
-                found.append(below)
-                lowest, last = min(lowest, below.lowest), max(last, below.last)
+            found.append(run)
+            lowest, last = min(lowest, run.lowest), max(last, run.last)
         for run in self._channels:
             await slices.step()
             below = run if run.last < self._cursor else run.below(self._cursor)
             if below is None:
-                continue  # they were assigned since the beginning
+                continue
             if below.last < lowest or below.first > last:
                 found.append(below)
                 continue
-            bits = below.bits
-            for count, id in enumerate(below.ids(), 1):
-                if id in moved:
-                    bits ^= 1 << (id - below.first) // below.step
-                if not count % FILTERED_IDS:
-                    await slices.step()
+            if below.step == 1:
+                bits = moved.others(below.first, below.bits)
+            else:
+                bits = below.bits
+                for count, id in enumerate(below.ids(), 1):
+                    if not moved.others(id, 1):
+                        bits ^= 1 << (id - below.first) // below.step
+                    if not count % FILTERED_IDS:
+                        await slices.step()
             if bits:
                 found.append(below._replace(bits=bits))
         return tuple(found)
+
+
+class _MovedIds:
+    """Ids as bitmaps of RUN_IDS neighbours, each with the number of deliveries with which it was added last.
+    A run of very many ids is added in one step, in whatever order the runs come.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, dict[int, int]] = {}
+        """A bitmap for each number of deliveries, by the number of the chunk."""
+
+    def add(self, first: int, bits: int, deliveries: int) -> None:
+        """Add the ids `first + i` for which bit `i` is set."""
+        for chunk, part in chunked(first, bits):
+            bitmaps = self._chunks.setdefault(chunk, {})
+            for before, bitmap in bitmaps.items():
+                bitmaps[before] = bitmap & ~part
+            bitmaps[deliveries] = bitmaps.get(deliveries, 0) | part
+
+    def others(self, first: int, bits: int) -> int:
+        """Return these bits without those of the ids that were added."""
+        for chunk, _ in chunked(first, bits):
+            for bitmap in self._chunks.get(chunk, {}).values():
+                place = chunk * RUN_IDS - first
+                bits &= ~(bitmap << place if place >= 0 else bitmap >> -place)
+        return bits
+
+    def runs(self) -> Iterator[Run]:
+        """Yield them as runs."""
+        for chunk, bitmaps in self._chunks.items():
+            for deliveries, bitmap in bitmaps.items():
+                if bitmap:
+                    yield Run(chunk * RUN_IDS, 1, bitmap, deliveries)

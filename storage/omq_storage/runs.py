@@ -307,14 +307,24 @@ def united(runs: Iterable[Run]) -> list[Run]:
         if run.step != 1:
             united.append(run)
             continue
-        chunk, place = divmod(run.first, RUN_IDS)
-        bits = run.bits << place
-        while bits:
-            chunks[chunk] = chunks.get(chunk, 0) | bits & _CHUNK_BITS
-            bits >>= RUN_IDS
-            chunk += 1
-    united += [Run(chunk * RUN_IDS, 1, bits) for chunk, bits in sorted(chunks.items()) if bits]
+        for chunk, bits in chunked(run.first, run.bits):
+            chunks[chunk] = chunks.get(chunk, 0) | bits
+    united += [Run(chunk * RUN_IDS, 1, bits) for chunk, bits in sorted(chunks.items())]
     return united
+
+
+def chunked(first: int, bits: int) -> Iterator[tuple[int, int]]:
+    """Yield the ids ``first + i`` for which bit ``i`` is set in chunks: the number of each, and its bitmap.
+
+    Bit 0 of a chunk is the id ``RUN_IDS`` times its number.
+    """
+    chunk, place = divmod(first, RUN_IDS)
+    bits <<= place
+    while bits:
+        if part := bits & _CHUNK_BITS:
+            yield chunk, part
+        bits >>= RUN_IDS
+        chunk += 1
 
 
 def runs_of(ids: Iterable[int]) -> tuple[Run, ...]:

@@ -4,6 +4,9 @@ import random
 
 import pytest
 import trio
+from counted_steps import counted_calls
+from hypothesis import given
+from hypothesis import strategies as st
 from served_drivers import Client, Drivers, Kind, of_kinds, post
 
 from omq.drivers import slices
@@ -11,7 +14,7 @@ from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.seam import ACCEPTED, RELEASED, Outcome
 from omq.drivers.undone import UndoneMessages
 from omq_storage.environment import Position
-from omq_storage.runs import Run
+from omq_storage.runs import RUN_IDS, Run
 
 STORED = of_kinds(lambda kind: not kind.is_broadcast and kind.is_persistent)
 
@@ -152,3 +155,38 @@ async def test_a_message_that_moved_counts_once() -> None:
         3: 4,
         4: 2,
     }
+
+
+runs = st.lists(
+    st.builds(Run, st.integers(1, 3 * RUN_IDS), st.integers(1, 3), st.integers(1, 1 << 40), st.integers(0, 2))
+)
+
+
+@given(runs, runs, st.integers(1, 4 * RUN_IDS))
+def test_what_moved_last_replaces_what_was_found_before(
+    moved: list[Run], held: list[Run], cursor: int
+) -> None:
+    undone = UndoneMessages(cursor, moved)
+    expected = {id: run.deliveries for run in moved for id in run.ids() if id < cursor}
+    free = {id for run in held for id in run.ids() if id < cursor} - expected.keys()
+    given_back: set[int] = set()
+    for run in held:  # no two channels have one message
+        if given_back.isdisjoint(run.ids()):
+            undone.add_outstanding([run])
+            given_back |= set(run.ids())
+            expected |= dict.fromkeys(free & set(run.ids()), run.deliveries)
+    found = Position(cursor, trio.run(undone.in_slices, slices.Slices()))
+    assert ids_of(found) == sorted(expected)
+    assert {id: run.deliveries for run in found.undone for id in run.ids()} == expected
+
+
+async def test_long_runs_that_moved_in_the_order_of_their_return_are_found_with_little_work() -> None:
+    """The last messages return first when a client stalls."""
+    count = 8
+    moved = [Run(number * RUN_IDS + 1, 1, (1 << RUN_IDS) - 1) for number in reversed(range(count))]
+    undone = UndoneMessages((count + 1) * RUN_IDS, moved)
+    undone.add_outstanding([Run(RUN_IDS, 1, (1 << RUN_IDS) - 1, 1)])
+    with counted_calls() as calls:
+        found = await undone.in_slices(slices.Slices())
+    assert calls.total < RUN_IDS
+    assert sorted(id for run in found for id in run.ids()) == list(range(1, count * RUN_IDS + 1))
