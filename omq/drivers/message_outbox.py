@@ -24,6 +24,8 @@ MOST_SELECTIONS = 512
 message.
 """
 
+MOST_QUEUED = 2 * MOST_SELECTIONS
+"""The number of queued selections from which on a subscriber gets no more: some steps look at all of them."""
 
 LEAVING_IN_STEP = 16
 """The number of queued selections that leave in one step: up to 20 microseconds for each."""
@@ -57,6 +59,11 @@ class MessageOutbox:
         if not self._queued or self.is_suspended:
             return False
         return self.order is None or self.order.is_next(self)
+
+    @property
+    def is_long(self) -> bool:
+        """True with MOST_QUEUED selections or more."""
+        return len(self._queued) >= MOST_QUEUED
 
     def queued(self) -> Iterable[Selection | Large]:
         """Return the messages that its subscriber has not taken."""

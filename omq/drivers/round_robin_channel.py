@@ -144,7 +144,7 @@ class RoundRobinChannel:
     def room(self, frame_octets: int) -> int:
         """Return the number of messages of about this size that it can take now."""
         left = OUTBOX_OCTETS - self._outbox.octets
-        if left <= 0 or self._held or self._cancelled:
+        if left <= 0 or self._held or self._cancelled or self._outbox.is_long:
             return 0
         room = left // frame_octets or 1
         if not self.settles:
@@ -203,16 +203,14 @@ class RoundRobinChannel:
             unsettled = self._limit.unsettled
             return delivered(unsettled.runs()) if unsettled else []
         queued = DeliveredIds()
-        for waiting in self._outbox.queued():
-            queued.add(waiting.ids, waiting.deliveries)
+        queued.add_all((waiting.ids, waiting.deliveries) for waiting in self._outbox.queued())
         runs = queued.runs()
         if self.settles:
             sent = self._limit.unsettled.copy()
             runs = [kept for run in runs for ids in ranges(run) for kept in sent.take(ids)]
         else:
             sent = DeliveredIds()
-            for given in self._outbox.given():
-                sent.add(given.ids, given.deliveries)
+            sent.add_all((given.ids, given.deliveries) for given in self._outbox.given())
         runs += delivered(sent.runs())
         begun = self._outbox.begun
         if begun is not None and begun.outcome is not None:
@@ -357,8 +355,7 @@ class RoundRobinChannel:
             returned = self._limit.take(ids for ids, _ in leaving)
         else:
             unsent = DeliveredIds()
-            for ids, deliveries in leaving:
-                unsent.add(ids, deliveries)
+            unsent.add_all(leaving)
             returned = unsent.runs()
         self._dealer.assigned -= number_of(returned)
         return returned

@@ -51,6 +51,21 @@ class DeliveredIds:
             again = self._again[deliveries] = Ids()
         again.add(ids)
 
+    def add_all(self, parts: Iterable[tuple[range, int]]) -> None:
+        """Do as `add` for each of these. Ranges that go on where the one before ends are added together:
+        messages that were assigned one by one may be thousands.
+        """
+        together, times = range(0), 0
+        for ids, deliveries in parts:
+            if ids.start == together.stop and deliveries == times and ids.step == together.step == 1:
+                together = range(together.start, ids.stop)
+                continue
+            if together:
+                self.add(together, times)
+            together, times = ids, deliveries
+        if together:
+            self.add(together, times)
+
     def take(self, ids: range) -> list[Run]:
         """Remove these ids, and return those that the set had."""
         if len(ids) == 1 and self._first.remove(ids.start):

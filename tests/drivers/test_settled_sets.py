@@ -33,6 +33,22 @@ def test_the_ranges_of_a_run_are_its_ids(first: int, step: int, bits: int) -> No
     assert all(before.stop < after.start for before, after in pairwise(found))
 
 
+@given(IDS)
+def test_messages_that_follow_one_another_are_added_as_one_by_one(
+    added: list[tuple[int, int, int, int]],
+) -> None:
+    parts: list[tuple[range, int]] = []
+    known: dict[int, int] = {}
+    for first, step, count, deliveries in added:
+        ids = range(first, first + step * count, step)
+        if not known.keys() & set(ids):
+            parts += [(range(id, id + 1), deliveries) for id in ids] if step == 1 else [(ids, deliveries)]
+            known |= dict.fromkeys(ids, deliveries)
+    messages = DeliveredIds()
+    messages.add_all(parts)
+    assert pairs(messages.runs()) == sorted(known.items())
+
+
 @given(IDS, IDS)
 def test_messages_are_taken_out_with_how_often_they_were_delivered(
     added: list[tuple[int, int, int, int]], taken: list[tuple[int, int, int, int]]

@@ -6,7 +6,7 @@ from quietness import quiet
 from served_drivers import WEAK, Client, Drivers, post
 
 from omq.drivers.delivery_order import DeliveryOrder
-from omq.drivers.message_outbox import LEAVING_IN_STEP
+from omq.drivers.message_outbox import LEAVING_IN_STEP, MOST_QUEUED
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.seam import CreditKind
@@ -220,3 +220,20 @@ async def test_a_position_has_what_a_channel_has_given_back_and_what_it_has(shar
     other = Client(queue)
     assert (await other.read()).bodies == MANY_BODIES
     other.close()
+
+
+async def test_a_subscriber_that_takes_nothing_is_assigned_a_limited_number_of_selections(
+    drivers: Drivers,
+) -> None:
+    """Some steps look at all of them: the position of the topic, for example."""
+    queue = await queue_of(drivers)
+    client = Client(queue, priority=0)
+    bodies = [b"%d" % number for number in range(MOST_QUEUED + MANY)]
+    for body in bodies:
+        await post(queue, body)
+    assert (queue.ready, queue.unacknowledged) == (MANY, MOST_QUEUED)
+    with counted_calls() as calls:
+        assert sum(run.bits.bit_count() for run in client.channel.outstanding()) == MOST_QUEUED
+    assert calls.total < 2 * MOST_QUEUED
+    assert (await client.read()).bodies == bodies
+    client.close()
