@@ -338,10 +338,11 @@ class Writer:
             else:
                 failures = await self._reserve(counts, defective)
             # From here on no topic of the group can lose its blocks: a deletion waits for this lock.
-            failures |= {driver: driver.gone for driver in posts_of if driver.deleted}
             work = 0
             for driver, posts in posts_of.items():
                 work = await _take_turns(work, counts[driver])
+                if driver.deleted:
+                    failures[driver] = driver.gone
                 if driver in failures or driver in defective:
                     continue
                 try:
@@ -360,16 +361,22 @@ class Writer:
             self._lock.release()
         for post in late:
             self._settle(post, LATE)
-        for number, (driver, posts) in enumerate(posts_of.items(), 1):
+        unsettled: list[Post] = []
+        # The posts and blocks of each topic are freed in its turn: thousands at once would take long.
+        for number, driver in enumerate(list(posts_of), 1):
             if not number % TOPICS_SETTLED_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            failure = failures.get(driver)
+            posts, failure = posts_of.pop(driver), failures.get(driver)
+            portions.pop(driver, None)
             if failure is not None:
                 self._failures += 1
                 driver.failures += 1
-            for post in posts if driver not in defective else ():
+            if driver in defective:
+                unsettled += posts
+                continue
+            for post in posts:
                 self._settle(post, failure)
-        return [post for driver, posts in posts_of.items() if driver in defective for post in posts]
+        return unsettled
 
     def _log_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
         """Log the exception that is being handled, which posts of this driver raised."""
@@ -460,7 +467,7 @@ class Writer:
         for driver, portion in portions.items():
             work = await _take_turns(work, sum(block.count for block in portion.blocks))
             try:
-                driver.stored(portion.blocks, extents[driver.topic.id])
+                driver.stored(portion.blocks, extents.pop(driver.topic.id))
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
                 self._log_exception(driver)
         return {}

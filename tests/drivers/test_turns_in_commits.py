@@ -1,5 +1,6 @@
 """The size of one commit: nobody waits for more than a few commits, whatever others have posted."""
 
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from counted_steps import counted_calls
+from counted_steps import counted_calls, watched
 from hypothesis import given
 from hypothesis import strategies as st
 from served_drivers import opened
@@ -22,6 +23,7 @@ from omq.drivers.post_queue import GROUP_OCTETS, GROUP_POSTS, GROUP_PRODUCERS, C
 from omq.drivers.posts import Post
 from omq.drivers.producers import TopicProducers
 from omq.drivers.routed import RoutedPost
+from omq.drivers.topic_commit import TopicCommit
 from omq.drivers.writer import TOPICS_SETTLED_IN_TURN
 from omq.model import Delivery, Persistent, Sync, Topic
 from omq_storage import codec
@@ -227,6 +229,26 @@ async def test_the_posts_of_many_topics_are_committed_in_short_steps(tmp_path: P
             await drivers[0].writer.drain()
         assert calls.total > 30 * len(names)
         assert calls.longest < 2500
+
+
+def parts_of_commits() -> int:
+    """Return the number of the parts of commits that are in memory."""
+    return sum(isinstance(each, TopicCommit) for each in gc.get_objects())
+
+
+async def test_the_parts_of_a_commit_are_freed_in_turn_with_other_tasks(tmp_path: Path) -> None:
+    names = [b"topic %d" % number for number in range(4 * TOPICS_SETTLED_IN_TURN)]
+    async with topics(tmp_path, Sync.WEAK, names) as drivers:
+        for confirmation in [await driver.post(Bodies([b"x"])) for driver in drivers]:
+            await settled(confirmation)
+        confirmations = [await driver.post(Bodies([b"x"])) for driver in drivers]
+        with watched(parts_of_commits) as parts:
+            for confirmation in confirmations:
+                await settled(confirmation)
+            assert drivers[0].writer is not None
+            await drivers[0].writer.drain()
+    assert max(parts.all) == len(names)
+    assert 0 < parts.largest_fall() <= TOPICS_SETTLED_IN_TURN
 
 
 async def test_many_topics_are_made_in_short_steps(tmp_path: Path) -> None:
