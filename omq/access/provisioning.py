@@ -49,7 +49,12 @@ class Provisioning:
     async def make_all(self, names: Sequence[bytes], delivery: Delivery, persistence: Persistence) -> None:
         """Make those of these topics that do not exist. Then declare each by itself."""
         declare = self._session.rights.declare
-        allowed = [name for name in names if name in declare]
+        allowed: list[bytes] = []
+        slices = Slices()
+        for name in names:
+            await slices.step()
+            if name in declare:
+                allowed.append(name)
         await self._catalogue.make(allowed, delivery, persistence, self._session.admit)
 
     async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 
 import trio
 
@@ -53,14 +54,18 @@ class TopicMaker:
 
         What cannot be made is left to the single declaration or publish, which tries again and is told why.
         """
-        missing = [name for name in dict.fromkeys(names) if name not in self._topics.drivers]
+        missing: dict[bytes, None] = {}
+        slices = Slices()
+        for name in names:
+            await slices.step()
+            if name not in self._topics.drivers:
+                missing[name] = None
         if len(missing) < 2:
             return
-        for some in range(0, len(missing), MADE_AT_ONCE):
+        left = iter(missing)
+        while some := list(islice(left, MADE_AT_ONCE)):
             async with self._changing:
-                if not await self._make(
-                    missing[some : some + MADE_AT_ONCE], delivery, persistence, admit, declared=declared
-                ):
+                if not await self._make(some, delivery, persistence, admit, declared=declared):
                     return
 
     async def _make(
@@ -78,24 +83,25 @@ class TopicMaker:
         try:
             if not self._quota.has_room(len(names)):
                 return False
-            for name in names:
-                if name not in self._topics.drivers:  # otherwise another client was faster
-                    check_name(name)
-                    released[name] = self._quota.admit(None if admit is None else partial(admit, name))
-            create = partial(
-                self._store.catalogue.create_many,
-                list(released),
-                delivery.value,
-                stored_persistence(persistence),
-                declared,
-                reserved=first_bound(persistence),
-            )
+            slices = Slices()
             # Every topic in the store gets its driver: a caller that wants one of these topics waits for
             # `_changing`.
             with trio.CancelScope(shield=True):
+                for name in names:
+                    await slices.step()
+                    if name not in self._topics.drivers:  # otherwise another client was faster
+                        check_name(name)
+                        released[name] = self._quota.admit(None if admit is None else partial(admit, name))
+                create = partial(
+                    self._store.catalogue.create_many,
+                    list(released),
+                    delivery.value,
+                    stored_persistence(persistence),
+                    declared,
+                    reserved=first_bound(persistence),
+                )
                 records = await self._calls.or_refused(create)
                 made = True
-                slices = Slices()
                 for record in records:
                     self._quota.created(record.id, released[record.name])
                     self._topics.add(Loaded(record))

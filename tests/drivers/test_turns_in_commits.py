@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,10 @@ from counted_steps import counted_calls, watched
 from hypothesis import given
 from hypothesis import strategies as st
 from served_drivers import opened
+from server.counted_turns import counted_turns
 
 from omq.config import Config
+from omq.drivers import slices
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
@@ -261,6 +263,37 @@ async def test_many_topics_are_made_in_short_steps(tmp_path: Path) -> None:
                 )
         assert calls.total > 60 * len(names)
         assert calls.longest < 1500
+
+
+async def test_many_names_are_looked_up_in_turn_with_other_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [b"topic %d" % number for number in range(100)]
+    async with opened(tmp_path) as drivers:
+        await drivers.catalogue.make(names, Delivery.ROUND_ROBIN, Persistent(Sync.WEAK), None)
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1.0)
+        async with counted_turns() as turns:
+            await drivers.catalogue.make(names, Delivery.ROUND_ROBIN, Persistent(Sync.WEAK), None)
+            assert turns() >= len(names) - 1
+
+
+async def test_new_names_are_admitted_in_turn_with_other_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [b"topic %d" % number for number in range(100)]
+    admitted = 0
+
+    def admit(name: bytes) -> Callable[[], None]:
+        nonlocal admitted
+        admitted += 1
+        return lambda: None
+
+    async with opened(tmp_path) as drivers:
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1.0)
+        with watched(lambda: admitted) as numbers:
+            await drivers.catalogue.make(names, Delivery.ROUND_ROBIN, Persistent(Sync.WEAK), admit)
+    assert admitted == len(names)
+    assert numbers.largest_rise() == 1
 
 
 async def test_the_ids_of_many_topics_are_reserved_in_short_steps(tmp_path: Path) -> None:
