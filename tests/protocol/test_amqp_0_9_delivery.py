@@ -1,13 +1,17 @@
 """Messages of blocks as deliveries: pamqp reads them as what was stored, and the octets come back."""
 
+import struct
+
 import pamqp.body
 import pamqp.frame
 import pamqp.header
 import pytest
 from amqp_0_9_helpers import NO_PROPERTIES, PERSISTENT
+from counted_steps import counted_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
+from twins import each_codec as each_codec
 from twins import using
 
 from omq.protocol.amqp import fields, properties
@@ -231,6 +235,7 @@ def vars_of(values: Properties) -> dict[str, object]:
     return {name: getattr(values, name) for name in Properties.__dataclass_fields__}
 
 
+@pytest.mark.usefixtures("each_codec")
 def test_complete_counts_the_deliveries_that_were_sent() -> None:
     consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
     block = encode(7, 1, [b"", b"abc", bytes(5000)], 0, HEADS[:3])
@@ -242,6 +247,23 @@ def test_complete_counts_the_deliveries_that_were_sent() -> None:
             count, rest = complete(parts, sent)
             assert sum(map(len, each[:count])) + rest == sent
             assert count == 3 or rest < len(each[count])
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="no compiled codec here")
+async def test_very_many_deliveries_are_counted_with_little_work() -> None:
+    consumer = ConsumerFraming(1, b"c", 4096, DEFAULT)
+    count = 4096
+    octets = deliveries(consumer, 1, encode(7, 1, [b"x"] * count, 0), range(1, count + 1))
+    with counted_calls() as calls:
+        assert complete([octets], len(octets) - 1) == (count - 1, len(octets) // count - 1)
+    assert calls.total < 10
+
+
+@pytest.mark.usefixtures("each_codec")
+def test_a_part_that_ends_in_the_fields_of_a_frame_is_no_delivery() -> None:
+    octets = deliveries(ConsumerFraming(1, b"c", 4096, DEFAULT), 1, encode(7, 1, [b"x"], 0), range(1, 2))
+    with pytest.raises(struct.error):
+        complete([octets, octets[:3]], len(octets))
 
 
 # -- the twins --------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from counted_steps import counted_calls
 from hypothesis import example, given
 from hypothesis import strategies as st
-from twins import compiled, needs_codec
+from twins import compiled, needs_codec, using
 
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import decoding, encoding, frames, performatives, runs, stored, transfers, types
@@ -261,6 +262,21 @@ def test_twins_write_the_same_transfers(
         whole, within = framing.messages_within(octets, cut)
         assert within <= cut
         assert whole == sum(frame.end <= cut for frame in said)
+        with using(compiled=False):
+            assert framing.messages_within(octets, cut) == (whole, within)
+
+
+async def test_very_many_messages_that_were_sent_are_counted_with_little_work() -> None:
+    count = 4096
+    block = Bodies([b"x"] * count).encode(5, 1, 0)
+    framing = Framing(3, 0, 4096)
+    octets, framed = framing.run(block, range(1, count + 1), 0, Portion(), settled=True)
+    assert framed == count
+    with counted_calls() as calls:
+        whole, within = framing.messages_within(octets, len(octets) - 1)
+    assert whole == count - 1
+    assert len(octets) - within < 100
+    assert calls.total < 10
 
 
 booleans = st.sampled_from([b"\x40", b"\x41", b"\x42", b"\x56\x01"])

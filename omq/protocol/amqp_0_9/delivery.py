@@ -229,6 +229,15 @@ def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
     """Return the number of whole deliveries in the first N `octets` of these parts, and the number of octets
     of the next one. No part ends within the first seven octets of a frame.
     """
+    if codec.COMPILED:
+        found = codec.native.complete(parts, octets)
+        if found is not None:
+            return found
+    return complete_plain(parts, octets)
+
+
+def complete_plain(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+    """Do as `complete`, in plain Python."""
     count = -1  # a delivery is complete where the next one begins
     begun_at = total = position = 0
     for part in parts:

@@ -124,6 +124,10 @@ class Framing:
     @staticmethod
     def messages_within(frames: bytes | memoryview, octets: int) -> tuple[int, int]:
         """Return the number of whole frames within the first N `octets`, and their octets."""
+        if codec.COMPILED:
+            found = codec.native.frames_within(frames, octets)
+            if found is not None:
+                return found
         count = at = 0
         while at + _SIZE.size <= octets and (end := at + _SIZE.unpack_from(frames, at)[0]) <= octets:
             at = end

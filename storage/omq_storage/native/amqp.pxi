@@ -259,3 +259,36 @@ def deliveries(
     if written is None:
         return b"", count
     return written.octets if written.size == PyBytes_GET_SIZE(written.octets) else written.octets[: written.size], count
+
+
+def complete(parts, octets):
+    """Return the number of whole deliveries in the first `octets` of these parts, and the number of octets of the next one.
+
+    None for a part that ends within the first octets of a frame.
+    """
+    cdef int64_t sent = octets
+    cdef int64_t count = -1  # a delivery is complete where the next one begins
+    cdef int64_t begun_at = 0, total = 0, position = 0, size
+    cdef Py_buffer buffer
+    cdef const uint8_t* part
+    for each in parts:
+        PyObject_GetBuffer(each, &buffer, PyBUF_SIMPLE)
+        try:
+            part = <const uint8_t*>buffer.buf
+            while position < buffer.len:
+                if buffer.len - position < FRAME_START:
+                    return None
+                if part[position] == METHOD_FRAME:
+                    if total > sent:
+                        return count, sent - begun_at
+                    count += 1
+                    begun_at = total
+                size = FRAME_OVERHEAD + <int64_t>get_u32(part + position + 3)
+                total += size
+                position += size
+            position -= buffer.len
+        finally:
+            PyBuffer_Release(&buffer)
+    if total <= sent:
+        return count + 1, sent - total
+    return max(count, 0), sent - begun_at

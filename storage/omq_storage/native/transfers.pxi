@@ -621,3 +621,25 @@ def take_disposition(bytes octets not None, Py_ssize_t position, Py_ssize_t stop
     if at != after:
         return None
     return role, first, last if has_last else None, bool(settled), state, bool(batchable), after
+
+
+def frames_within(frames, octets):
+    """Return the number of whole frames within the first `octets`, and their octets; None for another size of a frame."""
+    cdef int64_t count = 0, at = 0, stop, size
+    cdef Py_buffer buffer
+    cdef const uint8_t* octet
+    PyObject_GetBuffer(frames, &buffer, PyBUF_SIMPLE)
+    try:
+        octet = <const uint8_t*>buffer.buf
+        stop = min(<int64_t>octets, <int64_t>buffer.len)
+        while stop - at >= 4:
+            size = get_u32(octet + at)
+            if size < 4:
+                return None
+            if size > stop - at:
+                break
+            at += size
+            count += 1
+    finally:
+        PyBuffer_Release(&buffer)
+    return count, at
