@@ -63,8 +63,8 @@ def visible_topics(catalogue: Catalogue, rights: Rights) -> Iterator[TopicInfo |
     """Yield the topics that a client with these rights may know of, in the order of their ids, and None for
     each other one: so the caller can pause after each step, however few topics the client may see.
 
-    Topics that are deleted or made meanwhile are left out.
+    Topics that are deleted meanwhile are left out, and those that are made meanwhile may be there.
     """
-    for driver in catalogue.drivers():
+    for driver in catalogue.in_turn():
         now = catalogue.current(driver)
         yield None if now is None or not rights.sees(now.topic.topic) else now.info()

@@ -109,7 +109,7 @@ class Management:
     # -- lists ---------------------------------------------------------------------------------------------
 
     async def _queues(self, first: int) -> tuple[management.QueueInfo, ...]:
-        queues = (driver for driver in self._catalogue.drivers() if isinstance(driver, QueueDriver))
+        queues = (driver for driver in self._catalogue.in_turn() if isinstance(driver, QueueDriver))
         found = await self._page(queues, first, lambda driver: (driver.topic.topic,), lambda driver: driver)
         slices = Slices()
         return tuple([queue_info(driver, await driver.oldest_ms(slices)) for driver in found])

@@ -24,7 +24,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.signal import Signal
-from omq.drivers.slices import Slices, let_go
+from omq.drivers.slices import Slices
 from omq.model import Topic
 
 TOPICS_A_FRAME = 50
@@ -247,7 +247,7 @@ class Watches:
         self._look += 1
         self._revision += 1
         slices = Slices()
-        for driver in let_go(list(self._catalogue)):
+        for driver in self._catalogue.in_turn():
             await slices.step()
             if driver.deleted:
                 continue

@@ -146,14 +146,9 @@ class Catalogue:
         async with self._changing:
             pass
 
-    def drivers(self) -> list[Driver]:
-        """Return all drivers in the order of their topics' ids."""
-        # Topics are opened and created in this order, and a replaced driver keeps its place. But ids of
-        # ephemeral topics, which have no records, are reserved before they are used.
-        drivers = list(self._drivers.values())
-        if len(drivers) > len(self._records):
-            drivers.sort(key=lambda driver: driver.topic.id)
-        return drivers
+    def in_turn(self) -> Iterator[Driver]:
+        """Yield all drivers, as `DriversByName.in_turn` does: for long work in slices."""
+        return self._drivers.in_turn()
 
     def current(self, driver: Driver) -> Driver | None:
         """Return the current driver of this driver's topic; None if the topic was deleted."""
@@ -167,7 +162,7 @@ class Catalogue:
 
     def size(self) -> tuple[int, int]:
         """Return the number of topics, and the octets of their names."""
-        return len(self._drivers), sum(map(len, self._drivers))
+        return len(self._drivers), self._drivers.octets
 
     # -- opening -------------------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
 
     async def tidy_all() -> None:
         slices = Slices()  # there may be thousands of topics, most of which need nothing
-        for driver in let_go(list(catalogue)):
+        for driver in catalogue.in_turn():
             await slices.step()
             try:
                 if driver.writer is writer and not driver.deleted:

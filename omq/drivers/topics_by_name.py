@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from omq.config import Config
 from omq.drivers.driver import Driver, InitialState, Resources
+from omq.drivers.drivers_by_name import DriversByName
 from omq.drivers.factory import DriverFactory
 from omq.drivers.lifetime import DURABLE, Durable
 from omq.drivers.loading import Loaded
@@ -32,7 +33,7 @@ class TopicsByName:
         self._writers = writers
         self._resources = resources
         self._factory = factory
-        self.drivers: dict[bytes, Driver] = {}
+        self.drivers = DriversByName()
         self.routes: dict[bytes, Route] = {}
         """The routes of the topics that may be found by their names now."""
         self.records: dict[int, TopicRecord] = {}
@@ -95,7 +96,7 @@ class TopicsByName:
         self._config = config
         self._retentions = config.retentions()
         slices = Slices()
-        for driver in list(self.drivers.values()):
+        for driver in self.drivers.in_turn():
             record = self.records.get(driver.topic.id)
             if record is not None:
                 driver.retain(*self.retention(record))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from omq.drivers.driver import Driver
-from omq.drivers.slices import Slices, let_go
+from omq.drivers.slices import Slices
 from omq.drivers.statistics import Traffic
 from omq.metrics.source import MetricsSource
 from omq.model import Topic
@@ -101,7 +101,7 @@ class TopicMetrics:
         others = self._gone
         gauges: TopicNumbers = (0,) * len(GAUGES)
         slowest = count = 0
-        for driver in let_go(list(self._source.catalogue)):
+        for driver in self._source.catalogue.in_turn():
             await slices.step()
             if driver.deleted:
                 continue

@@ -35,14 +35,14 @@ async def test_an_ephemeral_queue_is_found_by_its_name_and_costs_no_write(driver
     stored = await catalogue.declare(b"stored", Delivery.BROADCAST, Transient())
     last = await catalogue.declare_queue(b"last", QueueOptions())
     assert last.topic.id < stored.topic.id < 1 << 31
-    assert catalogue.drivers() == [first, *queues, last, stored]
+    assert list(catalogue.in_turn()) == [first, *queues, last, stored]
     # omq knows it as what it is.
     assert await catalogue.declare(b"first", Delivery.ROUND_ROBIN, Transient()) is first
     with pytest.raises(Refused, match="exists as Round_robin Transient"):
         await catalogue.declare(b"first", Delivery.ROUND_ROBIN, WEAK)
     for topic in list(catalogue):
         assert await catalogue.delete(topic.topic.topic) == topic.topic
-    assert catalogue.drivers() == []
+    assert list(catalogue.in_turn()) == []
 
 
 async def test_queues_without_a_record_are_gone_after_a_restart(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ QUEUE, TOPIC = Delivery.ROUND_ROBIN, Delivery.BROADCAST
 
 def made(host: InProcess) -> dict[bytes, tuple[Delivery, Persistence]]:
     """Return the topics of a server, and their types."""
-    return {each.topic.topic: (each.delivery, each.persistence) for each in host.server.catalogue.drivers()}
+    return {each.topic.topic: (each.delivery, each.persistence) for each in host.server.catalogue.in_turn()}
 
 
 async def answered(client: Peer, address: str, **fields: Any) -> Source:

@@ -136,10 +136,10 @@ async def test_an_operation_takes_exactly_its_rights(store: Path, name: str) -> 
     others = [configured(missing.name, *(set(Right) - {missing})) for missing in operation.rights]
     clients = [configured("with", *operation.rights), *others]
     async with serving(store, clients=clients, topics=TOPICS) as host:
-        before = [driver.topic.topic for driver in host.server.catalogue.drivers()]
+        before = [driver.topic.topic for driver in host.server.catalogue.in_turn()]
         for missing in operation.rights:
             assert await attempt(host, missing.name, operation) == FORBIDDEN
-        assert [driver.topic.topic for driver in host.server.catalogue.drivers()] == before
+        assert [driver.topic.topic for driver in host.server.catalogue.in_turn()] == before
         assert await attempt(host, "with", operation) is None
 
 
