@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import trio
+from counted_steps import watched
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
@@ -16,7 +17,7 @@ from omq.drivers.seam import Channel, CursorChannel, Octets, Outlet
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
 from omq.terminals.connection.pace import Pace
-from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.sender import MOST_SHARES, Sender
 from omq.terminals.connection.transport import Transport
 from omq_storage import codec
 from omq_storage.blocks import Block, encode
@@ -201,6 +202,40 @@ async def test_other_tasks_have_their_turns_between_the_shared_ones() -> None:
 
 
 @pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+class AskedTopic(MessageOfATopic):
+    """Such a topic, whose only message has left; it counts how often the sender asks for messages."""
+
+    asked = 0
+
+    def __init__(self, sender: Sender, topic: int) -> None:
+        super().__init__(sender, topic, 0)
+        self.position = 2
+
+    def at_hand(self, octets: int) -> Sequence[Block]:
+        AskedTopic.asked += 1
+        return super().at_hand(octets)
+
+    async def take_turn(self) -> bool:
+        return False
+
+
+async def test_a_turn_looks_at_few_sources_that_have_nothing() -> None:
+    """There are thousands when a connection has just subscribed to as many topics."""
+    async with sending() as (sender, _, stream, nursery):
+        first = MessageOfATopic(sender, 0, 0)
+        sender.ready(first)
+        for topic in range(1, 20 * MOST_SHARES):
+            sender.ready(AskedTopic(sender, topic))
+        last = MessageOfATopic(sender, 20 * MOST_SHARES, 0)
+        sender.ready(last)
+        expected = bytes(first.block.frames) + bytes(last.block.frames)
+        with watched(lambda: AskedTopic.asked) as asked:
+            nursery.start_soon(sender.run, Terminal(), nursery)
+            assert await said(stream, len(expected)) == expected
+        assert 0 < asked.largest_rise() <= MOST_SHARES
+        assert sender.is_idle
+
+
 async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
     async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b".")

@@ -13,7 +13,7 @@ been tried, except for the rest of the message that is begun. So nothing waits t
 
 import math
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -428,13 +428,15 @@ class Sender:
         room = self._shared_octets
         parts = MOST_SHARES
         left = self.backlog.begin if self.backlog.entries else math.inf
-        for source in chain((first,), self._ready):
+        for source in (first, *islice(self._ready, MOST_SHARES)):
             flow = source.flow
             if flow is None or flow.after > left:
                 return
             blocks = flow.at_hand(room)
-            if not blocks and (flow.ready() or source is first):
-                return  # it needs a turn of its own
+            if not blocks:
+                if source is first or flow.ready():
+                    return  # it needs a turn of its own
+                del self._ready[source]  # otherwise each turn would look at thousands that have nothing
             for block in blocks:
                 position = max(block.first, flow.position)
                 frames = block.frames if position == block.first else block.after(position)
