@@ -173,6 +173,21 @@ async def test_a_message_for_many_queues_is_posted_in_turn_with_others(tmp_path:
         assert 0 < posted.largest_rise() <= TARGETS_IN_TURN
 
 
+async def test_a_message_for_many_queues_is_posted_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as host:
+        stream = await connected(host)
+        for number in range(TARGETS_IN_TURN):
+            await stream.send_all(declare_queue(1, f"q{number}") + bind(1, f"q{number}", "amq.fanout", ""))
+        await eventually(lambda: len(messages_in(host)) == TARGETS_IN_TURN)
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1)
+        with watched(lambda: sum(messages_in(host))) as posted:
+            await stream.send_all(publish(1, "amq.fanout", "", b"x"))
+            await eventually(lambda: all(messages_in(host)))
+        assert posted.largest_rise() == 1
+
+
 async def test_consumers_of_one_read_are_opened_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
-from counted_steps import counted_calls
+from counted_steps import counted_calls, watched
 
-from .conversation import serving
+from omq.drivers import slices
+
+from .conversation import InProcess, serving
 
 TOPICS = 1000
 
@@ -29,3 +31,22 @@ async def test_messages_for_many_queues_are_published_in_short_steps(store: Path
         assert calls.longest < MOST_CALLS
         await other.ask(b"(Subscribe q7 From_current)")
         assert [(await other.message()).body for _ in range(2)] == [b"7", b"7"]
+
+
+def messages_in(host: InProcess) -> int:
+    """Return the number of messages that came into all topics."""
+    return sum(driver.statistics().messages_in for driver in host.server.catalogue)
+
+
+async def test_messages_for_many_queues_are_posted_in_slices(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask_all([b"(Declare q%d Round_robin Transient)" % number for number in range(10)])
+        monkeypatch.setattr(slices, "SLICE_SECONDS", -1)
+        with watched(lambda: messages_in(host)) as posted:
+            await client.say(*[b"(Publish q%d x)" % number for number in range(10)])
+            await client.confirm(1)
+        assert messages_in(host) == 10
+        assert posted.largest_rise() == 1

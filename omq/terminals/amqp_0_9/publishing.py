@@ -17,6 +17,7 @@ from omq.access.routed_publishing import REPLIES, RoutedPublishing
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
+from omq.drivers.slices import Slices
 from omq.exchanges.routes import RoutedPart
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties as stored_properties
@@ -143,14 +144,16 @@ class Publishing:
         publishers, self._publishers = self._publishers, {}
         are_several = len(groups) > 1
         work = unseen = 0
+        slices = Slices()
         for target, group in groups.take():
-            if work >= TARGETS_IN_TURN:
+            if work >= TARGETS_IN_TURN or (work and slices.is_over):
                 if unseen >= LOOKED_IN_TURN:
                     unseen = 0
                     await self._look(publishers)
                 work = 0
                 self._at_once.send()
                 await trio.lowlevel.cancel_shielded_checkpoint()  # a transaction is posted whole
+                slices = Slices()
             work += group.work
             unseen += 1
             try:

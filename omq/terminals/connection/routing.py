@@ -10,7 +10,9 @@ from omq.terminals.connection.turns import in_turns
 from omq_storage.batches import Batch, Bodies
 
 TARGETS_IN_TURN = 16
-"""The number of topics that get messages of one read after which other connections have their turn."""
+"""The number of topics that get messages of one read after which other connections have their turn, however
+fast that was.
+"""
 
 NOTED_IN_TURN = 64
 """The number of topics of a message after which other connections have their turn, while it is noted for

@@ -34,9 +34,6 @@ from omq_storage.batches import Batch, Bodies, joined
 RECEIVED_IN_STEP = 32
 """The number of messages that are confirmed between two looks at the clock."""
 
-TOPICS_IN_TURN = 16
-"""The number of topics posted to before the other connections have their turn: some 50 microseconds each."""
-
 
 class Commands:
     """The executor of one connection. It executes one command after another."""
@@ -119,12 +116,13 @@ class Commands:
             if (are_new or have_ids) and not self._held.lines:
                 rest = await self._push(rest)
         # Each is freed as it is published: thousands at once would take long.
-        for number, topic in enumerate(list(rest), 1):
+        slices = Slices()
+        for topic in list(rest):
             batch = joined(rest.pop(topic))
             runs.pop(topic, None)
             await self._publish(topic, batch)
-            if not number % TOPICS_IN_TURN:
-                await trio.lowlevel.checkpoint()
+            if rest:
+                await slices.step()
         runs.clear()
 
     async def _push(self, runs: Mapping[bytes, Sequence[Batch]]) -> dict[bytes, Sequence[Batch]]:
