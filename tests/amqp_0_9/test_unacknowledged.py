@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 import pytest
+from counted_steps import counted_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,3 +124,18 @@ def test_messages_before_an_unknown_tag_are_told() -> None:
     with pytest.raises(UnknownTag, match="unknown delivery tag 4") as caught:
         ids(unacknowledged.take(2, 5))
     assert ids([caught.value.taken]) == [12, 13]
+
+
+async def test_whether_there_are_any_needs_no_look_at_all_of_them() -> None:
+    """A channel is asked for each long message that its connection publishes."""
+    unacknowledged = Unacknowledged()
+    assert not unacknowledged
+    runs = 2000
+    for number in range(1, runs + 1):
+        unacknowledged.add(number, range(2 * number, 2 * number + 1), CHANNEL)
+    with counted_calls() as calls:
+        assert unacknowledged
+    assert calls.total < 10
+    assert len(unacknowledged) == runs
+    assert len(ids(unacknowledged.take_until(0))) == runs
+    assert not unacknowledged

@@ -67,6 +67,9 @@ class Unacknowledged:
         self._runs: list[_Run] = []
         self._gone = 0  # the number of runs at the beginning that are used up
 
+    def __bool__(self) -> bool:
+        return self._gone < len(self._runs)
+
     def __len__(self) -> int:
         return sum(len(run.ids) for run in self._runs[self._gone :])
 
