@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import trio
 from counted_steps import watched
-from server.conversation import InProcess, eventually
+from server.conversation import InProcess, eventually, serving
+
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.statistics import ChannelStatistics
+from omq.terminals.amqp_0_9.consuming import CANCELLED_LOOKED_AT
 
 from .test_long_ends import CONSUMERS, answer, connected, consuming, hosting, the_queue
-from .wire import declare_queue, method, publish, short
+from .wire import ack, cancel, consume, declare_queue, method, publish, short
 
 
 def qos(count: int, is_global: int) -> bytes:
@@ -58,6 +62,38 @@ async def test_a_flow_of_many_consumers_is_changed_in_slices(
             assert paused.all[-1] == CONSUMERS
             assert await answer(client, flow(1)) == "flow-ok"
         assert (paused.all[-1], paused.largest_rise(), paused.largest_fall()) == (0, 1, 1)
+        client.close()
+
+
+async def test_a_consumer_is_cancelled_with_a_look_at_few_others(tmp_path: Path) -> None:
+    """Those before it were cancelled with unacknowledged messages, and stay until these are settled."""
+    consumers = 200
+    async with serving(tmp_path) as host:
+        client = await consuming(host, declare_queue(1, "q"), consumers, prefetch=1)
+        await trio.to_thread.run_sync(client.send, *[publish(1, "", "q", b"x") for _ in range(consumers)])
+        for _ in range(consumers):
+            assert (await trio.to_thread.run_sync(client.wait)).name == "deliver"
+        looks = 0
+        look = RoundRobinChannel.statistics
+
+        def statistics(channel: RoundRobinChannel) -> ChannelStatistics:
+            nonlocal looks
+            looks += 1
+            return look(channel)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RoundRobinChannel, "statistics", statistics)
+            for number in range(consumers):
+                before = looks
+                assert await answer(client, cancel(1, f"tag {number}")) == "cancel-ok"
+                assert 0 < looks - before <= CANCELLED_LOOKED_AT
+        driver = the_queue(host)
+        assert (driver.subscriber_count(), driver.unacknowledged) == (0, consumers)
+        assert len(driver.channels()) == consumers
+        assert (await answer(client, ack(1, 0, 1), declare_queue(1, "q", passive=1))).endswith("consumers=0")
+        assert await answer(client, consume(1, "q", "last")) == "consume-ok"
+        assert await answer(client, cancel(1, "last")) == "cancel-ok"
+        assert len(driver.channels()) == consumers - CANCELLED_LOOKED_AT + 1  # with the last one
         client.close()
 
 

@@ -46,8 +46,8 @@ class AmqpChannel:
         """The consumers by their tags. Use `add` and `remove`."""
         self._of_queue: dict[int, dict[Consumer, None]] = {}
         """The consumers of each queue, by its id."""
-        self.cancelled: list[Consumer] = []
-        """Consumers that may have unacknowledged messages."""
+        self.cancelled: deque[Consumer] = deque()
+        """Consumers that may have unacknowledged messages; the one that was looked at last is the last."""
         self.fed: dict[bytes, LeasedFeed] = {}
         """The feeds of consumers whose messages go by a feed, by the tags of the consumers."""
         self.getters: dict[tuple[bytes, bool], Getter] = {}

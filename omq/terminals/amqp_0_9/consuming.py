@@ -28,6 +28,9 @@ from omq.terminals.connection.sender import Sender
 TAG_OCTETS = 16
 """The random octets of a consumer tag that the server makes: 22 characters."""
 
+CANCELLED_LOOKED_AT = 16
+"""The greatest number of cancelled consumers that a cancel looks at: those without messages are closed."""
+
 
 class Consuming:
     """The consumers of one connection."""
@@ -221,11 +224,14 @@ class Consuming:
             return
         _leave_replies(channel, consumer)
         consumer.cancel()
-        channel.cancelled.append(consumer)
-        for each in list(channel.cancelled):
-            if not each.has_unacknowledged:
+        cancelled = channel.cancelled
+        cancelled.appendleft(consumer)
+        for _ in range(min(len(cancelled), CANCELLED_LOOKED_AT)):
+            each = cancelled.popleft()
+            if each.has_unacknowledged:
+                cancelled.append(each)
+            else:
                 each.close()
-                channel.cancelled.remove(each)
 
     async def _replay(self, queue: bytes, method: methods.BasicConsume) -> model.Replay:
         """Return the position at which the consumer of a stream begins. Raise Refused and ChannelProblem."""
