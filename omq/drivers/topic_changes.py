@@ -18,6 +18,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import NO_QUEUE, NO_TOPIC, RETYPED, Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.slices import Slices
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topics_by_name import TopicsByName
 from omq.model import Delivery, FromCurrent, Persistence, stored_persistence
@@ -100,7 +101,8 @@ class TopicChanges:
         """Give an empty topic its declared types, and its subscribers channels on the new driver. The caller
         holds `changing`. Raises Refused.
         """
-        # Other tasks that look the topic up wait for its new driver, so nothing can be posted to the old one.
+        # Other tasks that look the topic up wait for its new driver, so nothing can be posted to the old one,
+        # and nothing to the new one before it has all subscribers.
         old.is_replaced = True
         del self._topics.routes[record.name]
         try:
@@ -116,21 +118,30 @@ class TopicChanges:
                     await self._calls.or_refused(partial(self._store.update, record))
                     self._topics.records[record.id] = record
                     old.reserved = record.reserved
+                    if old.delivery is delivery and old.persistence == persistence:
+                        return old
+                    assert isinstance(old.lifetime, Durable), "the topic has a record"
+                    driver = self._topics.open(Loaded(record), old.lifetime)
+                    await _move_subscribers(old, driver)
         finally:
             old.is_replaced = False
             self._topics.routes[record.name] = old.route
-        if old.delivery is delivery and old.persistence == persistence:
-            return old
-        assert isinstance(old.lifetime, Durable), "the topic has a record"
-        driver = self._topics.add(Loaded(record), old.lifetime)
-        for channel, subscriber in list(old.subscribers()):
-            exclusive = old.is_exclusive(channel)
-            channel.close()
-            subscriber.replaced(driver.open(subscriber, FromCurrent(), exclusive=exclusive))
+        self._topics.put(record, driver)
         old.gone = RETYPED
         self._factory.stop(old)
         self.replaced()
         return driver
+
+
+async def _move_subscribers(old: Driver, new: Driver) -> None:
+    """Give the subscribers of a driver channels on another one, in slices. Some may leave meanwhile."""
+    slices = Slices()
+    while (first := next(iter(old.subscribers()), None)) is not None:
+        channel, subscriber = first
+        exclusive = old.is_exclusive(channel)
+        channel.close()
+        subscriber.replaced(new.open(subscriber, FromCurrent(), exclusive=exclusive))
+        await slices.step()
 
 
 async def _measured(

@@ -40,7 +40,19 @@ class TopicsByName:
         """The records by topic id. Ephemeral topics have none."""
 
     def add(self, loaded: Loaded, lifetime: Durable = DURABLE) -> Driver:
-        """Open the driver of a topic that the store has."""
+        """Open the driver of a topic that the store has. It is found by its name from now on."""
+        driver = self.open(loaded, lifetime)
+        self.put(loaded.record, driver)
+        return driver
+
+    def put(self, record: TopicRecord, driver: Driver) -> None:
+        """Let this driver be found by the name of its topic, which has this record."""
+        self.drivers[record.name] = driver
+        self.routes[record.name] = driver.route
+        self.records[record.id] = record
+
+    def open(self, loaded: Loaded, lifetime: Durable) -> Driver:
+        """Return a new driver of a topic that the store has. Nobody finds it yet."""
         record, options = loaded.record, loaded.options
         persistence = read_stored_persistence(record.persistence)
         if options is not None:
@@ -65,11 +77,7 @@ class TopicsByName:
             lifetime=lifetime,
             options=options,
         )
-        driver = self._factory.create(opening, Delivery(record.delivery))
-        self.drivers[record.name] = driver
-        self.routes[record.name] = driver.route
-        self.records[record.id] = record
-        return driver
+        return self._factory.create(opening, Delivery(record.delivery))
 
     def retention(self, record: TopicRecord) -> tuple[int | None, float | None]:
         """Return the limits of a topic in octets and in seconds: those that a client has set, or else those
