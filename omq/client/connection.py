@@ -84,7 +84,6 @@ class Connection:
         """The topics to which the connection is subscribed, or has asked to be."""
         self._taken = ParkingLot()
         self._ended = anyio.Event()
-        self._leaving = False
         self.heard_from = False
         """Whether the server has sent anything after its half of the handshake."""
         self.silent = False
@@ -169,7 +168,7 @@ class Connection:
 
     def _settle_all(self) -> None:
         """Record the outcome of the messages without a confirmation when the connection has ended."""
-        if self._leaving and self._failure == (ConnectionLost, CLOSED):
+        if self._send_queue.is_finished and self._failure == (ConnectionLost, CLOSED):
             # Not lost: the server has read everything before it closed.
             if self._refusals:
                 first, *others = self._refusals
@@ -197,11 +196,7 @@ class Connection:
 
         Raises ConnectionLost when the connection ends in another way.
         """
-        try:
-            await self._send_queue.finish()
-            self._leaving = True
-        except anyio.BrokenResourceError as error:
-            raise ConnectionLost(broke(error), self._last_words) from error
+        await self._send_queue.finish()
         await self._ended.wait()
         if self._failure != (ConnectionLost, CLOSED):
             raise self.failure()

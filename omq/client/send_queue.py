@@ -31,12 +31,15 @@ class SendQueue:
         self._tell_broken = broken
         self._queue: list[bytes] = []
         self._octets = 0
-        self._sending = False
         self._last_yield = 0.0
         self._has_output = ParkingLot()
         self._has_room = ParkingLot()
-        self._flushed = ParkingLot()
-        self._finished = False
+        self._finished = ParkingLot()
+        self.finishing = False
+        """Set when `finish` was called."""
+        self._is_ending = False
+        self.is_finished = False
+        """Set when the queue is sent and the sending direction is closed."""
         self.closed = False
         """Set when the connection has ended."""
         self.broken: str | None = None
@@ -44,7 +47,7 @@ class SendQueue:
 
     def post(self, octets: bytes) -> None:
         """Queue octets without waiting: for commands, which are few. Do nothing after the end."""
-        if self._finished or self.closed:
+        if self._is_ending or self.closed:
             return
         self._octets += len(octets)
         self._queue.append(octets)
@@ -74,34 +77,45 @@ class SendQueue:
             self._last_yield = time.perf_counter()
 
     async def run(self) -> None:
-        """Send the queue until cancelled or until sending fails."""
+        """Send the queue, and close the sending direction after `finish`, until cancelled or until sending
+        fails.
+        """
         try:
             while True:
-                if not self._queue:
-                    self._sending = False
-                    self._flushed.unpark_all()
+                if self._queue:
+                    octets = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
+                    self._queue.clear()
+                    self._octets = 0
+                    self._has_room.unpark_all()
+                    await self._stream.send_all(octets)
+                elif self.finishing:
+                    self._is_ending = True
+                    await self._stream.send_eof()
+                    self.is_finished = True
+                    self._finished.unpark_all()
+                    return
+                else:
                     await self._has_output.park()
-                    continue
-                octets = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
-                self._queue.clear()
-                self._octets = 0
-                self._sending = True
-                self._has_room.unpark_all()
-                await self._stream.send_all(octets)
         except anyio.BrokenResourceError as error:
             self.broken = reason(error)
             self._tell_broken()
 
     async def finish(self) -> None:
-        """Send the queue, then close the sending direction. Raises anyio.BrokenResourceError."""
-        while (self._queue or self._sending) and not self.closed:
-            await self._flushed.park()
-        self._refuse()
-        self._finished = True
-        await self._stream.send_eof()
+        """Let the writer send the queue and then close the sending direction, and wait for that. Raises when
+        the connection has ended before.
+
+        The writer goes on if this is cancelled; any number of calls wait for the same.
+        """
+        self.finishing = True
+        self._has_output.unpark()
+        while not self.is_finished:
+            if self.closed:
+                self._refuse()
+                return
+            await self._finished.park()
 
     def close(self) -> None:
         """Wake all waiting tasks: the connection has ended."""
         self.closed = True
         self._has_room.unpark_all()
-        self._flushed.unpark_all()
+        self._finished.unpark_all()

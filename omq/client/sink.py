@@ -164,16 +164,12 @@ class Sink:
         """Close the sending direction, and wait until the server confirms all messages.
 
         Returns the number of stored messages, which equals the number of sent ones. A second call returns the
-        same.
+        same, also after a cancelled one.
         """
         while self._streaming is not None:
             await self._streaming.wait()
-        if not self._finishing:
-            self._finishing = True
-            try:
-                await self._send_queue.finish()
-            except anyio.BrokenResourceError:
-                pass  # the receive buffer may still contain the server's response
+        self._finishing = True
+        await self._send_queue.finish()
         await self._ended.wait()
         self._refuse()
         if self.stored is None:

@@ -81,6 +81,18 @@ async def test_close_confirms_and_ends_the_sink(client: Client) -> None:
     assert await messages_in(client, b"t") == 1
 
 
+async def test_a_cancelled_close_goes_on(client: Client) -> None:
+    async with client.sink("t") as sink:
+        await sink.publish(b"x")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await sink.close()
+        assert scope.cancelled_caught
+        with pytest.raises(SinkClosed):
+            await sink.publish(b"y")
+        assert await sink.close() == 1
+
+
 async def test_a_lone_message_leaves_at_once(client: Client) -> None:
     async with client.subscribe("t") as subscription, client.sink("t") as sink:
         for body in (b"one", b"two"):
