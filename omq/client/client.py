@@ -149,7 +149,7 @@ class Client:
                 await connection.send(line, 1)
                 return
             except ConnectionLost:
-                if not self._connections.settings.reconnect:
+                if not self._connections.continues:
                     raise
         await self._send(line, 1)
 
@@ -463,7 +463,7 @@ class Client:
                 return
             except ConnectionLost:
                 # Nothing of it was queued, so the next connection can send it.
-                if not self._connections.settings.reconnect:
+                if not self._connections.continues:
                     raise
 
     async def _queue(self, octets: bytes, messages: int) -> Connection:
@@ -476,7 +476,7 @@ class Client:
                 await connection.queue(octets, messages)
                 return connection
             except ConnectionLost:
-                if not self._connections.settings.reconnect:
+                if not self._connections.continues:
                     raise
 
     async def _send_batch(self, start: bytes, batch: list[bytes]) -> None:

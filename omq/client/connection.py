@@ -213,16 +213,25 @@ class Connection:
         """Queue octets as `send` does, but without a checkpoint at the end: the caller's next command follows
         directly, before any command of another task.
         """
-        await self._send_queue.send(octets)
+        await self._room()
+        self._send_queue.post(octets)
         self._ledger.published += messages
 
     async def send_made(self, make: Callable[[], bytes]) -> None:
         """Wait for room, then `send` the result of `make`. If this is cancelled or raises while it waits, it
         does not call `make`.
         """
-        await self._send_queue.room()
+        await self._room()
         self._send_queue.post(make())
         await self._send_queue.pause()
+
+    async def _room(self) -> None:
+        """Wait while the queue is full. Raises ConnectionLost, also when the client leaves: the server would
+        not get what is queued behind the end.
+        """
+        await self._send_queue.room()
+        if self._send_queue.finishing:
+            raise ConnectionLost("the client was closed")
 
     # -- commands and their answers ------------------------------------------------------------------------
 

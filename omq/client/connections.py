@@ -87,6 +87,11 @@ class ClientConnections:
         """Whether the last connection has ended."""
         return self._failure is not None
 
+    @property
+    def continues(self) -> bool:
+        """Whether a next connection follows when the present one is lost."""
+        return self.settings.reconnect and not self._leaving
+
     def live_now(self) -> Connection | None:
         """Return the present connection; None while disconnected."""
         return None if self.current is None or self.current.failed else self.current

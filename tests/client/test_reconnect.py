@@ -1,10 +1,12 @@
 """A client that reconnects, and a server that stops and starts again."""
 
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import pairwise
 
 import anyio
 import pytest
+import trio.testing
 from anyio.abc import SocketListener, TaskGroup
 from client_helpers import OpenServer, Running, connect_to
 from relays import Relay
@@ -28,6 +30,7 @@ from omq.protocol.handshake import hello
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Error
 from omq.server import Server
+from omq_storage.levels import Level
 
 
 async def restarted(running: Running, open_omq: OpenServer, nursery: TaskGroup) -> Running:
@@ -285,6 +288,41 @@ async def test_tasks_that_outlast_the_block_see_the_end_of_the_client(
     for call in (client.publish("t", b"x"), client.confirm(), client.topics(), client.ping()):
         with pytest.raises(ConnectionLost):
             await call
+
+
+@pytest.mark.parametrize("reconnect", [False, True])
+async def test_nothing_is_published_behind_the_end_of_a_client(
+    open_omq: OpenServer, nursery: TaskGroup, reconnect: bool
+) -> None:
+    async with open_omq() as server:
+        published = anyio.Event()
+        left = anyio.Event()
+        clients: list[Client] = []
+
+        async def leave() -> None:
+            async with connect_to(server, reconnect=reconnect) as client:
+                clients.append(client)
+                await client.declare("t", Delivery.BROADCAST, Persistent(Sync.STRONG))
+                await client.publish("t", b"x")
+                published.set()
+            left.set()
+
+        # The server stores nothing, so it does not close the connection of a client that leaves.
+        async with server.catalogue.writers[Level.STRONG].paused():
+            nursery.start_soon(leave)
+            await published.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            for publish in (
+                partial(clients[0].publish, "t", b"y"),
+                partial(clients[0].publish_many, "t", [b"y", b"y"]),
+                partial(clients[0].publish_confirmed, "t", b"y"),
+            ):
+                with pytest.raises(ConnectionLost, match="the client was closed"):
+                    await publish()
+            assert not left.is_set()
+        await left.wait()
+        async with connect_to(server) as client:
+            assert [info.last for info in await client.topics()] == [1]
 
 
 @pytest.mark.parametrize("subscribed", [True, False])
