@@ -21,7 +21,8 @@ class Subscription:
     """Messages of one topic, in order. `Client.subscribe` creates it.
 
     `async for message in subscription` gives `Message` objects; `async for run in subscription.runs()` gives
-    `MessageRun`s of messages that arrived together, which is faster. Use one of the two.
+    `MessageRun`s of messages that arrived together, which is faster. Use one of the two. Several tasks may
+    iterate over the same subscription if it has no credit: each message goes to one of them.
 
     With credit, the subscription confirms a message when the caller advances the iterator to the next one, or
     passes the message to `received`. A message whose handler raised, and the last one before the end of the
@@ -61,8 +62,7 @@ class Subscription:
         self._buffer: deque[tuple[MessageRun, int] | Gap] = deque()
         self._arrived = ParkingLot()
         self._expected: int | None = None  # the id that would follow without a gap, after reconnecting
-        self._messages: list[Message] = []  # the run being iterated over, and where in it we are
-        self._position = 0
+        self._messages: deque[Message] = deque()  # taken from the buffer to iterate over
         self._owed: list[int] = []  # given to the caller and not confirmed
         self._closed = False
         self._ended = False
@@ -76,14 +76,15 @@ class Subscription:
     async def __anext__(self) -> Message:
         if self._owed:
             await self._confirm()
-        if self._position >= len(self._messages):
-            run = await self._next_run()
-            if run is None:
+        while not self._messages:
+            run = self._taken()
+            if run is not None:
+                self._messages += run.messages()
+                if len(self._messages) > 1:
+                    self._arrived.unpark()  # another task may take the next one
+            elif await self._has_ended():
                 raise StopAsyncIteration
-            self._messages = run.messages()
-            self._position = 0
-        message = self._messages[self._position]
-        self._position += 1
+        message = self._messages.popleft()
         if self.credit is not None:
             self._owed.append(message.id)
         return message
@@ -98,8 +99,10 @@ class Subscription:
         """
         if self._owed:
             await self._confirm()
-        run = await self._next_run()
-        if run is not None and self.credit is not None:
+        while (run := self._taken()) is None:
+            if await self._has_ended():
+                return None
+        if self.credit is not None:
             self._owed += run.ids
         return run
 
@@ -116,24 +119,31 @@ class Subscription:
 
     # -- taking --------------------------------------------------------------------------------------------
 
-    async def _next_run(self) -> MessageRun | None:
-        while True:
-            while self._buffer:
-                item = self._buffer.popleft()
-                if isinstance(item, Gap):
-                    self._on_gap(item)
-                    continue
-                run, octets = item
-                was_full = self.full
-                self.buffered -= octets
-                if was_full and not self.full and self._connection is not None:
-                    self._connection.taken()
-                return run
-            if self._error is not None:
-                raise self._error
-            if self._ended or self._closed:
-                return None
-            await self._arrived.park()
+    def _taken(self) -> MessageRun | None:
+        """Take the next run from the buffer, if there is one."""
+        while self._buffer:
+            item = self._buffer.popleft()
+            if isinstance(item, Gap):
+                self._on_gap(item)
+                continue
+            run, octets = item
+            was_full = self.full
+            self.buffered -= octets
+            if was_full and not self.full and self._connection is not None:
+                self._connection.taken()
+            return run
+        return None
+
+    async def _has_ended(self) -> bool:
+        """Return whether no more messages will come. If they may, wait until some have arrived for this or
+        another task.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._ended or self._closed:
+            return True
+        await self._arrived.park()
+        return False
 
     async def _confirm(self, only: int | None = None) -> None:
         """Confirm the messages in `_owed`. They stay there until the command is queued, so that a
@@ -224,8 +234,7 @@ class Subscription:
         self._owed.clear()
         if self.credit is not None:
             self._drop()
-            self._messages = []
-            self._position = 0
+            self._messages.clear()
 
     def _drop(self) -> None:
         self._buffer.clear()

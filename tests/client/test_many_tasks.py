@@ -4,11 +4,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running, connect_to
 
-from omq.client import Client, ConnectionLost, PublishRefused
+from omq.client import (
+    Client,
+    ConnectionLost,
+    FromBeginning,
+    MessageRun,
+    PublishRefused,
+    Subscription,
+    warn_of_gap,
+)
 from omq.server import Server
 
 
@@ -210,3 +219,24 @@ async def test_a_lost_connection_is_reported_to_every_task_that_published(
                 await in_a_task(client.confirm)
             asked.set()
         assert told == ["one"]
+
+
+async def test_tasks_that_share_a_subscription_get_every_message() -> None:
+    subscription = Subscription(b"t", FromBeginning(), None, 1000, warn_of_gap)
+    shares: list[list[int]] = [[], []]
+
+    async def take(share: list[int]) -> None:
+        async for message in subscription:
+            share.append(message.id)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        for share in shares:
+            tasks.start_soon(take, share)
+        await anyio.wait_all_tasks_blocked()
+        subscription.put(MessageRun(0, [1, 2, 3], [b""] * 3))
+        subscription.put(MessageRun(0, [4, 5], [b""] * 2))
+        await anyio.wait_all_tasks_blocked()
+        subscription.end()
+    assert sorted(shares[0] + shares[1]) == [1, 2, 3, 4, 5]
+    assert all(shares)
