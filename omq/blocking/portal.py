@@ -358,7 +358,11 @@ def checked(timeout: float | None) -> float | None:
 
 
 async def _within(seconds: float, function: Callable[[], Awaitable[T]]) -> T:
-    with trio.move_on_after(seconds):
+    with trio.CancelScope() as scope:
+        if seconds:
+            scope.deadline = trio.current_time() + seconds
+        else:  # not before the function waits: what has arrived is received
+            trio.lowlevel.current_trio_token().run_sync_soon(scope.cancel)
         return await function()
     raise TimeoutError(f"not done within {seconds:g} s")
 

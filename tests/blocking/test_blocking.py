@@ -3,6 +3,7 @@
 import gc
 import math
 import threading
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,8 +21,10 @@ from omq.client import (
     ConnectionFailed,
     ConnectionLost,
     Delivery,
+    EnvelopeRun,
     FromBeginning,
     FromMessage,
+    MessageRun,
     MessageTooLong,
     Persistent,
     Properties,
@@ -95,6 +98,25 @@ def test_waiting_ends_after_the_timeout(client: Client, topic: str) -> None:
         message = messages.receive(SECONDS)
         assert message is not None
         assert message.body == b"late"
+
+
+def test_a_timeout_of_zero_receives_what_has_arrived(client: Client, topic: str) -> None:
+    def polled(receive: Callable[[float], EnvelopeRun | MessageRun | None]) -> list[bytes]:
+        for _ in range(1000):
+            try:
+                run = receive(0)
+            except TimeoutError:
+                client.ping()
+            else:
+                assert run is not None
+                return run.bodies
+        raise AssertionError("nothing was received")
+
+    client.publish_confirmed(topic, b"x")
+    with client.subscribe(topic, FromBeginning()) as messages, client.feed(topic, FromBeginning()) as feed:
+        assert polled(messages.next_run) == polled(feed.next_run) == [b"x"]
+        with pytest.raises(TimeoutError):
+            feed.next_run(timeout=0)
 
 
 def test_runs(client: Client, topic: str) -> None:
