@@ -38,6 +38,8 @@ class Conversation:
                 raise ProtocolError(str(error)) from error
             except anyio.BrokenResourceError as error:
                 raise ConnectionLost(broke(error)) from error
+            except anyio.ClosedResourceError as error:
+                raise ConnectionLost("its connection was closed at the end of the block") from error
             if not data:
                 raise ConnectionLost(CLOSED)
             await self.flush()

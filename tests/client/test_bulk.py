@@ -36,6 +36,16 @@ async def test_a_fetch_that_is_left_early(client: Client) -> None:
     await client.confirm()
 
 
+async def test_a_fetch_and_a_watch_end_with_their_blocks(client: Client) -> None:
+    await client.publish_confirmed("t", b"x")
+    async with client.fetch("t") as blocks, client.watch() as rounds:
+        pass
+    with pytest.raises(ConnectionLost, match="end of the block"):
+        await anext(blocks)
+    with pytest.raises(ConnectionLost, match="end of the block"):
+        await anext(rounds)
+
+
 async def test_fetching_a_missing_or_transient_topic_is_refused(client: Client) -> None:
     await client.declare("ticks", Delivery.BROADCAST, Transient())
     for topic, sentence in (
