@@ -37,12 +37,20 @@ class Connecting(AbstractAsyncContextManager[Client]):
         """
         self._settings = settings
         self._caller = caller
+        self._is_entered = False
         self._entered: tuple[ClientConnections, TaskGroup] | None = None
 
     async def __aenter__(self) -> Client:
+        if self._is_entered:
+            raise RuntimeError("this client is connected already: call `connect` for each client")
+        self._is_entered = True
         connections = ClientConnections(self._settings, Ledger(self._caller or current_task_here()))
         connections.ledger.see()
-        connection = await connections.open()
+        try:
+            connection = await connections.open()
+        except BaseException:  # cancelled, too
+            self._is_entered = False
+            raise
         group = await anyio.create_task_group().__aenter__()
         self._entered = connections, group
         group.start_soon(connections.run, connection)
@@ -62,7 +70,10 @@ class Connecting(AbstractAsyncContextManager[Client]):
                 await connections.break_off()
         finally:
             group.cancel_scope.cancel()
-            await group.__aexit__(None, None, None)
+            try:
+                await group.__aexit__(None, None, None)
+            finally:
+                self._is_entered = False
 
 
 def connect(

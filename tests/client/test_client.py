@@ -49,6 +49,16 @@ async def test_declare_publish_confirm_subscribe(client: Client) -> None:
         assert await anext(subscription) == Message(3, topic.id, b"three")
 
 
+async def test_a_block_is_entered_once_at_a_time(server: Server) -> None:
+    block = connect_to(server)
+    for _ in range(2):
+        async with block as client:
+            with pytest.raises(RuntimeError, match="connected already"):
+                async with block:
+                    pass
+            await client.ping()
+
+
 async def test_topics_returns_types_and_counts(client: Client) -> None:
     await client.declare("work", Delivery.ROUND_ROBIN, Transient())
     await client.declare("prices")
