@@ -1,6 +1,7 @@
 """The client library against a real server."""
 
 from contextlib import suppress
+from typing import cast
 
 import anyio
 import pytest
@@ -31,6 +32,7 @@ from omq.client import (
     connect,
 )
 from omq.client.connection import READ_OCTETS
+from omq.client.network import Stream
 from omq.client.send_queue import SendQueue
 from omq.config import TopicConfig
 from omq.server import Server
@@ -47,6 +49,26 @@ async def test_declare_publish_confirm_subscribe(client: Client) -> None:
         assert await anext(subscription) == Message(2, topic.id, b"two")
         await client.publish("prices", b"three")
         assert await anext(subscription) == Message(3, topic.id, b"three")
+
+
+async def test_a_server_may_close_before_the_client_sees_that_its_end_is_sent(nursery: TaskGroup) -> None:
+    class Closing:
+        async def send_all(self, data: bytes) -> None:
+            pass
+
+        async def send_eof(self) -> None:
+            queue.close()
+
+    def refuse() -> None:
+        if queue.closed:
+            raise ConnectionLost("the server closed the connection")
+
+    queue = SendQueue(cast(Stream, Closing()), refuse, lambda: None)
+    nursery.start_soon(queue.run)
+    await queue.finish()
+    assert queue.is_finished
+    with pytest.raises(ConnectionLost):
+        await queue.send(b"late")
 
 
 async def test_a_block_is_entered_once_at_a_time(server: Server) -> None:
