@@ -2,9 +2,10 @@
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { test } from "node:test";
+import { mock, test } from "node:test";
 
 import * as omq from "../../../omq/console/client/omq.js";
+import { Client } from "../../../omq/console/client/lib/client.js";
 import { FrameDecoder, readTopic } from "../../../omq/console/client/lib/frames.js";
 import { line, parse } from "../../../omq/console/client/lib/sexp.js";
 import { readStatistics } from "../../../omq/console/client/lib/statistics.js";
@@ -249,4 +250,36 @@ test("who does not take the values of watch gets an error of the client", async 
   const watcher = new Watcher();
   for (let at = 0; at <= 10_000; at++) watcher.take({ kind: "Complete" });
   await assert.rejects(watcher.values().next(), omq.WatchOverflow);
+});
+
+/** The beginning of a server's answer: it speaks version one, and confirms what `Client.open` asks for. */
+const ACCEPTED = octets("0000000000000001" + "00000009060000000000000001");
+
+test("a callback that throws loses no frame", async () => {
+  let handlers;
+  const transport = { write() {}, unsent: () => 0, close() {}, abort() {} };
+  const mistake = () => {
+    throw new Error("a mistake in a callback");
+  };
+  const opening = Client.open(async (given) => ((handlers = given), transport), { onError: mistake });
+  await new Promise(setImmediate);
+  handlers.data(ACCEPTED);
+  const client = await opening;
+  const subscribing = client.subscribe("t", { onGone: mistake });
+  const gone = Buffer.from("Subscribe t: messages 1 to 2 are gone: x");
+  const told = Buffer.from("Publish t: no");
+  const frame = (type, payload) => Buffer.concat([Buffer.of(0, 0, 0, payload.length + 1, type), payload]);
+  await new Promise(setImmediate);
+  handlers.data(frame(3, Buffer.from("((id 0)(topic t))")));
+  await subscribing;
+  const written = mock.method(console, "error", () => {});
+  try {
+    const confirming = client.confirm();
+    handlers.data(Buffer.concat([frame(0, told), frame(0, gone), octets("00000009060000000000000002")]));
+    await confirming;
+  } finally {
+    written.mock.restore();
+  }
+  const errors = written.mock.calls.map((call) => call.arguments[0].message);
+  assert.deepEqual(errors, ["a mistake in a callback", "a mistake in a callback"]);
 });

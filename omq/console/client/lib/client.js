@@ -55,6 +55,22 @@ function integer(what, value) {
   return BigInt(/** @type {number} */ (value));
 }
 
+/**
+ * Call a callback of the program. What it throws is written to the console: it must not get between the frames that
+ * have come.
+ *
+ * @template T
+ * @param {((value: T) => unknown) | undefined} callback
+ * @param {T} value
+ */
+function tell(callback, value) {
+  try {
+    callback?.(value);
+  } catch (error) {
+    console.error(error);
+  }
+}
+
 /** A connection to a server. Use `connect` to make one. */
 export class Client {
   /** @type {Session} */
@@ -347,7 +363,7 @@ export class Client {
    * @param {Subscription} subscription
    */
   #forget(name, subscription) {
-    this.#subscriptions.delete(name);
+    if (this.#subscriptions.get(name) === subscription) this.#subscriptions.delete(name);
     for (const [id, each] of this.#byId) if (each === subscription) this.#byId.delete(id);
   }
 
@@ -397,7 +413,7 @@ export class Client {
       const messages = [];
       const token = {
         reject,
-        gone: onGone ?? (() => {}),
+        gone: onGone,
         /** @param {Uint8Array} octets */
         block: (octets) => {
           const block = decodeBlock(octets);
@@ -698,8 +714,8 @@ export class Client {
         event.token.block(event.octets);
         break;
       case "gone":
-        if (event.token) event.token.gone(event.gone);
-        else this.#subscriptions.get(event.gone.topic)?.options.onGone?.(event.gone);
+        if (event.token) tell(event.token.gone, event.gone);
+        else tell(this.#subscriptions.get(event.gone.topic)?.options.onGone, event.gone);
         break;
       case "ended": {
         const subscription = this.#byId.get(event.topic.id);
@@ -727,7 +743,7 @@ export class Client {
     if (constructor === "Publish" && this.#refusals.length < REFUSALS_KEPT) this.#refusals.push(sentence);
     if (constructor === "Watch") this.#watcher?.end(new Refused(sentence));
     if (constructor === "Request") this.#requests.get(argument ?? "")?.(sentence);
-    this.#options.onError?.(sentence);
+    tell(this.#options.onError, sentence);
   }
 
   /** @param {string} why */
