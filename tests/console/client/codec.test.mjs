@@ -283,3 +283,34 @@ test("a callback that throws loses no frame", async () => {
   const errors = written.mock.calls.map((call) => call.arguments[0].message);
   assert.deepEqual(errors, ["a mistake in a callback", "a mistake in a callback"]);
 });
+
+/** The part of a client that `keepConnected` uses. */
+class FakeClient {
+  constructor() {
+    this.isClosed = false;
+    this.closed = new Promise((resolve) => (this.tell = resolve));
+  }
+  close() {
+    this.isClosed = true;
+    this.tell(undefined);
+  }
+}
+
+test("a client that is made after the end of the attempts is closed", async () => {
+  const abort = new AbortController();
+  const client = new FakeClient();
+  const open = async () => {
+    abort.abort(); // while `open` does something that does not look at the signal
+    return client;
+  };
+  await omq.keepConnected(open, { signal: abort.signal, use: assert.fail });
+  assert.ok(client.isClosed);
+});
+
+test("a client is closed when a hook throws", async () => {
+  const client = new FakeClient();
+  const { signal } = new AbortController();
+  const onState = ({ state }) => assert.notEqual(state, "connected");
+  await assert.rejects(omq.keepConnected(async () => client, { signal, use: () => {}, onState }), assert.AssertionError);
+  assert.ok(client.isClosed);
+});

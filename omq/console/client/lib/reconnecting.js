@@ -38,12 +38,17 @@ export async function keepConnected(
       const client = await open(signal);
       const close = () => void client.close();
       signal.addEventListener("abort", close, { once: true });
-      seconds = 0.25;
-      onState({ state: "connected" });
-      // Without a handler, a rejection of `use` ends a Node process.
-      (async () => use(client))().catch((error) => error instanceof ConnectionLost || onError(error));
-      why = (await client.closed) ?? new ConnectionLost("the connection was closed");
-      signal.removeEventListener("abort", close);
+      try {
+        if (signal.aborted) return; // `open` may do more than connect, and not look at the signal meanwhile
+        seconds = 0.25;
+        onState({ state: "connected" });
+        // Without a handler, a rejection of `use` ends a Node process.
+        (async () => use(client))().catch((error) => error instanceof ConnectionLost || onError(error));
+        why = (await client.closed) ?? new ConnectionLost("the connection was closed");
+      } finally {
+        signal.removeEventListener("abort", close);
+        close();
+      }
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof OmqError) || isFinal(error)) throw error;
