@@ -14,6 +14,9 @@ export * from "./omq.js";
 
 const DEFAULT_PORT = 7730;
 
+/** The seconds in which a connection that is closed tries to send what is left. */
+const FINISH_SECONDS = 10;
+
 /**
  * Connect to a server by TCP, or by TLS.
  *
@@ -54,7 +57,12 @@ function openSocket(url, handlers, options) {
       resolve({
         write: (octets) => void socket.write(octets),
         unsent: () => socket.writableLength,
-        close: () => void socket.end(() => socket.destroySoon()),
+        close() {
+          // A network that takes nothing more would keep the socket, and with it the process.
+          const late = setTimeout(() => socket.destroy(), FINISH_SECONDS * 1000);
+          socket.once("close", () => clearTimeout(late));
+          socket.end(() => socket.destroySoon());
+        },
         abort: () => void socket.destroy(),
       });
     });

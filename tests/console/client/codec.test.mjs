@@ -1,7 +1,9 @@
 // The parts of the client that need no server.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { readFileSync } from "node:fs";
+import { createServer } from "node:net";
 import { mock, test } from "node:test";
 
 import * as omq from "../../../omq/console/client/omq.js";
@@ -11,6 +13,7 @@ import { line, parse } from "../../../omq/console/client/lib/sexp.js";
 import { readStatistics } from "../../../omq/console/client/lib/statistics.js";
 import { Watcher } from "../../../omq/console/client/lib/watcher.js";
 import { Session } from "../../../omq/console/client/lib/session.js";
+import { connectTcp } from "../../../omq/console/client/node.js";
 
 const { decodeBlock, decodeHead, decodeName, encodeName, printable } = omq;
 
@@ -313,4 +316,31 @@ test("a client is closed when a hook throws", async () => {
   const onState = ({ state }) => assert.notEqual(state, "connected");
   await assert.rejects(omq.keepConnected(async () => client, { signal, use: () => {}, onState }), assert.AssertionError);
   assert.ok(client.isClosed);
+});
+
+test("a connection that is closed is given up when the network takes nothing", async () => {
+  const server = createServer({ pauseOnConnect: true }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const accepting = once(server, "connection");
+  const opening = connectTcp(`omq://127.0.0.1:${server.address().port}`);
+  const [socket] = await accepting;
+  socket.write(ACCEPTED);
+  const client = await opening;
+  const [body, count] = ["x".repeat(500_000), 60];
+  for (let sent = 0; sent < count; sent++) client.publish("t", body).catch(() => {});
+  await new Promise(setImmediate);
+  mock.timers.enable({ apis: ["setTimeout"] });
+  try {
+    await client.close();
+    mock.timers.tick(10_000);
+  } finally {
+    mock.timers.reset();
+  }
+  let received = 0;
+  socket.on("data", (data) => (received += data.length));
+  socket.on("error", () => {}); // the other side has gone
+  socket.resume();
+  await once(socket, "close");
+  assert.ok(received < count * body.length);
+  server.close();
 });
