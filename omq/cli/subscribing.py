@@ -4,7 +4,6 @@ import argparse
 import math
 import os
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -250,8 +249,7 @@ class _Subscriber:
         async with self._client.feed(name, replay) as feed:
             if self._printer.left == 0:
                 return
-            async with aclosing(feed.opened()) as messages:
-                async for message in messages:
-                    path = await files.save(message, self._printer.arrived)
-                    await trio.to_thread.run_sync(write_all, os.fsencode(path) + b"\n")
-                    self._printer.saved()
+            async for message in feed.opened():
+                path = await files.save(message, self._printer.arrived)
+                await trio.to_thread.run_sync(write_all, os.fsencode(path) + b"\n")
+                self._printer.saved()

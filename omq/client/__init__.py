@@ -19,7 +19,7 @@ from omq.client.errors import (
     SinkClosed,
     SinkFailed,
 )
-from omq.client.feed import Feed, FeedRuns
+from omq.client.feed import Feed, FeedRuns, OpenMessages
 from omq.client.opened import OpenMessage
 from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
@@ -73,6 +73,7 @@ __all__ = [
     "Numbers",
     "OmqError",
     "OpenMessage",
+    "OpenMessages",
     "Persistence",
     "Persistent",
     "Properties",

@@ -1,6 +1,6 @@
 """A feed: receives one topic on a separate DMP connection."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import assert_never
 
 import anyio
@@ -92,32 +92,35 @@ class Feed:
             if run is not None and run.bodies:
                 return run
 
-    async def opened(self) -> AsyncGenerator[OpenMessage, None]:
+    def opened(self) -> "OpenMessages":
         """Iterate over messages of any size without holding their bodies: a body of more than 1 MiB is
         received while it is read, see `OpenMessage`. Use nothing else of the feed then. After a cancelled
-        iteration, another call goes on with the next message.
+        iteration, another one goes on with the next message.
         """
         self._reader.max_message = LONGEST_BODY
+        return OpenMessages(self._next_opened)
+
+    async def _next_opened(self) -> OpenMessage | None:
         while True:
             if self._message is not None:
                 await self._message.skip()
                 self._message = None
-            for envelope in self._envelopes:
-                yield OpenMessage(envelope.head, len(envelope.body), envelope.body, self._more)
+            envelope = next(self._envelopes, None)
+            if envelope is not None:
+                return OpenMessage(envelope.head, len(envelope.body), envelope.body, self._more)
             try:
                 long = finished(self._reader.taking_long(LONG_OCTETS))
             except EnvelopeError as error:
                 raise ProtocolError(f"the server sent what is no envelope: {error}") from error
             if long is not None:
                 self._message = OpenMessage(decode(long.head), long.size, long.body, self._more)
-                yield self._message
-            elif self._failure is not None:
+                return self._message
+            if self._failure is not None:
                 raise self._failure
-            elif self._ended:
-                return
-            else:
-                run = await self._receive()
-                self._envelopes = iter(()) if run is None else run.envelopes()
+            if self._ended:
+                return None
+            run = await self._receive()
+            self._envelopes = iter(()) if run is None else run.envelopes()
 
     async def _more(self, octets: int) -> bytes:
         """Receive at least one and at most N `octets` of a body. Raises as iteration does."""
@@ -172,6 +175,13 @@ class Feed:
 
 class FeedRuns(RunIterator[EnvelopeRun]):
     """Iterates over a feed in runs of messages."""
+
+
+class OpenMessages(RunIterator[OpenMessage]):
+    """Iterates over a feed message by message, without holding their bodies."""
+
+    async def aclose(self) -> None:
+        """Do nothing: the feed goes on. Thus `contextlib.aclosing` takes this like a generator."""
 
 
 def _octets(event: ClientEvent) -> bytes:

@@ -1,7 +1,7 @@
 """A message whose body is received piece by piece."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 from omq.client.errors import BodyTooLong
 from omq.protocol.amqp.head import Head
@@ -44,7 +44,8 @@ class OpenMessage:
         if self._opened:
             raise RuntimeError("the body of this message was received already")
         self._opened = True
-        yield self._pieces()
+        async with aclosing(self._pieces()) as pieces:
+            yield pieces
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         if self._beginning:

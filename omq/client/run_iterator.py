@@ -1,4 +1,4 @@
-"""Iterates over the runs of messages of a subscription or a feed."""
+"""Iterates over a subscription or a feed: over runs of messages, or over messages whose bodies are open."""
 
 from collections.abc import Awaitable, Callable
 from typing import Generic, Self, TypeVar
@@ -7,7 +7,7 @@ Run = TypeVar("Run")
 
 
 class RunIterator(Generic[Run]):
-    """Iterates over runs of messages until there are no more."""
+    """Iterates until there are no more."""
 
     def __init__(self, next_run: Callable[[], Awaitable[Run | None]]) -> None:
         self._next_run = next_run
