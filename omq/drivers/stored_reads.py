@@ -66,8 +66,8 @@ class StoredReads(ABC):
         """Return stored blocks from `position` on, without those that subscribers may not see yet.
 
         Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets or is a
-        message in fragments, omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which is
-        also logged.
+        message in fragments, and omq_storage.errors.StoreError, which is also logged: DamagedBlock when it is
+        damaged.
         """
         read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
         blocks = await self._in_reader(read)
@@ -107,22 +107,20 @@ class StoredReads(ABC):
     async def look_at(self, message: int) -> LargeMessage | None:
         """Verify a stored message for reading piece by piece; None when it is not stored any more.
 
-        Raises omq_storage.errors.DamagedBlock, and StoreError, which is also logged.
+        Raises omq_storage.errors.StoreError, which is also logged: DamagedBlock when it is damaged.
         """
         return await self._in_reader(partial(self.environment.bodies.open_message, self.topic.id, message))
 
     async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
         """Return a piece of its body; None when it must be opened again.
 
-        Raises StoreError, which is also logged.
+        Raises omq_storage.errors.StoreError, which is also logged.
         """
         return await self._in_reader(partial(self.environment.bodies.read_piece, message, begin, octets))
 
     async def _in_reader(self, read: Callable[[], T]) -> T:
         try:
             return await in_thread(read, limiter=self.resources.readers)
-        except DamagedBlock:
-            raise
         except StoreError as problem:
             self._unreadable.add(problem)
             raise

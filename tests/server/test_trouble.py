@@ -110,7 +110,16 @@ def damage_second(store: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
 
 
-async def test_one_damaged_block_loses_no_other_messages(store: Path) -> None:
+def damage_in(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return the lines of a server's log about the second of the three."""
+    return [
+        line for line in log.messages if line.startswith("'t' cannot be read: The block with messages 2 to 2")
+    ]
+
+
+async def test_one_damaged_block_loses_no_other_messages(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Broadcast (Persistent Strong)")
         await publish_three(client)
@@ -124,9 +133,12 @@ async def test_one_damaged_block_loses_no_other_messages(store: Path) -> None:
         assert (first, third) == (Message(1, 0, b"first"), Message(3, 0, b"third"))
         assert isinstance(news, Error)
         assert news.text.startswith(b"Subscribe t: messages 2 to 2 are gone: the store is damaged there")
+    assert len(damage_in(caplog)) == 1
 
 
-async def test_a_damaged_message_that_a_worker_returned_loses_no_other_messages(store: Path) -> None:
+async def test_a_damaged_message_that_a_worker_returned_loses_no_other_messages(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(store) as host:
         client = await declared(host, b"Round_robin (Persistent Strong)")
         await publish_three(client)
@@ -141,6 +153,7 @@ async def test_a_damaged_message_that_a_worker_returned_loses_no_other_messages(
         why = b"Subscribe t: messages 2 to 2 are gone: the store is damaged"
         assert (await client.error()).startswith(why)
         assert await client.bodies(1) == [b"third"]
+    assert len(damage_in(caplog)) == 1
 
 
 async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
