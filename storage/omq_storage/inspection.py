@@ -243,5 +243,7 @@ def _file_problems(file: Path, found: Salvage) -> list[str]:
     if len(found.problems) > MAX_REPORTED:
         told.append(f"Further faults of the file {file}: {len(found.problems) - MAX_REPORTED}.")
     if found.damaged:
-        told.append(f"The file {file} has {found.damaged} damaged entries.")
+        told.append(
+            f"The file {file} has {found.damaged} damaged {'entry' if found.damaged == 1 else 'entries'}."
+        )
     return told
