@@ -55,6 +55,34 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
     assert all("WebSocket" in error for error in browser.errors())
 
 
+def test_a_silent_server_is_told_until_it_goes_on(browser: Page, tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
+        with blocking.connect(f"omq://{running.address}") as client:
+            publish(client, "busy", "0")
+        browser.open(origin(running))
+        browser.sees(".title .counts", "1 ·")
+        browser.sees("#link", "Connected")
+        running.process.send_signal(signal.SIGSTOP)
+        try:
+            # The last numbers of the server may still be on their way: more time passes until none is left.
+            browser.script(
+                "const now = performance.now.bind(performance); let passed = 0;"
+                "performance.now = () => now() + passed;"
+                "window.passing = setInterval(() => { passed += 11_000; }, 500);"
+            )
+            browser.sees("#link", "Silent since ")
+            assert (
+                browser.script("return getComputedStyle(document.querySelector('main')).filter")
+                == "grayscale(1)"
+            )
+        finally:
+            browser.script("clearInterval(window.passing)")
+            running.process.send_signal(signal.SIGCONT)
+        browser.sees("#link", "Connected")
+        assert browser.script("return getComputedStyle(document.querySelector('main')).filter") == "none"
+        browser.leave()
+
+
 def test_the_warnings_of_a_restarted_server_replace_those_before(browser: Page, tmp_path: Path) -> None:
     """Both servers number them from 1 on."""
 

@@ -41,10 +41,15 @@ export function latency(microseconds) {
   return microseconds < 1000 ? `${whole.format(microseconds)} µs` : duration(microseconds / 1000);
 }
 
+/** @param {number} milliseconds  since the epoch */
+export function timeOfDay(milliseconds) {
+  return new Date(milliseconds).toLocaleTimeString("en-GB");
+}
+
 /** @param {number} microseconds  since the epoch */
 export function clock(microseconds) {
   const date = new Date(microseconds / 1000);
-  return `${date.toLocaleTimeString("en-GB")}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+  return `${timeOfDay(date.getTime())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
 /** @param {number} microseconds  since the epoch */

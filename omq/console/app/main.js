@@ -3,6 +3,7 @@
 import { connectionsPage } from "./connections.js";
 import { closeAll } from "./dialogs.js";
 import { setText } from "./dom.js";
+import { timeOfDay } from "./format.js";
 import { Link } from "./link.js";
 import { loginPage } from "./login.js";
 import { serverPage } from "./server.js";
@@ -19,6 +20,9 @@ const context = { store, link, client: () => link.client, connected: () => link.
 const part = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const [main, banner, status, who, signOut] = ["main", "banner", "link", "client", "sign-out"].map(part);
 const [loss, pause] = ["loss", "pause"].map(part);
+
+/** The server sends numbers every second. Without any for this time, those that are shown count as old. */
+const SILENCE_MS = 10_000;
 
 /** @type {import("./page.js").View | undefined} */
 let view;
@@ -85,6 +89,16 @@ function tellLink(state) {
   countdown = setInterval(tell, 1000);
 }
 
+/** Tell when a connected server has stopped sending numbers, and when it goes on. */
+function tellSilence() {
+  const silence = performance.now() - store.heard;
+  const isSilent = store.isWatching && silence > SILENCE_MS;
+  if (status.dataset.state !== (isSilent ? "connected" : "silent")) return;
+  status.dataset.state = isSilent ? "silent" : "connected";
+  setText(status, isSilent ? `Silent since ${timeOfDay(Date.now() - silence)}` : "Connected");
+  document.body.classList.toggle("stale", isSilent);
+}
+
 link.addEventListener("state", (event) => tellLink(/** @type {CustomEvent} */ (event).detail));
 link.addEventListener("client", () => {
   setText(who, link.name);
@@ -130,4 +144,5 @@ window.addEventListener("pagehide", () => link.stop());
 window.addEventListener("pageshow", (event) => event.persisted && void link.start());
 
 route();
+setInterval(tellSilence, 1000);
 void link.start();

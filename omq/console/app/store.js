@@ -39,6 +39,8 @@ export class Store extends EventTarget {
   isComplete = false;
   /** Whether the numbers come from Watch. */
   isWatching = false;
+  /** The time of the last value of Watch, as of `performance.now()`. */
+  heard = 0;
   round = 0;
   /** The sum over all topics of this round. */
   total = { in: 0, out: 0 };
@@ -58,6 +60,7 @@ export class Store extends EventTarget {
    */
   take(value) {
     this.isWatching = true;
+    this.heard = performance.now();
     switch (value.kind) {
       case "Began":
         this.#reset();
