@@ -85,6 +85,32 @@ def test_nothing_is_cut_off_on_a_telephone(
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.parametrize("width", [320, 360])
+def test_the_bar_has_room_for_a_long_name_on_a_telephone(
+    page: Page, server: RunningServer, width: int
+) -> None:
+    narrow = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+    try:
+        page.open(origin(server))
+        page.sees("#link", "Connected")
+        page.script(
+            """
+            document.getElementById("client").textContent = "backoffice-operator";
+            document.getElementById("sign-out").hidden = false;
+            document.getElementById("link").textContent = "Silent since 23:59:59";
+            """
+        )
+        assert page.script(
+            "const bar = document.querySelector('.bar'); return bar.scrollWidth <= bar.clientWidth"
+        )
+        assert (
+            page.script("return document.getElementById('link').getBoundingClientRect().right") <= width - 14
+        )
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_every_control_has_a_name(page: Page, client: blocking.Client, server: RunningServer) -> None:
     publish(client, "other", "1")
     for path in ("#/topics", "#/topics/other", "#/connections", "#/server"):
