@@ -51,7 +51,7 @@ export function serverPage(context) {
       h("div", { class: "whole" }, card("Warnings and errors", warnings, none)),
     ),
   );
-  const missing = notice("The server's numbers need the right to watch", h("p", {}, "Sign in as a client that has the right ", h("code", {}, "watch"), "."));
+  const missing = notice("The server's numbers need the right to watch all topics", h("p", {}, "Sign in as a client that has the right ", h("code", {}, 'watch = ["*"]'), "."));
   const element = h("div", { class: "holder" }, page);
   /** The newest warning that is shown; null before the first look. @type {any} */
   let logged = null;
