@@ -401,7 +401,7 @@ def _server(text: str) -> str:
     try:
         parse_url(text).host.encode("idna")
     except UnicodeError as error:
-        raise argparse.ArgumentTypeError(f"{source}{text!r} names no host that can be") from error
+        raise argparse.ArgumentTypeError(f"{source}{text!r}: no host can have this name") from error
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{source}{error}") from error
     return text

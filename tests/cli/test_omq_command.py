@@ -129,6 +129,8 @@ def test_an_error_names_the_variable_with_the_bad_address(shell: Shell) -> None:
     assert b"argument --server: $OMQ_SERVER: 'localhost' is no address of the form " in done.stderr
     done = shell.omq("ping", "--server", "localhost")
     assert b"argument --server: 'localhost' is no address of the form " in done.stderr
+    done = shell.omq("ping", OMQ_SERVER="omq://a..b")
+    assert b"argument --server: $OMQ_SERVER: 'omq://a..b': no host can have this name\n" in done.stderr
 
 
 def test_a_replay_from_no_server_says_so_as_other_commands_do(shell: Shell, tmp_path: Path) -> None:
