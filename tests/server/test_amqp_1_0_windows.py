@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 from garbage import uncollected
+from quietness import pass_time
+from trio.testing import MockClock
 
+from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
 from omq_storage.bodies import LargeBodies
@@ -16,6 +19,7 @@ from omq_storage.pieces import LargeMessage
 
 from .amqp_1_0_peer import Peer, condition, data, opened, source, target
 from .conversation import Host, eventually, serving
+from .stalled_readers import sending_little
 
 LONG = data(b"x" * 3000)
 """A message of four frames of 1,024 octets."""
@@ -230,6 +234,34 @@ async def test_a_connection_that_is_cut_off_leaves_nothing_behind(store: Path) -
                 await other.until(Close)
             await eventually(lambda: host.server.connections == 0)
             await eventually(lambda: not left())
+
+
+@pytest.mark.parametrize("size", [900, 3000])
+async def test_a_client_lowers_its_window_in_the_middle_of_a_message(
+    store: Path, clock: MockClock, size: int
+) -> None:
+    """It takes nothing for a while then. What has left of the message is not sent again, and its rest
+    follows.
+    """
+    bodies = [b"%03d" % number * (size // 3) for number in range(200)]
+    async with sending_little(store) as host:
+        client = Peer((await host.open(receive_octets=4096)).stream)
+        await client.open(max_frame=1024)
+        await client.receiver("jobs")
+        omq = await host.connect()
+        await omq.say(b"\n".join(b"(Publish jobs %s)" % body for body in bodies))
+        await omq.settle()
+        (reader,) = [each for each in host.server.terminals() if each.subscriptions()]
+        await client.credit(len(bodies))
+        await eventually(lambda: reader.statistics().is_sending)
+        before = reader.statistics().octets_in
+        await client.say(Flow(0, 1, 0, 1 << 20))
+        await eventually(lambda: reader.statistics().octets_in > before)
+        await pass_time(clock, 2 * SLOW_SECONDS)
+        await client.say(Flow(0, 1 << 20, 0, 1 << 20))
+        arrived = [await client.message() for _ in bodies]
+    assert [each.delivery for each in arrived] == list(range(len(bodies)))
+    assert [each.octets for each in arrived] == [data(body) for body in bodies]
 
 
 async def test_a_client_lowers_its_credit_while_a_long_message_is_read(

@@ -46,6 +46,8 @@ class _Framed(msgspec.Struct, frozen=True):
 
     delivery: int
     is_settled: bool
+    admitted: int = 0
+    """The number of its frames that the window allowed before a part of them left."""
 
 
 class Transfers:
@@ -143,7 +145,7 @@ class Transfers:
         return b"".join(frames[:now])
 
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-        count = left = 0
+        count = left = admitted = 0
         for each, part in zip(self._framed, parts, strict=True):
             if not left and len(part) <= octets:
                 octets -= len(part)
@@ -154,8 +156,10 @@ class Transfers:
                     whole, within = (0, 0) if left else self.framing.messages_within(part, octets)
                     octets, count, left = octets - within, count + whole, left + messages - whole
                     self._window.transferred(whole - messages)
+                    admitted = admitted or 1
                 case SentFrames():
                     left += 1
+                    admitted = admitted or each.now
                     self.undo(each)
                 case _:
                     assert_never(each)
@@ -167,7 +171,7 @@ class Transfers:
         if left and octets:
             selection, _ = selection_at(selections, count)
             settled = self.settles(is_settled=selection.is_settled)
-            self._begun = _Framed(serials.add(self._first, count), settled)
+            self._begun = _Framed(serials.add(self._first, count), settled, admitted)
             left -= 1
         self._session.take_back(self.link, left)
         self._framed.clear()
@@ -255,10 +259,13 @@ class Transfers:
                 )
             yield b"".join((opening, payload)), len(payload)
 
-    def admit(self, frames: Sequence[bytes]) -> int:
-        """Return the number of these frames that may leave now; the others wait for the window."""
+    def admit(self, frames: Sequence[bytes], admitted: int = 0) -> int:
+        """Return the number of these frames that may leave now; the others wait for the window. The first
+        ones (`admitted`) have left, or may have: what the client says about its window since then does not
+        count for them.
+        """
         window = self._window
-        now = min(len(frames), window.room)
+        now = min(len(frames), max(window.room, admitted))
         window.transferred(now)
         for frame in frames[now:]:
             window.wait(self.link, frame)
@@ -295,6 +302,7 @@ class MessageInPieces:
         self._before, self._after = stored.frame_of(around, size)
         self._size = size
         self._framed = framed
+        self._admitted = 0 if framed is None else framed.admitted
         self._total = len(self._before) + size + len(self._after)
         self._at = 0
         """The number of octets of the message that have left, are held in `_owed`, or wait for the window."""
@@ -335,7 +343,8 @@ class MessageInPieces:
             after = self._after[max(self._at - len(self._before) - self._size, 0) :]
         payload: Octets = b"".join((before, body, after)) if before or after else body
         frames = list(form.divide(self._framed, self._message, payload, self._at, self._total))
-        now = form.admit([octets for octets, _ in frames])
+        admitted, self._admitted = self._admitted, 0
+        now = form.admit([octets for octets, _ in frames], admitted)
         self._frames, self._waiting = frames[:now], frames[now:]
         return [*([self._owed] if self._owed else ()), *(octets for octets, _ in self._frames)]
 
