@@ -225,6 +225,26 @@ def test_a_flow_with_an_echo_is_answered(peer: Peer) -> None:
     assert peer.heard() == []
 
 
+def test_a_flow_is_written_when_it_leaves(peer: Peer) -> None:
+    """The transfers that are sent before it count, also if it was asked for earlier."""
+    link = peer.attach_receiver()
+    peer.say(frame(Flow(0, 5, 0, 1, 0, 0, 3, echo=True)), frame(Flow(0, 5, 0, 1, echo=True)))
+    link.session.begin(link, range(1, 3), settled=True)
+    link.session.outgoing.transferred(2)
+    assert peer.heard() == [Flow(0, 64, 2, 2**31 - 1, 0, 2, 1, 0), Flow(0, 64, 2, 2**31 - 1)]
+
+
+def test_a_flow_does_not_count_transfers_that_leave_with_it_and_after_it(peer: Peer) -> None:
+    link = peer.attach_receiver()
+    peer.say(frame(Flow(0, 0, 0, 1, 0, 0, 3)))
+    link.session.outgoing.wait(link, frame(Transfer(0, more=False)))
+    peer.say(frame(Flow(0, 5, 0, 1, echo=True)))
+    peer.connection.flush()
+    flow, transfer = peer.heard()
+    assert flow == Flow(0, 64, 0, 2**31 - 1)
+    assert isinstance(transfer, Transfer)
+
+
 @pytest.mark.parametrize(
     ("count", "left"), [(0, (10, 0)), (10, (0, 10)), (11, (10, 0)), (2**32 - 1, (10, 0))]
 )

@@ -264,6 +264,29 @@ async def test_a_client_lowers_its_window_in_the_middle_of_a_message(
     assert [each.octets for each in arrived] == [data(body) for body in bodies]
 
 
+async def test_a_flow_tells_the_transfers_that_have_left_before_it(store: Path, clock: MockClock) -> None:
+    """The client asks for it while it takes nothing, and some of the messages return to their queue."""
+    async with sending_little(store) as host:
+        client = Peer((await host.open(receive_octets=4096)).stream)
+        await client.open()
+        await client.receiver("jobs")
+        omq = await host.connect()
+        await omq.say(b"\n".join([b"(Publish jobs %s)" % (b"x" * 3000)] * 200))
+        await omq.settle()
+        (reader,) = [each for each in host.server.terminals() if each.subscriptions()]
+        await client.credit(200)
+        await eventually(lambda: reader.statistics().is_sending)
+        before = reader.statistics().octets_in
+        await client.say(Flow(0, 1 << 20, 0, 1 << 20, 0, 0, 200, echo=True))
+        await eventually(lambda: reader.statistics().octets_in > before)
+        await pass_time(clock, 2 * SLOW_SECONDS)
+        heard: list[object] = []
+        while not isinstance(said := (await client.next())[0], Flow):
+            heard.append(said)
+        assert all(isinstance(each, Transfer) for each in heard)
+        assert (said.next_outgoing_id, said.delivery_count) == (len(heard), len(heard))
+
+
 async def test_a_client_lowers_its_credit_while_a_long_message_is_read(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

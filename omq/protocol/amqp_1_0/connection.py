@@ -3,7 +3,7 @@
 Source: AMQP 1.0, part 2, section 2.4, "Connections"; part 5, section 5.3, "SASL".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -57,6 +57,9 @@ _TRANSFER = b"\x00\x53\x14"
 MOST_SESSIONS = 4096
 """The sessions that a connection may have at a time."""
 
+FLOW_OCTETS = 64
+"""The octets of a flow: never more."""
+
 FLUSHED_OCTETS = 256 << 10
 """The approximate octets of transfers that waited for a window that leave together, if the window allows it.
 """
@@ -99,6 +102,9 @@ class AmqpConnection:
         self._offer = offer
         self._reader = FrameReader()
         self._out: list[bytes] = []
+        self._output = 0
+        self._flows: list[tuple[int, Callable[[], bytes]]] = []
+        """The places of flows in `_out`, and what writes each."""
         self._refused: tuple[bytes, int] = b"", 0
         """The octets and the end of a run that must be taken frame by frame."""
         self._sessions: dict[int, Session] = {}
@@ -124,10 +130,42 @@ class AmqpConnection:
     def put(self, octets: bytes) -> None:
         """Add octets to those that `take` returns next."""
         self._out.append(octets)
+        self._output += len(octets)
+
+    def put_flow(self, write: Callable[[], bytes]) -> None:
+        """Add a flow. It is written when it leaves, because it tells how many transfers have left before
+        it (section 2.5.6).
+        """
+        self._flows.append((len(self._out), write))
+        self._out.append(b"")
+        self._output += FLOW_OCTETS
+
+    def put_transfer(self, octets: bytes) -> None:
+        """Add a transfer that counts as sent from now on: the flows before it are written first."""
+        self._write_flows()
+        self.put(octets)
+
+    def _write_flows(self) -> None:
+        for place, write in self._flows:
+            self._out[place] = write()
+        self._flows.clear()
+
+    @property
+    def answers(self) -> int:
+        """The number of frames that `take` returns next."""
+        return len(self._out)
+
+    @property
+    def output(self) -> int:
+        """The octets that `take` returns next, or some more."""
+        return self._output
 
     def take(self) -> bytes:
-        """Return the octets to send since the last call."""
-        out, self._out = self._out, []
+        """Return the octets to send since the last call. Call it when no transfer is being sent, and send
+        them before the next one: the flows among them tell how many have left.
+        """
+        self._write_flows()
+        out, self._out, self._output = self._out, [], 0
         while self._told_windows:
             self._told_windows.pop().window_left()
         return b"".join(out)

@@ -4,7 +4,8 @@ Source: AMQP 1.0, part 2, section 2.6, "Links".
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from omq.protocol.amqp_1_0 import performatives, serials
@@ -61,6 +62,17 @@ class LinkWindow(Protocol):
         """End the send. Return the links that may send now, and could not before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LinkCredit:
+    """The state of a link that a flow tells."""
+
+    handle: int
+    delivery_count: int
+    credit: int
+    available: int | None = None
+    drain: bool = False
+
+
 class LinkSession(Protocol):
     """The session of a link, as `session.Session` is."""
 
@@ -88,16 +100,8 @@ class LinkSession(Protocol):
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Send a frame of the session."""
 
-    def tell_credit(
-        self,
-        handle: int,
-        delivery_count: int,
-        credit: int,
-        available: int | None = None,
-        *,
-        drain: bool = False,
-    ) -> None:
-        """Send a flow with the state of the session and that of a link."""
+    def tell_credit(self, credit_of: Callable[[], LinkCredit]) -> None:
+        """Send a flow with the state of the session and that of a link, as they are when it leaves."""
 
     def detached(self, gone: "SendingLink | ReceivingLink") -> None:
         """Remove a link that the server detached. Its handles are in use until the client detaches
@@ -270,7 +274,9 @@ class SendingLink(Link):
 
     def tell(self) -> None:
         """State the link's own view of its credit."""
-        self.session.tell_credit(self.handle, self.delivery_count, self.credit, 0, drain=self.drain)
+        self.session.tell_credit(
+            lambda: LinkCredit(self.handle, self.delivery_count, self.credit, 0, self.drain)
+        )
 
 
 class ReceivingLink(Link):
@@ -315,7 +321,7 @@ class ReceivingLink(Link):
 
     def tell(self) -> None:
         """State the credit."""
-        self.session.tell_credit(self.handle, self.delivery_count, self.credit)
+        self.session.tell_credit(lambda: LinkCredit(self.handle, self.delivery_count, self.credit))
 
     def takes(self, count: int, longest: int) -> bool:
         """Return whether the client may send `count` whole messages now, of up to `longest` octets each."""

@@ -15,8 +15,8 @@ from omq.protocol.amqp_1_0.performatives import Flow
 class TransferPeer(Protocol):
     """The methods that a window needs of its connection."""
 
-    def put(self, octets: bytes) -> None:
-        """Add octets that the connection sends."""
+    def put_transfer(self, octets: bytes) -> None:
+        """Add a transfer that the connection sends, before it is counted."""
 
     @property
     def waiting(self) -> int:
@@ -123,7 +123,7 @@ class OutgoingWindow:
         while room > 0 and self.may_flush:
             sender, octets = self._waiting.popleft()
             if octets:
-                self._peer.put(octets)
+                self._peer.put_transfer(octets)
                 self._peer.waits(-len(octets))
                 self.transferred(1)
                 room -= len(octets)

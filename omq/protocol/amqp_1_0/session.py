@@ -3,7 +3,7 @@
 Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
@@ -22,7 +22,7 @@ from omq.protocol.amqp_1_0.events import (
     StoredRun,
     WindowOpened,
 )
-from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.link import LinkCredit, ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.outgoing_window import OutgoingWindow, TransferPeer
 from omq.protocol.amqp_1_0.performatives import (
     Accepted,
@@ -63,6 +63,12 @@ class Peer(TransferPeer, Protocol):
 
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
+
+    def put(self, octets: bytes) -> None:
+        """Add octets that the connection sends."""
+
+    def put_flow(self, write: Callable[[], bytes]) -> None:
+        """Add a flow, which is written when it leaves."""
 
     def told_window(self, session: "Session") -> None:
         """Call `window_left` of this session when the sender takes the octets that were put so far."""
@@ -113,17 +119,24 @@ class Session:
         """Note that the client may know the window."""
         self._end_in = serials.add(self._next_in, self._window)
 
-    def tell_credit(
-        self,
-        handle: int,
-        delivery_count: int,
-        credit: int,
-        available: int | None = None,
-        *,
-        drain: bool = False,
-    ) -> None:
+    def tell_windows(self) -> None:
+        """Send a flow with the state of the session."""
+        self._peer.put_flow(lambda: self._written(Flow(*self._windows())))
+
+    def tell_credit(self, credit_of: Callable[[], LinkCredit]) -> None:
         """Send a flow with the state of the session and that of a link."""
-        self.send(Flow(*self._windows(), handle, delivery_count, credit, available, drain))
+
+        def write() -> bytes:
+            told = credit_of()
+            windows = self._windows()
+            return self._written(
+                Flow(*windows, told.handle, told.delivery_count, told.credit, told.available, told.drain)
+            )
+
+        self._peer.put_flow(write)
+
+    def _written(self, flow: Flow) -> bytes:
+        return frames.write(self.channel, performatives.write(flow))
 
     def _windows(self) -> tuple[int, int, int, int]:
         """Return the state of the session that every flow has."""
@@ -278,7 +291,7 @@ class Session:
         self.outgoing.flowed(flow)
         if flow.handle is None:
             if flow.echo:
-                self.send(Flow(*self._windows()))
+                self.tell_windows()
         else:
             yield from self._link_flow(self._link(flow.handle), flow)
         self.outgoing.look_flushable()
@@ -385,7 +398,7 @@ class Session:
     def _renew(self) -> None:
         if self._window <= WINDOW // 2 and not self.is_over:
             self._window = WINDOW
-            self.send(Flow(*self._windows()))
+            self.tell_windows()
             self._peer.told_window(self)
 
     def _disposition(self, told: Disposition) -> Sequence[SettledByPeer]:

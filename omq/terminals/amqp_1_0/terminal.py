@@ -112,8 +112,6 @@ class Amqp1Terminal:
         self._endings = Endings()
         """The links that are over."""
         self._frames = WaitingFrames(context.memory.stalled, transport, self._duplex.scope)
-        self._waiting: list[bytes] = []
-        self._waiting_octets = 0
         self._room = trio.lowlevel.ParkingLot()
         self._heartbeats = Heartbeats()
 
@@ -143,9 +141,9 @@ class Amqp1Terminal:
             self._client,
             messages_in=0 if self._service is None else self._service.links.published,
             unconfirmed=0 if self._service is None else self._service.links.unconfirmed,
-            waiting_answers=len(self._waiting),
+            waiting_answers=self._protocol.answers,
             subscriptions=0 if self._service is None else self._service.links.consumers,
-            answers=self._waiting_octets,
+            answers=self._protocol.output,
             publishes=0 if self._service is None else self._service.links.held_publishes,
         )
 
@@ -240,7 +238,6 @@ class Amqp1Terminal:
     def _close(self, closing: bytes) -> None:
         """Send the last frame. What the links had is in the topics again."""
         self._protocol.put(closing)
-        self._collect()
         self._sender.signal.set()
         set_closing_deadline(self._duplex.scope)
 
@@ -258,13 +255,6 @@ class Amqp1Terminal:
         self._endings.begin(self._duplex.nursery, self._sender.signal.set)
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
-
-    def _collect(self) -> None:
-        """Take the octets that the protocol has to send."""
-        octets = self._protocol.take()
-        if octets:
-            self._waiting.append(octets)
-            self._waiting_octets += len(octets)
 
     def _wake(self) -> None:
         """Register the connection with the others that have something to send."""
@@ -298,12 +288,10 @@ class Amqp1Terminal:
             if self._protocol.may_flush and not isinstance(self._state, Confirming):
                 self._service.links.opened(self._protocol.flush())
                 self._sender.signal.set()  # look again
-        self._collect()
-        parts, self._waiting = self._waiting, []
-        self._waiting_octets = 0
+        octets = self._protocol.take()
         if self._room:
             self._room.unpark_all()
-        return parts
+        return [octets] if octets else []
 
     def urgent_sent(self) -> None:
         pass
@@ -313,7 +301,7 @@ class Amqp1Terminal:
 
     def has_ended(self) -> bool:
         """Return whether everything was sent."""
-        return isinstance(self._state, InputEnded) and not self._waiting and not self._endings
+        return isinstance(self._state, InputEnded) and not self._protocol.output and not self._endings
 
     def due(self) -> float:
         return self._heartbeats.due
@@ -361,14 +349,13 @@ class Amqp1Terminal:
         outcomes.is_executing = False
         if outcomes.executed is not None:
             outcomes.executed.set()
-        self._collect()
-        if self._waiting or self._protocol.may_flush:
+        if self._protocol.output or self._protocol.may_flush:
             self.send_at_once()
         admission = self._duplex.admission
         admission.done()
         if admission.must_hold(self._held_octets):
             await self._hold()
-        while self._waiting_octets > MOST_WAITING:
+        while self._protocol.output > MOST_WAITING:
             with self._duplex.excused:
                 await self._room.park()
         return self._protocol.stage is not Stage.CLOSED
