@@ -200,6 +200,17 @@ def test_messages_are_sent_and_settled(peer: Peer) -> None:
     assert event.state is None
 
 
+def test_a_client_that_settles_with_a_state_that_is_no_outcome_tells_none(peer: Peer) -> None:
+    link = peer.attach_receiver()
+    give(peer, 1)
+    send(peer, link, 10)
+    state = performatives.write(Received(0, 0))
+    (event,) = peer.say(frame(Disposition(True, 0, settled=True, state=state)))
+    assert isinstance(event, SettledByPeer)
+    assert (event.state, event.told) == (None, b"")
+    assert link.session.unsettled == 0
+
+
 def test_credit_is_counted_from_the_deliveries_the_client_has_seen(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5)

@@ -407,9 +407,9 @@ class Session:
         state = None if told.state == NULL else performatives.read_state(told.state)
         match state:
             case Received():
-                return ()  # not an outcome yet
+                outcome: DeliveryState | None = None  # not an outcome yet
             case Accepted() | Rejected() | Released() | Modified() | None:
-                outcome: DeliveryState | None = state
+                outcome = state
             case _:
                 raise SessionProblem(Condition.INVALID_FIELD, "the state of a delivery was expected")
         if outcome is None and not told.settled:
