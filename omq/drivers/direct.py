@@ -10,7 +10,7 @@ used credit that a consumer withdrew at the same time.
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -270,6 +270,13 @@ class DirectNode:
         """
         self.changed(channel)
         self._give_waiting()
+
+    def give_back(self, messages: Sequence[DirectMessage]) -> None:
+        """Give messages that a consumer has and was not sent to others, in this order: they are older than
+        those that wait.
+        """
+        kept = [self._waiting.popleft() for message in messages if not self.place(message, first=True)]
+        self._waiting.extendleft(reversed(kept))
 
     def _give_waiting(self) -> None:
         kept: list[DirectMessage] = []

@@ -69,8 +69,8 @@ class ConsumedNode(Protocol):
     def freed(self, channel: "DirectChannel") -> None:
         """Give messages to a consumer that may have credit again."""
 
-    def place(self, message: DirectMessage, *, first: bool = False) -> bool:
-        """Give a message that the consumer returns to another one: see `DirectNode.place`."""
+    def give_back(self, messages: Sequence[DirectMessage]) -> None:
+        """Give messages that the consumer was not sent to others, in this order."""
 
     def settled(
         self, channel: "DirectChannel", message: DirectMessage, outcome: Outcome, told: bytes
@@ -169,12 +169,11 @@ class DirectChannel:
             raise ValueError("a direct node has no windows")
         self._credit = max(n, 0)
         self._drained = None
-        back: list[DirectMessage] = []
+        back: deque[DirectMessage] = deque()
         while self._queued and len(self._queued) + len(self._taken) > self._credit:
-            back.append(self._queued.pop())
+            back.appendleft(self._queued.pop())
         self._node.changed(self)
-        for message in back:
-            self._node.place(message, first=True)
+        self._node.give_back(back)
         self._node.freed(self)
 
     def share(self, window: SharedWindow | None) -> None:
@@ -253,8 +252,7 @@ class DirectChannel:
         """Return the messages that are not taken to the node, for its other consumers."""
         queued, self._queued = self._queued, deque()
         self._node.changed(self)
-        for message in reversed(queued):
-            self._node.place(message, first=True)
+        self._node.give_back(queued)
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(

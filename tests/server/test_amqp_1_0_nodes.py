@@ -303,6 +303,27 @@ async def test_messages_that_a_leaving_consumer_had_come_before_those_that_wait(
         assert [(await other.message()).octets for _ in range(3)] == [text(f"{n}") for n in range(3)]
 
 
+async def test_messages_whose_consumer_takes_its_credit_back_keep_their_order(store: Path) -> None:
+    async with (
+        serving(store) as host,
+        opened(host.port) as client,
+        opened(host.port, window=0) as first,
+        opened(host.port) as other,
+    ):
+        await first.say(Attach("r", 0, True, source=source("unicast.x"), target=target("here")))
+        await first.heard(Attach)
+        await first.say(Flow(0, 0, 0, 1 << 20, 0, 0, 3, echo=True))
+        await first.heard(Flow)
+        await client.sender("unicast.x")
+        for number in range(3):
+            await client.publish(text(f"{number}"))
+        await client.settle()
+        await other.receiver("unicast.x", credit=3)
+        await other.settle()
+        await first.say(Flow(0, 0, 0, 1 << 20, 0, 0, 0))
+        assert [(await other.message()).octets for _ in range(3)] == [text(f"{n}") for n in range(3)]
+
+
 async def test_a_consumer_that_has_drained_its_credit_gives_the_producer_none(store: Path) -> None:
     async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
         await worker.receiver("unicast.x")
