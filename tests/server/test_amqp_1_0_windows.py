@@ -264,6 +264,39 @@ async def test_a_client_lowers_its_window_in_the_middle_of_a_message(
     assert [each.octets for each in arrived] == [data(body) for body in bodies]
 
 
+async def test_a_client_drains_a_link_while_frames_of_another_one_wait(store: Path, clock: MockClock) -> None:
+    """It takes nothing for a while, so these frames are made again: each is sent once, and the drain is
+    answered.
+    """
+    body = b"".join([b"%05d" % number for number in range(40_000)])
+    async with sending_little(store) as host:
+        client = Peer((await host.open(receive_octets=4096)).stream)
+        await client.open(max_frame=1024)
+        await client.receiver("jobs")
+        await client.receiver("empty", 1)
+        omq = await host.connect()
+        await omq.say(b"(Publish jobs %s)" % body)
+        await omq.settle()
+        (reader,) = [each for each in host.server.terminals() if each.subscriptions()]
+        await client.say(Flow(0, 140, 0, 1 << 20, 0, 0, 1))  # a window for two thirds of the message
+        await eventually(lambda: reader.statistics().is_sending)
+        before = reader.statistics().octets_in
+        await client.say(Flow(0, 140, 0, 1 << 20, 1, 0, 9, drain=True))
+        await eventually(lambda: reader.statistics().octets_in > before)
+        await pass_time(clock, 2 * SLOW_SECONDS)
+        await client.say(Flow(0, 1 << 20, 0, 1 << 20))
+        message, drained, more = b"", [], True
+        while more or not drained:
+            said, octets = await client.next()
+            if isinstance(said, Flow):
+                drained.append((said.handle, said.delivery_count, said.link_credit, said.drain))
+            else:
+                assert isinstance(said, Transfer)
+                message, more = message + octets, said.more
+    assert message == data(body)
+    assert drained == [(1, 9, 0, True)]
+
+
 async def test_a_flow_tells_the_transfers_that_have_left_before_it(store: Path, clock: MockClock) -> None:
     """The client asks for it while it takes nothing, and some of the messages return to their queue."""
     async with sending_little(store) as host:

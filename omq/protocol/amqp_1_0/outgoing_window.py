@@ -164,10 +164,19 @@ class OutgoingWindow:
             self._peer.waits(len(octets))
 
     def forget(self, sender: SendingLink, count: int) -> None:
-        """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
-        for _ in range(count if sender.is_attached else 0):
-            _, octets = self._waiting.pop()
-            self._peer.waits(-len(octets))
+        """Drop the last transfers that wait, all of this link; those of a detached link are gone already.
+
+        Links that wait to state their credit go on waiting: they may have come behind these transfers.
+        """
+        told: list[tuple[SendingLink, bytes]] = []
+        while count and sender.is_attached:
+            each = self._waiting.pop()
+            if each[1]:
+                self._peer.waits(-len(each[1]))
+                count -= 1
+            else:
+                told.append(each)
+        self._waiting.extend(reversed(told))
 
     def tell(self, sender: SendingLink) -> None:
         """Let a link state its credit after its transfers that wait."""
