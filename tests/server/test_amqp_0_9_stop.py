@@ -1,5 +1,7 @@
 """The outcomes of publishes that clients are told before the server ends their connections."""
 
+import math
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,14 @@ from amqp_0_9.wire import (
     consume,
     declare_queue,
     get,
+    long,
     method,
+    open_channel,
     publish,
     select_confirms,
     select_tx,
+    short,
+    table,
 )
 from quietness import pass_time, quiet
 from trio.testing import MockClock
@@ -23,7 +29,7 @@ from trio.testing import MockClock
 from omq.terminals.connection.last_outcomes import CONFIRMING_SECONDS
 from omq_storage.levels import Level
 
-from .conversation import InProcess, eventually
+from .conversation import InProcess, eventually, serving
 
 in_thread = trio.to_thread.run_sync
 
@@ -137,3 +143,51 @@ async def test_the_close_of_the_server_does_not_wait_for_long(store: Path, slow_
             client.send(CLOSE_OK)
             assert (await in_thread(client.wait)).name == "EOF"
     assert await stored(store) == [b"x"]
+
+
+OPENED = (
+    b"AMQP\0\0\x09\x01"
+    + method(0, 10, 11, table({}) + short("PLAIN") + long(b"\0guest\0guest") + short("en_US"))
+    + method(0, 10, 31, struct.pack(">HIH", 2047, 131_072, 10))
+    + method(0, 10, 40, short("/") + b"\0\0")
+    + open_channel(1)
+)
+"""The beginning of a conversation with heartbeats."""
+
+
+class AtExits(trio.abc.Instrument):
+    """Ends all connections whenever a writing task of one has ended."""
+
+    def __init__(self, host: InProcess) -> None:
+        self._host = host
+        self.calls = 0
+        self.raised: list[RuntimeError] = []
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        if task.name.endswith("Duplex._write"):
+            for terminal in self._host.server.terminals():
+                try:
+                    terminal.disconnect("for a test")
+                except RuntimeError as problem:
+                    self.raised.append(problem)
+                self.calls += 1
+
+
+async def test_a_connection_that_is_just_over_is_ended_by_the_server(store: Path) -> None:
+    """The server finds it until its task goes on, although its nursery takes no tasks any more."""
+    async with serving(store) as host:
+        exits = AtExits(host)
+        trio.lowlevel.add_instrument(exits)
+        client = await host.open()
+        await client.send(OPENED + declare_queue(1, "q", durable=1))
+        await eventually(lambda: host.server.catalogue.lookup(b"q") is not None)
+        async with host.server.catalogue.writers[Level.STRONG].paused():
+            for _ in range(10):  # which of its tasks ends last is left to chance
+                other = await host.open()
+                await other.send(OPENED + select_confirms(1) + publish(1, "", "q", b"x"))
+                await eventually(lambda: host.server.terminals()[-1].statistics().unconfirmed == 1)
+                host.server.terminals()[-1].sweep(math.inf)  # its client is silent
+                await quiet()
+        trio.lowlevel.remove_instrument(exits)
+    assert exits.calls >= 10
+    assert exits.raised == []

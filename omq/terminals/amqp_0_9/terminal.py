@@ -47,6 +47,7 @@ from omq.terminals.connection.closing_deadline import set_closing_deadline
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
 from omq.terminals.connection.heartbeats import Heartbeats
+from omq.terminals.connection.late_tasks import start_unless_over
 from omq.terminals.connection.login import BadLogin
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -234,8 +235,7 @@ class AmqpTerminal:
                     self._fail(problem)
                     return
                 self._state = Confirming(service)
-                assert self._duplex.nursery is not None, "the connection is served"
-                self._duplex.nursery.start_soon(self._settle_and_fail, problem)
+                start_unless_over(self._duplex.nursery, self._settle_and_fail, problem)
             case Confirming() | Closing() | InputEnded():
                 pass
             case other:

@@ -40,6 +40,7 @@ from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.duplex import Duplex
 from omq.terminals.connection.endings import Endings
 from omq.terminals.connection.heartbeats import Heartbeats
+from omq.terminals.connection.late_tasks import start_unless_over
 from omq.terminals.connection.login import BadLogin, read_plain
 from omq.terminals.connection.states import Greeting, InputEnded
 from omq.terminals.connection.statistics import (
@@ -209,8 +210,7 @@ class Amqp1Terminal:
                     return
                 self._state = Confirming()
                 links.stop()
-                assert self._duplex.nursery is not None, "the connection is served"
-                self._duplex.nursery.start_soon(self._store_and_fail, problem)
+                start_unless_over(self._duplex.nursery, self._store_and_fail, problem)
             case Confirming() | Closing() | InputEnded():
                 pass
             case other:

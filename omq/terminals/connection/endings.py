@@ -7,12 +7,12 @@ closed. If they are few, all of this happens at once.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Protocol
 
 import trio
 
 from omq.drivers.slices import Slices
+from omq.terminals.connection.late_tasks import start_unless_over
 
 
 class Ending(Protocol):
@@ -66,9 +66,8 @@ class Endings:
             pass
         if not self:
             self._done()
-        elif nursery is not None:
-            with suppress(RuntimeError):  # the nursery has just ended: `finish` follows
-                nursery.start_soon(self._end)
+        else:
+            start_unless_over(nursery, self._end)  # otherwise `finish` follows
 
     async def finish(self) -> None:
         """Wait until all consumers are closed. A cancellation has no effect before."""

@@ -6,7 +6,6 @@ the messages of the subscriptions in turn.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
@@ -32,6 +31,7 @@ from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.endings import Endings
 from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.last_outcomes import LastOutcomes
+from omq.terminals.connection.late_tasks import start_unless_over
 from omq.terminals.connection.liveness import Liveness, LivenessCheck
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.states import Greeting, InputEnded
@@ -335,10 +335,8 @@ class OmqTerminal:
         """Say the last, after the answers to what was executed."""
         if not (self._last_outcomes.is_executing or self._replies.unconfirmed):
             self._say_last(error)
-        elif not self._is_waiting and self._nursery is not None:
-            self._is_waiting = True
-            with suppress(RuntimeError):  # the nursery has just ended: everything is said
-                self._nursery.start_soon(self._wait_and_say_last, error)
+        elif not self._is_waiting:
+            self._is_waiting = start_unless_over(self._nursery, self._wait_and_say_last, error)
 
     async def _wait_and_say_last(self, error: types.Error | None) -> None:
         """Wait some time for the end of what is being executed, and for the outcomes of what was published.
