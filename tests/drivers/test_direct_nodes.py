@@ -181,6 +181,19 @@ async def test_a_held_consumer_leaves_its_messages_to_others(scene: NodeScenario
     assert scene.room() == 2
 
 
+async def test_a_drain_ends_with_a_stall_in_which_others_get_the_messages(scene: NodeScenario) -> None:
+    one = scene.consumer(2)
+    scene.send(b"a")
+    left: list[int] = []
+    one.drain(left.append)
+    one.hold()
+    two = scene.consumer(1)
+    assert await taken(two) == [b"a"]
+    assert left == []
+    one.release()
+    assert left == [2]
+
+
 async def test_a_lower_credit_gives_back_in_order(scene: NodeScenario) -> None:
     one = scene.consumer(3)
     for body in (b"a", b"b", b"c"):

@@ -5,13 +5,13 @@ from typing import TypeVarTuple
 
 import trio
 
-Arguments = TypeVarTuple("Arguments")
+TaskArguments = TypeVarTuple("TaskArguments")
 
 
 def start_unless_over(
     nursery: trio.Nursery | None,
-    function: Callable[[*Arguments], Awaitable[object]],
-    *arguments: *Arguments,
+    function: Callable[[*TaskArguments], Awaitable[object]],
+    *arguments: *TaskArguments,
 ) -> bool:
     """Start a task of a connection. Return False if the connection is over, so that nobody waits for it.
 
