@@ -244,7 +244,7 @@ class DirectChannel:
     def release(self) -> None:
         self._is_held = self._is_suspended = False
         self._node.freed(self)
-        self._look_drained()  # others may have got what it was to be sent
+        self._look_drained()  # others may have got the messages that waited for it
 
     def finish(self) -> None:
         self.cancel()
