@@ -44,7 +44,6 @@ AMQP_0_9 = Area(
         "direct.py": amqp("direct"),
         "forms.py": amqp("pieces", "large_messages", "two_worlds", "probe"),
         "getting.py": amqp("probe", "pieces", "priorities"),
-        "heartbeats.py": amqp("channels", "ends"),
         "login.py": amqp("channels", "rights", "probe"),
         "long_publishes.py": (
             *amqp("large_messages", "slices", "probe"),
@@ -66,6 +65,7 @@ AMQP_1_0 = Area(
     {
         "address_resolver.py": server("amqp_1_0", "amqp_1_0_rights", "amqp_1_0_relay", "amqp_1_0_refusals"),
         "addresses.py": server("amqp_1_0", "amqp_1_0_relay", "amqp_1_0_nodes", "amqp_1_0_mesh"),
+        "attaching.py": server("amqp_1_0", "amqp_1_0_refusals", "amqp_1_0_nodes", "amqp_1_0_relay"),
         "direct.py": server("amqp_1_0_nodes", "amqp_1_0_at_once", "amqp_1_0_statistics"),
         "forms.py": server("amqp_1_0", "amqp_1_0_windows", "amqp_1_0_aborted", "amqp_1_0_annotations"),
         "idempotent.py": server("amqp_1_0_idempotent"),
@@ -81,6 +81,7 @@ AMQP_1_0 = Area(
         "producing.py": server("amqp_1_0_long_messages", "amqp_1_0", "amqp_1_0_nodes", "amqp_1_0_idempotent"),
         "refusals.py": server("amqp_1_0_refusals", "amqp_1_0_rights", "amqp_1_0_answers"),
         "relay.py": server("amqp_1_0_relay"),
+        "service.py": server("amqp_1_0", "amqp_1_0_turns", "amqp_1_0_answers"),
         "terminal.py": server("amqp_1_0_connections", "amqp_1_0_external", "amqp_1_0_bad_input", "amqp_1_0"),
         "waiting.py": server("amqp_1_0_windows", "amqp_1_0_bad_input"),
     },
@@ -112,8 +113,10 @@ CONNECTION = Area(
             for name in ("forwarding", "remainders")
         },
         "framed_transport.py": (*amqp("pieces"), *server("framed_messages", "amqp_1_0_windows")),
+        "heartbeats.py": (*amqp("channels", "ends"), *server("amqp_1_0_connections", "logged_ends")),
         "held.py": server("publishing_workers", "amqp_1_0_publishing_workers"),
         "immediate_sends.py": (*amqp("at_once"), *server("amqp_1_0_at_once")),
+        "late_tasks.py": server("amqp_0_9_stop"),
         "liveness.py": server("liveness"),
         "login.py": (*amqp("channels", "rights"), *server("amqp_1_0_connections", "many_attempts")),
         "pace.py": server("pace", "turns"),
