@@ -279,6 +279,14 @@ async def test_a_flow_in_the_middle_of_a_blocked_send(store: Path) -> None:
         assert host.server.statistics().defects == 0
 
 
+async def consume_without_window(client: Peer) -> None:
+    """Attach a consumer with credit for three messages; the session lets none of them leave."""
+    await client.say(Attach("r", 0, True, source=source("unicast.x"), target=target("here")))
+    await client.heard(Attach)
+    await client.say(Flow(0, 0, 0, 1 << 20, 0, 0, 3, echo=True))
+    await client.heard(Flow)
+
+
 async def test_messages_that_a_leaving_consumer_had_come_before_those_that_wait(store: Path) -> None:
     async with (
         serving(store) as host,
@@ -286,10 +294,7 @@ async def test_messages_that_a_leaving_consumer_had_come_before_those_that_wait(
         opened(host.port, window=0) as leaving,
         opened(host.port) as other,
     ):
-        await leaving.say(Attach("r", 0, True, source=source("unicast.x"), target=target("here")))
-        await leaving.heard(Attach)
-        await leaving.say(Flow(0, 0, 0, 1 << 20, 0, 0, 3, echo=True))
-        await leaving.heard(Flow)
+        await consume_without_window(leaving)
         await other.receiver("unicast.x")
         await client.sender("unicast.x")
         await leaving.say(Flow(0, 0, 0, 1 << 20, 0, 0, 2, echo=True))
@@ -310,10 +315,7 @@ async def test_messages_whose_consumer_takes_its_credit_back_keep_their_order(st
         opened(host.port, window=0) as first,
         opened(host.port) as other,
     ):
-        await first.say(Attach("r", 0, True, source=source("unicast.x"), target=target("here")))
-        await first.heard(Attach)
-        await first.say(Flow(0, 0, 0, 1 << 20, 0, 0, 3, echo=True))
-        await first.heard(Flow)
+        await consume_without_window(first)
         await client.sender("unicast.x")
         for number in range(3):
             await client.publish(text(f"{number}"))
