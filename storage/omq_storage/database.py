@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
 import lmdb
@@ -171,6 +172,24 @@ class Snapshot:
         self._slots.end(self._transaction)
 
 
+class _TranslatedErrors:
+    """A context manager that passes the exceptions of its blocks to a function."""
+
+    __slots__ = ("_translate",)
+
+    def __init__(self, translate: Callable[[BaseException], None]) -> None:
+        self._translate = translate
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._translate(error)
+
+
 class Database:
     """An open LMDB environment with named tables.  Any call may come from any thread."""
 
@@ -196,9 +215,11 @@ class Database:
         self._in_use = ReadersWriterLock()
         # Always taken before _in_use: reopen holds it while it waits for the threads inside to leave.
         self._write_lock = Lock()
+        self._errors = _TranslatedErrors(self._translate)
         self._refusal: str | None = None
         self._closed = False
         self._lost = False
+        self._has_failed = False  # since it was opened, or found to be well
         self._environment: LmdbEnvironment
         self._slots: ReaderSlots
         self._tables: dict[bytes, LmdbTable] = {}
@@ -211,7 +232,7 @@ class Database:
 
         This is the first write to a new environment.  It writes nothing if all tables exist.
         """
-        with self._write_lock, self._in_use.shared(), self._translated_errors():
+        with self._write_lock, self._in_use.shared(), self._errors:
             for name in self._names if added else self._needed:
                 if name not in self._tables:
                     self._tables[name] = self._environment.open_db(name)
@@ -219,7 +240,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Reading]:
         """Run the block in a read transaction.  Raises StoreError."""
-        with self._in_use.shared(), self._translated_errors():
+        with self._in_use.shared(), self._errors:
             self._require_open()
             transaction = self._slots.begin()
             try:
@@ -233,7 +254,7 @@ class Database:
 
         Raises StoreError.
         """
-        with self._in_use.shared(), self._translated_errors():
+        with self._in_use.shared(), self._errors:
             self._require_open()
             transaction = self._slots.begin_viewing()
             try:
@@ -248,7 +269,7 @@ class Database:
 
         Raises StoreFull, StoreFailed or StoreError; then nothing of the transaction is stored.
         """
-        with self._write_lock, self._in_use.shared(), self._translated_errors():
+        with self._write_lock, self._in_use.shared(), self._errors:
             self._require_open()
             if self._refusal is not None:
                 raise StoreFailed(self._refusal)
@@ -266,7 +287,7 @@ class Database:
         """Return the state after the last commit, and keep its pages from being reused."""
         # The write lock keeps the two steps consistent: a commit between them would overwrite one of the meta
         # pages, and the saved pages would lead to a state that the read transaction does not protect.
-        with self._write_lock, self._in_use.shared(), self._translated_errors():
+        with self._write_lock, self._in_use.shared(), self._errors:
             self._require_open()
             head = os.pread(self._data, 2 * self._environment.stat()["psize"], 0)
             return Snapshot(self._slots, head)
@@ -276,20 +297,23 @@ class Database:
 
         Other threads may read and write meanwhile.  Raises StoreError.
         """
-        with self._in_use.shared(), self._translated_errors():
+        with self._in_use.shared(), self._errors:
             self._require_open()
             self._environment.sync(True)
 
     def panicked(self) -> bool:
         """Return whether LMDB refuses every transaction until ``reopen`` (MDB_PANIC)."""
+        if not self._has_failed:
+            return False  # every call that makes LMDB refuse them raises
         with self._in_use.shared():
             if self._closed or self._lost:
                 return self._lost
-            with self._translated_errors():
+            with self._errors:
                 try:
                     self._slots.end(self._slots.begin())
                 except lmdb.PanicError:
                     return True
+                self._has_failed = False
                 return False
 
     def reopen(self, growth: int = 0) -> None:
@@ -310,13 +334,13 @@ class Database:
 
     def reader_check(self) -> int:
         """Free the reader slots of processes that died, and return their number."""
-        with self._in_use.shared(), self._translated_errors():
+        with self._in_use.shared(), self._errors:
             self._require_open()
             return self._environment.reader_check()
 
     def room(self) -> MapUse:
         """Return the used part of the map, and the number of its readers."""
-        with self._in_use.shared(), self._translated_errors():
+        with self._in_use.shared(), self._errors:
             self._require_open()
             info = self._environment.info()
             used = (info["last_pgno"] + 1) * self._environment.stat()["psize"]
@@ -333,7 +357,7 @@ class Database:
                 os.close(self._data)
 
     def _open(self) -> None:
-        with self._translated_errors():
+        with self._errors:
             # LMDB maps this file with holes.  The process would crash when a reader takes a slot in a hole
             # while the disk is full.  Do it before LMDB opens the file: LMDB holds a lock on it, which the
             # process would lose when it closes another descriptor of it.
@@ -378,20 +402,23 @@ class Database:
         if self._lost:
             raise StoreError(f"The environment {self.path} could not be opened again yet.")
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Turn the errors of LMDB and of the operating system into StoreError."""
-        try:
-            yield
-        except lmdb.MapFullError as error:
-            sentence = f"The map of {self.path} is full; it may have {self._map_size} octets."
-            raise StoreFull(Limit.MAP, sentence) from error
-        except DamagedRecord as error:
-            raise DamagedFile(f"The file {self.path / DATA} is damaged: {error}  {ADVICE}.") from error
-        except (lmdb.Error, OSError) as error:
-            if self._is_for_want_of_room(error):
-                raise StoreFull(Limit.DISK, f"There is no room on disk for {self.path}: {error}.") from error
-            raise StoreError(f"The environment {self.path} failed: {error}.") from error
+    def _translate(self, error: BaseException) -> None:
+        """Raise StoreError for an error of LMDB or of the operating system."""
+        match error:
+            case lmdb.MapFullError():
+                sentence = f"The map of {self.path} is full; it may have {self._map_size} octets."
+                raise StoreFull(Limit.MAP, sentence) from error
+            case DamagedRecord():
+                raise DamagedFile(f"The file {self.path / DATA} is damaged: {error}  {ADVICE}.") from error
+            case lmdb.Error() | OSError():
+                self._has_failed = True
+                if self._is_for_want_of_room(error):
+                    raise StoreFull(
+                        Limit.DISK, f"There is no room on disk for {self.path}: {error}."
+                    ) from error
+                raise StoreError(f"The environment {self.path} failed: {error}.") from error
+            case _:
+                pass
 
     def _is_for_want_of_room(self, error: Exception) -> bool:
         """Return whether the error says that the disk, a quota or a file size limit is exhausted."""

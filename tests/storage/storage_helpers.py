@@ -109,8 +109,11 @@ class Panicking:
     def __init__(self, real: object) -> None:
         self.real = real
         self.has_panicked = False
+        self.begun = 0
+        """The number of transactions that were begun."""
 
     def begin(self, *arguments: object, **options: object) -> object:
+        self.begun += 1
         if self.has_panicked:
             raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
         return self.real.begin(*arguments, **options)  # type: ignore[attr-defined]  # lmdb has no types

@@ -170,6 +170,8 @@ def test_a_catalogue_that_panicked_is_reopened(path: Path, monkeypatch: pytest.M
     one = catalogue.create(b"one", "", "", True)
     assert len(opened) == 1
     opened[-1].has_panicked = True
+    with pytest.raises(StoreError, match="PANIC"):
+        _ = catalogue.next_id  # reads the environment
     two = catalogue.create(b"two", "", "", True)
     catalogue.update(replace(one, reserved=9))
     assert len(opened) == 2

@@ -351,6 +351,27 @@ def test_an_environment_that_panicked_is_reopened(
     environment.close()
 
 
+def test_a_commit_begins_one_transaction_unless_the_environment_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = panicking(monkeypatch)
+    environment = open_level(tmp_path / "level", Level.WEAK)
+
+    def begun_by_commit(first: int) -> int:
+        before = opened[-1].begun
+        environment.append([numbered(1, first, 10)])
+        return opened[-1].begun - before
+
+    assert begun_by_commit(0) == 1
+    opened[-1].has_panicked = True
+    with pytest.raises(StoreError, match="PANIC"):
+        environment.read(1, 0)
+    opened[-1].has_panicked = False
+    assert begun_by_commit(10) == 2  # the first one finds out that nothing is wrong any more
+    assert begun_by_commit(20) == 1
+    environment.close()
+
+
 @pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
 def test_an_environment_that_could_not_be_reopened_is_reopened_later(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
