@@ -62,6 +62,28 @@ def watched(number: Callable[[], int]) -> Iterator[Values]:
         trio.lowlevel.remove_instrument(values)
 
 
+class Looks(trio.abc.Instrument):
+    """Collects the results of a function after each step of all tasks."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self.seen: set[object] = set()
+        self._look = look
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.seen.add(self._look())
+
+
+@contextmanager
+def looked_at(look: Callable[[], object]) -> Iterator[set[object]]:
+    """Return the results that a function has after the steps within the block."""
+    looks = Looks(look)
+    trio.lowlevel.add_instrument(looks)
+    try:
+        yield looks.seen
+    finally:
+        trio.lowlevel.remove_instrument(looks)
+
+
 class Calls(trio.abc.Instrument):
     """Counts the calls of functions in each step of other tasks: their work, however fast the machine is."""
 

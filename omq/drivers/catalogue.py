@@ -15,6 +15,7 @@ from omq.drivers.driver import Driver, Resources
 from omq.drivers.ephemeral_queues import EphemeralQueues
 from omq.drivers.errands import Errands
 from omq.drivers.factory import DriverFactory
+from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.loading import Loaded, TopicLoader
 from omq.drivers.making import TopicMaker, check_name, first_bound
@@ -59,7 +60,11 @@ class Catalogue:
         self._config = config
         self._store = store
         self.ids = Reservations(self._reserve)
-        self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
+        self.at_once = ImmediateSends()
+        """The connections that have something to send because of what another task does."""
+        self.writers = {
+            level: Writer(store.level(level), memory.posted, self.ids, self.at_once) for level in Level
+        }
         self.dead_letters = DeadLetterDelivery(nursery.start_soon)
         readers = trio.CapacityLimiter(READERS)
         folder, reserve = Path(config.store), config.disk_reserve_bytes

@@ -1,18 +1,22 @@
-"""Sends messages and answers at once, in the task that reads the input from which they follow.
+"""Sends messages and answers at once, in the task from whose work they follow.
 
 A message to a node without a queue goes to another connection, and its outcome comes back. A message to a
-queue of AMQP 0-9-1 goes to a consumer that has room for it, and its publisher gets a confirm. If nothing else
-waits on these connections, the reading task sends all of this, because waking the sending task of a
-connection takes another round of the scheduler. While the input is executed, the connections that have
-something to send are collected, so that each of them sends once.
+queue of AMQP 0-9-1 goes to a consumer that has room for it, and its publisher gets a confirm. A commit
+confirms the messages that it has stored. If nothing else waits on these connections, the task that reads the
+input, or that of the commit, sends all of this, because waking the sending task of a connection takes another
+round of the scheduler. During that work the connections that have something to send are collected, so that
+each of them sends once.
 """
 
+import time
 from types import TracebackType
 from typing import Protocol
 
+from omq.drivers.slices import SLICE_SECONDS
+
 MOST_CONNECTIONS = 16
-"""The greatest number of connections to which a task sends at once, after it has executed some input. The
-others use their sending tasks.
+"""The greatest number of connections to which a task sends at once, within a slice. The others use their
+sending tasks.
 """
 
 AT_ONCE_OCTETS = 16 << 10
@@ -63,11 +67,12 @@ class ImmediateSends:
         if not self._ready:
             return
         left = MOST_CONNECTIONS
+        until = time.perf_counter() + SLICE_SECONDS
         with self:  # a send may give other connections something to send
             while self._ready:
                 connection = next(iter(self._ready))
                 del self._ready[connection]
-                if left:
+                if left and time.perf_counter() < until:
                     left -= 1
                     connection.send_at_once()
                 else:

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +24,7 @@ from omq.drivers.changed_positions import ChangedPositions
 from omq.drivers.fragment_commits import FragmentCommits
 from omq.drivers.gathering import Gathering
 from omq.drivers.histogram import Histogram
+from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.post_queue import POSTS_IN_TURN, PostQueue
 from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
 from omq.drivers.problems import DEFECT, for_clients, logged
@@ -34,9 +35,8 @@ from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
 from omq.drivers.topic_commit import TopicCommit, topic_commit
 from omq.logs import LogThrottle, quoted
-from omq.threads import in_thread, in_thread_at_once
-from omq_storage.blocks import Block
-from omq_storage.commits import block_of
+from omq.threads import CallsInThread, in_thread
+from omq_storage.blocks import Block, block_of
 from omq_storage.environment import Environment, Extent
 from omq_storage.errors import StoreError, StoreFull
 from omq_storage.fragments import Fragmented
@@ -66,7 +66,9 @@ Failures = dict[StoredDriver, Failure]
 class Writer:
     """The only writer of messages of one environment; `run` is its task."""
 
-    def __init__(self, environment: Environment, budget: Budget, ids: Reservations) -> None:
+    def __init__(
+        self, environment: Environment, budget: Budget, ids: Reservations, at_once: ImmediateSends
+    ) -> None:
         self.environment = environment
         self.refusal: Failure | None = None
         """The reason why posts are refused now (the disk's reserve is reached); None otherwise."""
@@ -78,13 +80,14 @@ class Writer:
         self.changed_positions = ChangedPositions()
         self._budget = budget
         self._ids = ids
+        self._at_once = at_once
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = PostQueue()
         self._gathering = Gathering()
         self.routed = RoutedQueue(budget.limit, self)
         """The messages that were routed from lines, and wait."""
-        self._wanted = trio.Event()
+        self._wanted = Signal()
         self._lock = trio.Lock()
         self._idle = trio.Event()
         self._idle.set()
@@ -97,6 +100,7 @@ class Writer:
         self._commit_times = Histogram()
         self._checkpoint_times = Histogram()
         self._began: float | None = None  # the current commit
+        self._in_thread: CallsInThread  # while it runs
         self._trouble: Failure | None = None
         self._checkpoint_trouble: Failure | None = None
         self.fragments = FragmentCommits(self, self._lock)
@@ -191,12 +195,13 @@ class Writer:
 
     async def run(self) -> None:
         """Commit the submitted posts, group after group, until cancelled."""
-        while True:
-            await self._wanted.wait()
-            while self.routed.posts or self._posts.count:
-                await self._commit_next()
-            self._wanted = trio.Event()
-            self._idle.set()
+        with closing(CallsInThread()) as self._in_thread:
+            while True:
+                await self._wanted.wait()
+                while self.routed.posts or self._posts.count:
+                    await self._commit_next()
+                self._wanted.clear()
+                self._idle.set()
 
     async def _commit_next(self) -> None:
         """Commit everything that was routed, then the posts that wait, within the limits of a group. `run`
@@ -230,11 +235,14 @@ class Writer:
         routed = self.routed.take()
         parts = [post.take() for post in routed]
         if await self._append_routed(parts):
-            for number, post in enumerate(routed, 1):
-                if not number % TOPICS_SETTLED_IN_TURN:
+            for begin in range(0, len(routed), TOPICS_SETTLED_IN_TURN):
+                if begin:
                     await trio.lowlevel.cancel_shielded_checkpoint()
-                self._budget.give(post.held)
-                post.confirmation.settle()
+                with self._at_once:
+                    for post in routed[begin : begin + TOPICS_SETTLED_IN_TURN]:
+                        self._budget.give(post.held)
+                        post.confirmation.settle()
+                self._at_once.send()
             return
         for post, part in zip(routed, parts, strict=True):
             posts = []
@@ -255,7 +263,7 @@ class Writer:
                 return False
             began = self._began = time.perf_counter()
             try:
-                await in_thread_at_once(partial(self._store_routed, commit))
+                await self._in_thread.call(partial(self._store_routed, commit))
             except StoreError as problem:
                 self._problems.add(problem)
                 return False
@@ -363,19 +371,23 @@ class Writer:
             self._settle(post, LATE)
         unsettled: list[Post] = []
         # The posts and blocks of each topic are freed in its turn: thousands at once would take long.
-        for number, driver in enumerate(list(posts_of), 1):
-            if not number % TOPICS_SETTLED_IN_TURN:
+        drivers = list(posts_of)
+        for begin in range(0, len(drivers), TOPICS_SETTLED_IN_TURN):
+            if begin:
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            posts, failure = posts_of.pop(driver), failures.get(driver)
-            portions.pop(driver, None)
-            if failure is not None:
-                self._failures += 1
-                driver.failures += 1
-            if driver in defective:
-                unsettled += posts
-                continue
-            for post in posts:
-                self._settle(post, failure)
+            with self._at_once:
+                for driver in drivers[begin : begin + TOPICS_SETTLED_IN_TURN]:
+                    posts, failure = posts_of.pop(driver), failures.get(driver)
+                    portions.pop(driver, None)
+                    if failure is not None:
+                        self._failures += 1
+                        driver.failures += 1
+                    if driver in defective:
+                        unsettled += posts
+                        continue
+                    for post in posts:
+                        self._settle(post, failure)
+            self._at_once.send()
         return unsettled
 
     def _log_defect(self, driver: StoredDriver, defective: set[StoredDriver]) -> None:
@@ -454,7 +466,7 @@ class Writer:
                 sequences[driver.topic.id] = portion.sequences
         began = self._began = time.perf_counter()  # real time: a commit waits for a disk
         try:
-            extents = await in_thread_at_once(partial(self._store, blocks, sequences))
+            extents = await self._in_thread.call(partial(self._store, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
             return await self._one_by_one(self._append, portions, problem, defective)

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from omq_storage import numbers
-from omq_storage.blocks import BLOCK_HEADER, Block
 from omq_storage.database import Writing
 from omq_storage.errors import StoreError
 from omq_storage.records import BLOCKS, EXTENTS, INDEX
@@ -32,10 +30,3 @@ def put_commit(transaction: Writing, commit: "StoreCommit") -> None:
             raise StoreError("A topic of this commit has other stored messages than expected.")
         for table, found in zip((BLOCKS, INDEX, EXTENTS), records, strict=True):
             transaction.put_many(table, found)
-
-
-def block_of(topic: int, first: int, count: int, time: int, value: bytes) -> Block:
-    """Return the block whose stored value a commit has made. Its octets are views of the value."""
-    view = memoryview(value)
-    frames = BLOCK_HEADER + numbers.SIZE * count
-    return Block(topic, first, count, time, view[frames:], view[BLOCK_HEADER - numbers.SIZE : frames])

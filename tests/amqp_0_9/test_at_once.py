@@ -2,32 +2,21 @@
 
 import socket
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
+from counted_steps import looked_at
 from server.conversation import eventually
 from trio.testing import wait_all_tasks_blocked
 
-from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS, MOST_CONNECTIONS
+from omq.drivers.immediate_sends import AT_ONCE_OCTETS, MOST_CONNECTIONS
 
 from .broker import Broker
 from .served_broker import brokered
 from .wire import ack, bind, consume, declare_exchange, declare_queue, publish, qos, select_confirms
 
 in_thread = trio.to_thread.run_sync
-
-
-class AfterSteps(trio.abc.Instrument):
-    """Collects the results of a function after each step of a task."""
-
-    def __init__(self, look: Callable[[], object]) -> None:
-        self.seen: set[object] = set()
-        self._look = look
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.seen.add(self._look())
 
 
 def connect(broker: Broker, no_ack: int) -> None:
@@ -38,8 +27,11 @@ def connect(broker: Broker, no_ack: int) -> None:
 
 
 @pytest.mark.parametrize("no_ack", [0, 1])
-async def test_the_step_that_reads_a_message_delivers_and_confirms_it(tmp_path: Path, no_ack: int) -> None:
+async def test_the_step_that_reads_a_message_delivers_and_confirms_it(
+    tmp_path: Path, no_ack: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 10
+    monkeypatch.setattr("omq.drivers.immediate_sends.SLICE_SECONDS", 60.0)  # also on a slow machine
     async with brokered(tmp_path) as (host, broker):
 
         def exchange(first: int) -> None:
@@ -57,11 +49,9 @@ async def test_the_step_that_reads_a_message_delivers_and_confirms_it(tmp_path: 
             publisher, consumer = publishing.statistics(), consuming.statistics()
             return publisher.messages_in - consumer.messages_out, publisher.unconfirmed
 
-        steps = AfterSteps(behind)
-        trio.lowlevel.add_instrument(steps)
-        await in_thread(exchange, count)
-        trio.lowlevel.remove_instrument(steps)
-        assert steps.seen == {(0, 0)}
+        with looked_at(behind) as seen:
+            await in_thread(exchange, count)
+        assert seen == {(0, 0)}
 
 
 @pytest.mark.parametrize("no_ack", [0, 1])

@@ -1,5 +1,6 @@
 """Transient queues with more messages than the memory has room for."""
 
+import threading
 from pathlib import Path
 from typing import NoReturn
 
@@ -418,9 +419,11 @@ async def test_numbered_messages_behind_a_failed_one_fail_and_can_be_sent_again(
 ) -> None:
     """Even if they are stored by a later commit, which does not fail."""
     append = Environment.append
+    has_second = threading.Event()
 
     def fail_once(*_: object) -> NoReturn:
         monkeypatch.setattr(Environment, "append", append)
+        assert has_second.wait(60)
         raise StoreError("The disk does not answer.")
 
     async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
@@ -431,6 +434,7 @@ async def test_numbered_messages_behind_a_failed_one_fail_and_can_be_sent_again(
             await trio.lowlevel.checkpoint()  # until the first commit has its posts
         second = queue.offer(Bodies([b"2"]), origins=[(b"p", 2)])
         assert isinstance(second, Confirmation)
+        has_second.set()
         assert await settled(first) is not None
         assert await settled(second) is not None
         await post(queue, b"1", origins=[(b"p", 1)])

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 import trio
-from counted_steps import steps
+from counted_steps import looked_at, steps
 from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.routed import QUIET_SECONDS, RoutedPost, assign_ids
@@ -58,6 +58,43 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Environment, "append_commit", counted)
     return found
+
+
+async def test_connections_whose_confirms_take_longer_than_a_slice_are_sent_to_by_their_own_tasks(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.drivers.immediate_sends.SLICE_SECONDS", -1.0)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        for number in range(5):
+            await client.send(publish(b"t", [b"x"]) + b"(Confirm %d)\n" % number)
+            assert await client.frame() == Confirmed(number)
+
+
+@pytest.mark.parametrize("level", [b"Weak", b"Strong"])
+async def test_the_step_that_ends_a_commit_confirms_its_messages(
+    store: Path, level: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.drivers.immediate_sends.SLICE_SECONDS", 60.0)  # also on a slow machine
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent %s))" % level)
+        await wait_all_tasks_blocked()
+        (terminal,) = host.server.terminals()
+        writers = host.server.catalogue.writers.values()
+
+        def look() -> tuple[int, int]:
+            """Return the messages that are not stored, and the answers that wait."""
+            stored = sum(writer.statistics().messages for writer in writers)
+            statistics = terminal.statistics()
+            return statistics.messages_in - stored, statistics.waiting_answers
+
+        with looked_at(look) as seen:
+            for number in range(5):
+                await client.send(publish(b"t", [b"x"]) + b"(Confirm %d)\n" % number)
+                assert await client.frame() == Confirmed(number)
+        assert seen == {(0, 0), (1, 2)}  # two answers: the outcome and Confirmed
 
 
 @STORED
@@ -266,7 +303,7 @@ def test_the_errors_of_many_topics_fill_the_queue_of_answers_and_are_sent_in_pie
     codec.native.deal_lines(lines, 0, len(lines), passed)
     ((_, part),) = passed.parts
     post, replies = RoutedPost(part), Replies(Signal())
-    replies.routed(post)
+    replies.routed(post, lambda: pytest.fail("none is stored"))
     replies.confirm(1)
     assert not replies.is_full
     assert list(post.divided(post.take())) == []  # no topic has a driver: all were deleted

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from omq.drivers.housekeeping import TIDY_SECONDS
 from omq.drivers.rounds import repeat
 from omq.logs import PROBLEM_SECONDS
 from omq.protocol.omq.types import Confirmed
-from omq.threads import RETRY_SECONDS, TELL_SECONDS, in_thread, in_thread_at_once
+from omq.threads import RETRY_SECONDS, TELL_SECONDS, CallsInThread, in_thread
 from omq_storage.environment import Environment
 from omq_storage.levels import Level
 
@@ -63,6 +63,12 @@ def busy_threads(nursery: trio.Nursery) -> Iterator[None]:
 InThread = Callable[[Callable[[], int]], Awaitable[int]]
 
 
+async def by_pipe(function: Callable[[], int]) -> int:
+    """Call a function in a thread that wakes the task by a pipe."""
+    with closing(CallsInThread()) as calls:
+        return await calls.call(function)
+
+
 async def test_calls_wait_until_a_thread_can_be_started(
     clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,7 +83,7 @@ async def test_calls_wait_until_a_thread_can_be_started(
             await wait_all_tasks_blocked()
             with no_new_threads():
                 nursery.start_soon(call, in_thread)
-                nursery.start_soon(call, in_thread_at_once)
+                nursery.start_soon(call, by_pipe)
                 for _ in range(int(TELL_SECONDS / RETRY_SECONDS) + 2):
                     await wait_all_tasks_blocked()
                     clock.jump(RETRY_SECONDS)
@@ -89,7 +95,7 @@ async def test_calls_wait_until_a_thread_can_be_started(
             await eventually(lambda: results == [7, 7])
 
 
-@pytest.mark.parametrize("run_in_thread", [in_thread, in_thread_at_once])
+@pytest.mark.parametrize("run_in_thread", [in_thread, by_pipe])
 async def test_errors_of_a_call_are_raised_unchanged(run_in_thread: InThread) -> None:
     def fail() -> int:
         raise RuntimeError("can't start new thread")
@@ -98,10 +104,10 @@ async def test_errors_of_a_call_are_raised_unchanged(run_in_thread: InThread) ->
         await run_in_thread(fail)
 
 
-async def test_a_call_at_once_is_not_cancelled() -> None:
+async def test_a_call_of_its_own_pipe_is_not_cancelled() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
-        assert await in_thread_at_once(lambda: 7) == 7
+        assert await by_pipe(lambda: 7) == 7
         await trio.lowlevel.checkpoint()
     assert scope.cancelled_caught
 

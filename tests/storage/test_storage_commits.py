@@ -13,8 +13,8 @@ from storage_helpers import NOON, bodies_of, damage, flipped, numbered, open_lev
 
 from omq_storage import codec
 from omq_storage.batches import BLOCK_MESSAGES, BLOCK_OCTETS, Bodies, blocks_of
-from omq_storage.blocks import Block, pack
-from omq_storage.commits import TOPICS_AT_ONCE, block_of, put_commit
+from omq_storage.blocks import Block, block_of, pack
+from omq_storage.commits import TOPICS_AT_ONCE, put_commit
 from omq_storage.database import Writing
 from omq_storage.environment import Environment, Extent
 from omq_storage.errors import Limit, StoreError, StoreFull

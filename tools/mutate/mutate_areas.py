@@ -78,6 +78,7 @@ DRIVERS = Area(
             *_drivers("publisher_queues"),
             *server("round_robin", "round_robin_store", "publishing_workers"),
         ),
+        "immediate_sends.py": (*amqp("at_once"), *server("amqp_1_0_at_once", "routed_posts")),
         "fragment_commits.py": server("large_messages", "large_messages_in_trouble"),
         "feed.py": ("tests/access/test_topology.py", *server("dmp_leases", "dmp_feeds"), *amqp("direct")),
         "factory.py": (*_drivers("queues"), *server("round_robin", "round_robin_store"), *QUEUES),

@@ -115,7 +115,6 @@ CONNECTION = Area(
         "framed_transport.py": (*amqp("pieces"), *server("framed_messages", "amqp_1_0_windows")),
         "heartbeats.py": (*amqp("channels", "ends"), *server("amqp_1_0_connections", "logged_ends")),
         "held.py": server("publishing_workers", "amqp_1_0_publishing_workers"),
-        "immediate_sends.py": (*amqp("at_once"), *server("amqp_1_0_at_once")),
         "late_tasks.py": server("amqp_0_9_stop"),
         "liveness.py": server("liveness"),
         "login.py": (*amqp("channels", "rights"), *server("amqp_1_0_connections", "many_attempts")),

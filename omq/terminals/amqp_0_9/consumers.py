@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from omq import model
 from omq.drivers.delivery_order import DeliveryOrder
+from omq.drivers.immediate_sends import AT_ONCE_OCTETS
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, CreditKind, CursorChannel, DirectSender, EndReason, Selection
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
-from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError

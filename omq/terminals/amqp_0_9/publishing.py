@@ -15,6 +15,7 @@ import trio
 
 from omq.access.routed_publishing import REPLIES, RoutedPublishing
 from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
 from omq.drivers.slices import Slices
@@ -28,7 +29,6 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import LOOKED_IN_TURN, ChannelPost, Groups, Publisher
 from omq.terminals.amqp_0_9.refusals import problem_of
-from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.liveness import LivenessPause
 from omq.terminals.connection.routing import NOTED_IN_TURN, TARGETS_IN_TURN, chosen, routed
 from omq.threads import in_thread

@@ -2,19 +2,19 @@
 confirms, and the messages of its consumers.
 
 The task that executes the input sends them, if nothing waits to be sent on this connection before
-(`omq.terminals.connection.immediate_sends`). Otherwise the sending task of the connection does.
+(`omq.drivers.immediate_sends`). Otherwise the sending task of the connection does.
 """
 
+from omq.drivers.immediate_sends import ImmediateSends
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.channels import Channels
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.outbox import Outbox
-from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.sender import Sender
 
 
 class ReadyFrames:
-    """The ready frames of one connection (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
+    """The ready frames of one connection (`omq.drivers.immediate_sends.ImmediateSender`)."""
 
     __slots__ = ("_at_once", "_channels", "_outbox", "_sender", "_woken")
 

@@ -8,6 +8,7 @@ from typing import assert_never
 from omq.access.direct import Direct
 from omq.access.link_names import LinkClaim
 from omq.access.session import Session
+from omq.drivers.immediate_sends import AT_ONCE_OCTETS
 from omq.drivers.reasons import Failure, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices
@@ -23,7 +24,6 @@ from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.connection.held import HeldPublishes
-from omq.terminals.connection.immediate_sends import AT_ONCE_OCTETS
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 

@@ -1,7 +1,7 @@
 """The terminal of AMQP 1.0: one connection (docs/AMQP-1.0.md).
 
 One task reads frames, and executes what they mean in their order. It sends answers and messages of nodes
-without queues at once, if nothing waits to be sent (`omq.terminals.connection.immediate_sends`). Another
+without queues at once, if nothing waits to be sent (`omq.drivers.immediate_sends`). Another
 task sends the rest, heartbeats, and the messages of topics, the links in turn.
 """
 
@@ -261,7 +261,7 @@ class Amqp1Terminal:
         self._context.at_once.add(self)
 
     def send_at_once(self) -> None:
-        """Send the ready frames in this task (`omq.terminals.connection.immediate_sends.ImmediateSender`)."""
+        """Send the ready frames in this task (`omq.drivers.immediate_sends.ImmediateSender`)."""
         if not self._sender.may_send_at_once():
             self.send_soon()
             return

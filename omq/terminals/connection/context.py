@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from omq.access.control import AccessControl
 from omq.config import Config
+from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.memory import Memory
 from omq.drivers.seam import Unavailable
 from omq.logs import LogThrottle, quoted
-from omq.terminals.connection.immediate_sends import ImmediateSends
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import Transport
 
@@ -28,7 +28,7 @@ class Context(Struct, frozen=True):
     pace: Pace
     """Bounds the octets that all connections send in one round of the scheduler."""
     at_once: ImmediateSends
-    """The connections that have something to send because another connection read it."""
+    """The connections that have something to send because another task has read or stored it."""
     connects: LogThrottle
     """The log of clients that have connected."""
     undelivered_reports: LogThrottle
@@ -39,14 +39,14 @@ class Context(Struct, frozen=True):
     """The log of messages that AMQP consumers miss."""
 
     @classmethod
-    def of(cls, config: Config, access: AccessControl, memory: Memory) -> Self:
+    def of(cls, config: Config, access: AccessControl, memory: Memory, at_once: ImmediateSends) -> Self:
         """Create the context of a server."""
         return cls(
             access,
             memory,
             config,
             Pace(),
-            ImmediateSends(),
+            at_once,
             connects=LogThrottle.of_connections("clients connected"),
             undelivered_reports=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"

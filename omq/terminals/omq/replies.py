@@ -214,16 +214,21 @@ class Replies:
         self.unconfirmed += count
         confirmation.listen(self._signal.set)
 
-    def routed(self, post: RoutedPost) -> None:
-        """Queue the outcome of messages that were routed to a store."""
+    def routed(self, post: RoutedPost, stored: Callable[[], None]) -> None:
+        """Queue the outcome of messages that were routed to a store. Call `stored` when they are stored: then
+        `collect` may return more, without the signal.
+        """
         if self._is_closed:
             return
         self._queue.append(_Routed(post, post.failures()))
         self.unconfirmed += post.messages
-        post.confirmation.listen(partial(self._settled, post))
+        post.confirmation.listen(partial(self._settled, post, stored))
 
-    def _settled(self, post: RoutedPost) -> None:
+    def _settled(self, post: RoutedPost, stored: Callable[[], None]) -> None:
         """Count the Errors of its failures: there may be thousands, and the client may not read them."""
+        if post.confirmation.failure is None:
+            stored()
+            return
         if not self._is_closed:
             self.octets += ANSWER_OCTETS * post.failed
         self._signal.set()
@@ -272,6 +277,11 @@ class Replies:
                 case _:
                     pass
         del self._queue[begin:]
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether there is no answer, or the first one waits for messages that are being stored."""
+        return not self._queue or _is_unknown(self._queue[0])
 
     def collect(self) -> bytes:
         """Return the octets of the answers that are ready."""

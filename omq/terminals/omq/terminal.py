@@ -369,6 +369,24 @@ class OmqTerminal:
                 self._fetches.stop()
                 return
 
+    def _answer(self) -> None:
+        """Let the answers go that messages, which are stored now, have delayed."""
+        self._context.at_once.add(self)
+
+    def send_at_once(self) -> None:
+        """Send the ready answers in this task (`omq.drivers.immediate_sends.ImmediateSender`)."""
+        if self._sender.may_send_at_once() and (octets := self._replies.collect()):
+            self._sender.send_at_once([octets], ())
+        # Everything else is done by the sending task: long answers, watches, the end.
+        if not (
+            isinstance(self._state, Serving) and self._replies.are_waiting and self._watching.watcher is None
+        ):
+            self._sender.signal.set()
+
+    def send_soon(self) -> None:
+        """Let the sending task send the ready answers."""
+        self._sender.signal.set()
+
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return the answers that are ready and a ping that is due, or else a long answer."""
         if not may_answer:
@@ -544,7 +562,7 @@ class OmqTerminal:
             self._has_routed = True
             client.pipeline.published += passed.messages
         for post in posts:
-            self._replies.routed(post)
+            self._replies.routed(post, self._answer)
         self._filled = passed.filled
         self._lacking = passed.lacking
         self._short = passed.short
