@@ -8,11 +8,16 @@ round of the scheduler. During that work the connections that have something to 
 each of them sends once.
 """
 
+import logging
 import time
+import traceback
 from types import TracebackType
 from typing import Protocol
 
 from omq.drivers.slices import SLICE_SECONDS
+from omq.logs import LogThrottle
+
+log = logging.getLogger("omq.server")
 
 MOST_CONNECTIONS = 16
 """The greatest number of connections to which a task sends at once, within a slice. The others use their
@@ -42,6 +47,7 @@ class ImmediateSends:
     def __init__(self) -> None:
         self._collects = False
         self._ready: dict[ImmediateSender, None] = {}
+        self._defects = LogThrottle.of_problem(log, "sending at once failed by a defect of the server")
 
     def __enter__(self) -> None:
         self._collects = True
@@ -74,6 +80,16 @@ class ImmediateSends:
                 del self._ready[connection]
                 if left and time.perf_counter() < until:
                     left -= 1
-                    connection.send_at_once()
+                    self._send_to(connection)
                 else:
                     connection.send_soon()
+
+    def _send_to(self, connection: ImmediateSender) -> None:
+        """Let a connection send. If that fails by a defect, its own task finds out, and not the task of the
+        work, which serves others.
+        """
+        try:
+            connection.send_at_once()
+        except Exception:  # noqa: BLE001 - a defect, which the log shows
+            self._defects.add(traceback.format_exc(chain=False))
+            connection.send_soon()

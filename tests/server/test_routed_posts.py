@@ -17,6 +17,7 @@ from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Subscribed
 from omq.terminals.omq.replies import COLLECTED_OCTETS, Replies
+from omq.terminals.omq.terminal import OmqTerminal
 from omq_storage import codec
 from omq_storage.blocks import Block
 from omq_storage.environment import Environment
@@ -70,6 +71,22 @@ async def test_connections_whose_confirms_take_longer_than_a_slice_are_sent_to_b
         for number in range(5):
             await client.send(publish(b"t", [b"x"]) + b"(Confirm %d)\n" % number)
             assert await client.frame() == Confirmed(number)
+
+
+async def test_a_defect_of_sending_confirms_is_logged_and_costs_no_commit(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: OmqTerminal) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(OmqTerminal, "send_at_once", fail)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        for number in range(2):
+            await client.send(publish(b"t", [b"x"]) + b"(Confirm %d)\n" % number)
+            assert await client.frame() == Confirmed(number)
+    assert any("sending at once failed by a defect of the server" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("level", [b"Weak", b"Strong"])
