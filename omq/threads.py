@@ -73,11 +73,11 @@ async def in_thread(
 
 
 class CallsInThread:
-    """Runs the calls of one task in a thread, one after the other, as `in_thread` does with more than half of
-    the work: nothing limits how many threads do, and nothing cancels a call.
+    """Runs the calls of one task in a thread, one after the other, with less work for each than `in_thread`
+    has: nothing limits the number of threads, and nothing cancels a call.
 
-    The thread wakes the task by a pipe of its own. By `trio.from_thread` it would wake a task of Trio, which
-    wakes this one: a round of the scheduler more, and a tenth of the time that a small commit takes.
+    The thread wakes the task by a pipe of its own. A thread of `trio.to_thread` wakes a task of Trio, which
+    wakes the caller: that takes another round of the scheduler, and a small commit is not much longer.
     """
 
     def __init__(self) -> None:
