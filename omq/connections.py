@@ -7,6 +7,7 @@ from typing import Protocol
 from omq.access.session import Session
 from omq.counted import counted
 from omq.drivers.seam import Channel
+from omq.drivers.slices import let_go
 from omq.logs import LogThrottle, quoted
 from omq.model import Topic
 from omq.printable import printable
@@ -102,8 +103,10 @@ class ConnectionRegistry:
         )
         self._ends.add(line, peer=peer, client=client)
 
-    def stop(self) -> None:
-        """End every connection after its outstanding answers."""
+    def stop(self) -> Iterator[None]:
+        """End every connection after its outstanding answers, in steps."""
         self.is_stopping = True
-        for terminal in self.terminals():
-            terminal.shut_down()
+        for terminal in let_go(self.terminals()):
+            if terminal in self._terminals:  # it may have ended meanwhile
+                terminal.shut_down()
+            yield

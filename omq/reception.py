@@ -78,10 +78,11 @@ class Reception:
         """The number of connections without a known client."""
         return len(self._newcomers)
 
-    def stop(self) -> None:
-        """End the connections before their handshake."""
+    def stop(self) -> Iterator[None]:
+        """End the connections before their handshake, in steps."""
         for limit in list(self._handshakes):
             limit.cancel()
+            yield
 
     async def receive(self, spoken: SpokenProtocols, stream: trio.SocketStream) -> None:
         """Serve one connection from its first octet to its end. Its errors do not affect others."""

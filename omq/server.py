@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from functools import partial
+from itertools import chain
 from threading import Lock
 
 import trio
@@ -28,7 +29,7 @@ from omq.drivers.housekeeping import (
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
-from omq.drivers.slices import Slices, let_go
+from omq.drivers.slices import Slices, in_slices, let_go
 from omq.drivers.spooler import Spooler
 from omq.drivers.statistics import NodeStatistics
 from omq.drivers.unspooled import Unspooled
@@ -205,11 +206,16 @@ class Server:
             await slices.step()
         await self.catalogue.reload(config)
 
-    def stop(self) -> None:
-        """End every connection after its outstanding answers."""
-        self.reception.stop()
-        self._access.nodes.stop()  # first, because their producers are told the outcomes
-        self._connections.stop()
+    async def stop(self) -> None:
+        """End every connection after its outstanding answers, in slices. A cancellation has no effect."""
+        self.catalogue.stop_assigning()
+        steps = chain(
+            self.reception.stop(),
+            self._access.nodes.stop(),  # first of the two, because their producers are told the outcomes
+            self._connections.stop(),
+        )
+        with trio.CancelScope(shield=True):
+            await in_slices(steps)
 
 
 async def _forbidden(terminal: Terminal, session: Session, slices: Slices) -> str | None:
@@ -296,10 +302,10 @@ async def _open_store(
                         yield server
                     finally:
                         accepting.cancel()
-                        server.stop()
                         # Connections get their time to end, also after an exception in the block.
                         connections.cancel_scope.deadline = trio.current_time() + SHUTDOWN_SECONDS
                         connections.cancel_scope.shield = True
+                        await server.stop()
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + SHUTDOWN_SECONDS):
                     await _settle(catalogue, store)

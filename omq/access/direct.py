@@ -17,7 +17,7 @@ from omq.drivers.direct_channel import DirectChannel, NodeConsumer, TellOutcome
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
-from omq.drivers.slices import Slices, in_slices
+from omq.drivers.slices import Slices, in_slices, let_go
 from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Batch
 
@@ -46,6 +46,7 @@ class Nodes:
         self._start = start
         self._begin = begin
         self._nodes: dict[bytes, DirectNode] = {}
+        self._is_stopping = False
         self.totals = DirectTotals()
 
     def __len__(self) -> int:
@@ -78,10 +79,11 @@ class Nodes:
         """Make a node with a name of its own."""
         return self._make(DYNAMIC + secrets.token_urlsafe(NAME_OCTETS).encode())
 
-    def stop(self) -> None:
-        """Finish the messages of all nodes, because the server stops (`DirectNode.stop`)."""
-        for node in list(self._nodes.values()):
-            node.stop()
+    def stop(self) -> Iterator[None]:
+        """Finish the messages of all nodes, in steps, because the server stops (`DirectNode.stop`)."""
+        self._is_stopping = True
+        for node in let_go(list(self._nodes.values())):
+            yield from node.stop()
 
     def end(self, node: DirectNode) -> None:
         """End a node: as much of it as a slice allows at once, and the rest in a task."""
@@ -94,6 +96,9 @@ class Nodes:
 
     def _make(self, name: bytes) -> DirectNode:
         node = self._nodes[name] = DirectNode(name, self._memory, self.totals, self._begin, self._forget)
+        if self._is_stopping:
+            for _ in node.stop():
+                pass  # it has no consumers yet, and gives them nothing
         return node
 
     def _forget(self, node: DirectNode) -> None:

@@ -59,6 +59,7 @@ class Catalogue:
     def __init__(self, config: Config, store: Store, memory: Memory, nursery: trio.Nursery) -> None:
         self._config = config
         self._store = store
+        self._memory = memory
         self.ids = Reservations(self._reserve)
         self.at_once = ImmediateSends()
         """The connections that have something to send because of what another task does."""
@@ -213,6 +214,12 @@ class Catalogue:
         self._quota.most = config.max_topics
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         await self._topics.reload(config)
+
+    def stop_assigning(self) -> None:
+        """Assign messages of round-robin topics to nobody any more, because all subscribers end: otherwise
+        those that end later would get the messages of those that end first.
+        """
+        self._memory.unconfirmed.is_closed = True
 
     def when_open(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as the topics of the store are open."""

@@ -20,6 +20,7 @@ from omq.drivers.direct_channel import DirectChannel, DirectMessage, NodeConsume
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import Accepted, EndReason, Modified, Outcome, Rejected, Released
+from omq.drivers.slices import let_go
 from omq.drivers.statistics import NodeStatistics
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER
@@ -351,15 +352,21 @@ class DirectNode:
         self._wanting.clear()
         self._unwoken.clear()
 
-    def stop(self) -> None:
-        """Finish all messages, because the server stops: those that no consumer was sent are released."""
+    def stop(self) -> Iterator[None]:
+        """Finish all messages, in steps, because the server stops: those that no consumer was sent are
+        released. Consumers get nothing more from the first step on.
+        """
+        self._is_over = True
+        self._turns.clear()
         self._wanting.clear()
         self._unwoken.clear()
         channels = [*self._channels, *self._retired]
-        for channel in channels:  # first, so that none gets the messages of another one
+        for channel in channels:  # first, so that what one had does not wait for the others to be closed
             channel.retire()
-        for channel in channels:
+            yield
+        for channel in let_go(channels):
             channel.close()
+            yield
 
     def end(self) -> Iterator[None]:
         """End everything that is attached to the node, in steps: the link that made it is gone. Its consumers

@@ -151,7 +151,7 @@ class QueueDriver(LimitedDriver):
         if not self._consumers.is_single:
             return self._takers.able(most)
         active = self._consumers.active
-        if active is None or active not in self._channels or self._must_wait():
+        if active is None or active not in self._channels or self._must_wait() or self._takers.is_closed:
             return []
         return [active] if active.room(1) else []
 

@@ -106,6 +106,11 @@ class Takers:
 
     # -- those with room -----------------------------------------------------------------------------------
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether none of them gets messages any more."""
+        return self._share.is_closed
+
     def able(self, most: int) -> list["RoundRobinChannel"]:
         """Return the first N (`most`) subscribers with room, of the highest priority that any of these has.
         One that shares a window is alone, because a message changes the room of the others.
@@ -113,6 +118,8 @@ class Takers:
         If the first MOST_ASKED have no room, it returns none, and `has_unasked` tells whether to go on.
         """
         found: list[RoundRobinChannel] = []
+        if self._share.is_closed:
+            return found
         left = MOST_ASKED
         while left > 0 and not found:
             turns = self._turns if self._ranked is None else self._ranked.highest()
@@ -124,6 +131,8 @@ class Takers:
 
     def has_unasked(self) -> bool:
         """Return whether there may be others with room after those that `able` has asked."""
+        if self._share.is_closed:
+            return False
         turns = self._turns if self._ranked is None else self._ranked.highest()
         return bool(turns) or self._restore()
 
@@ -134,6 +143,8 @@ class Takers:
 
     def each(self) -> Iterator["RoundRobinChannel"]:
         """Yield the subscribers with room, by priority and in turn. Nothing may change meanwhile."""
+        if self._share.is_closed:
+            return
         lines = (self._turns,) if self._ranked is None else self._ranked.lines()
         for turns in lines:
             for channel in turns:

@@ -12,6 +12,8 @@ class Unconfirmed:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.is_closed = False
+        """Whether no subscriber gets messages any more: all of them end, because the server stops."""
         self._waiting: dict[Signal, None] = {}
 
     @property

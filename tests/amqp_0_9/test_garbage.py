@@ -79,7 +79,7 @@ async def test_connections_leave_nothing_behind(tmp_path: Path, how: str) -> Non
                     case "reset":
                         reset(client)
                     case "stopped":
-                        host.server.stop()
+                        await host.server.stop()
                         closed = await trio.to_thread.run_sync(client.wait)
                         assert closed.name == "connection.close"
             await eventually(lambda: host.server.connections == 0)

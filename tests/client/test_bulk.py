@@ -83,7 +83,7 @@ async def test_a_server_that_stops(open_omq: OpenServer) -> None:
             await sink.publish_many(b"x" * 10_000 for _ in range(5_000))
         async with client.fetch("t") as blocks:
             await anext(blocks)
-            server.stop()
+            await server.stop()
             with pytest.raises(ConnectionLost):
                 await _to_its_end(blocks)
 

@@ -75,7 +75,7 @@ async def test_confirms_come_before_the_close_of_the_server(
             (terminal,) = host.server.terminals()
             await eventually(lambda: terminal.statistics().unconfirmed == 2)
             if ended == "stop":
-                host.server.stop()
+                await host.server.stop()
             else:
                 terminal.disconnect("for a test")
             late = publish(1, "", "q", b"late")
@@ -97,7 +97,7 @@ async def test_a_commit_ends_before_the_close_of_the_server(store: Path, slow_cl
             octets = publish(1, "", "q", b"y") + ack(1, 1) + commit(1)
             client.send(octets)
             await read(host, len(octets))
-            host.server.stop()
+            await host.server.stop()
             client.send(publish(1, "", "q", b"z") + commit(1))
         assert await in_thread(said, client, 2) == ["commit-ok", CLOSE]
         client.send(CLOSE_OK)
@@ -118,7 +118,7 @@ async def test_what_follows_a_publish_without_effect_has_none_either(
             client.send(publish(1, "", "q", b"first"))
             (terminal,) = host.server.terminals()
             await eventually(lambda: terminal.statistics().unconfirmed == 1)
-            host.server.stop()
+            await host.server.stop()
             octets = publish(1, "", "q", b"result") + ack(1, 1)
             client.send(octets)
             await read(host, len(octets))
@@ -134,7 +134,7 @@ async def test_the_close_of_the_server_does_not_wait_for_long(store: Path, slow_
             client.send(publish(1, "", "q", b"x"))
             (terminal,) = host.server.terminals()
             await eventually(lambda: terminal.statistics().unconfirmed == 1)
-            host.server.stop()
+            await host.server.stop()
             await quiet()
             assert terminal.statistics().unconfirmed == 1
             await pass_time(slow_clock, CONFIRMING_SECONDS)

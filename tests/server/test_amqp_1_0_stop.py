@@ -93,7 +93,7 @@ async def test_outcomes_come_before_the_close_of_the_server(
                 assert unconfirmed(host) == 2
                 (terminal,) = (each for each in host.server.terminals() if each.statistics().unconfirmed)
                 if ended == "stop":
-                    host.server.stop()
+                    await host.server.stop()
                 else:
                     terminal.disconnect("for a test")
                 await client.publish(message(b"late"))
@@ -120,7 +120,7 @@ async def test_what_follows_a_message_without_effect_has_none_either(
             async with host.server.catalogue.writers[Level.STRONG].paused():
                 await client.publish(data(b"first"))
                 await client.settle()
-                host.server.stop()
+                await host.server.stop()
                 await client.publish(data(b"result"))
                 await client.told(work.delivery, work.delivery)
                 await client.settle()
@@ -171,7 +171,7 @@ async def test_an_incomplete_message_is_dropped(store: Path, kind: str, slow_clo
                 await begin(client, message)
                 await client.settle()
                 await other.settle()
-                host.server.stop()
+                await host.server.stop()
                 await end(other, message)
                 await end(client, message)
             assert (await told(other))[0] == [(0, 0)]
@@ -190,7 +190,7 @@ async def test_the_close_of_the_server_does_not_wait_for_long(
             async with host.server.catalogue.writers[Level.STRONG].paused():
                 await client.publish(data(b"x"))
                 await client.settle()
-                host.server.stop()
+                await host.server.stop()
                 await quiet()
                 assert unconfirmed(host) == 1
                 await pass_time(slow_clock, CONFIRMING_SECONDS)
@@ -210,7 +210,7 @@ async def test_a_client_that_leaves_meanwhile_is_not_waited_for(store: Path, slo
                 await client.publish(data(b"x"))
                 await client.settle()
                 began = trio.current_time()
-                host.server.stop()
+                await host.server.stop()
                 await client.say(Close())
                 await client.until(Close)
                 with pytest.raises(EOFError):

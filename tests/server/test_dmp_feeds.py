@@ -350,7 +350,7 @@ async def test_a_server_that_stops_ends_feeds_between_two_envelopes(store: Path)
         await client.confirm()
         consumer = await feed(host, client, b"(Get t From_beginning)")
         await consumer.receive()
-        host.server.stop()
+        await host.server.stop()
         bodies = await consumer.rest()
         assert bodies == numbered(1, len(bodies))
 

@@ -1,4 +1,6 @@
-"""Connections that end while work in slices looks at all of them are freed one by one."""
+"""Connections that end while work in slices looks at all of them are freed one by one, and end one by one
+when the server stops.
+"""
 
 import gc
 from pathlib import Path
@@ -6,11 +8,16 @@ from weakref import WeakSet
 
 import pytest
 import trio
-from counted_steps import watched
+from counted_steps import counted_calls, watched
+
+from omq.drivers.queue import QueueDriver
 
 from .conversation import eventually, serving
 
 CONNECTIONS = 100
+
+SHORT_STEP = 2000
+"""A number of calls that no step makes, however many connections there are."""
 
 
 async def test_connections_that_end_during_a_reload_are_freed_one_by_one(
@@ -32,3 +39,28 @@ async def test_connections_that_end_during_a_reload_are_freed_one_by_one(
         finally:
             gc.enable()
         assert numbers.largest_fall() <= CONNECTIONS // 4
+
+
+@pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Async)"])
+async def test_a_server_that_stops_ends_connections_one_by_one_and_gives_their_messages_to_no_others(
+    persistence: bytes, tmp_path: Path
+) -> None:
+    """Each subscriber has a message, and room for more."""
+    async with serving(tmp_path / "store", ping_seconds=1000) as host:
+        publisher = await host.connect()
+        await publisher.ask(b"(Declare q Round_robin %s)" % persistence)
+        for _ in range(CONNECTIONS):
+            worker = await host.connect()
+            await worker.ask(b"(Subscribe q From_current)")
+            await worker.say(b"(Request q 3)")
+            await worker.settle()
+        await publisher.say(*[b"(Publish q %d)" % number for number in range(CONNECTIONS)])
+        (driver,) = host.server.catalogue
+        assert isinstance(driver, QueueDriver)
+        await eventually(lambda: driver.statistics().messages_out == CONNECTIONS)
+        with counted_calls() as calls:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(host.server.stop)
+            await eventually(lambda: not driver.subscriber_count())
+        assert calls.longest < SHORT_STEP
+        assert driver.statistics().messages_out == driver.ready == CONNECTIONS

@@ -95,7 +95,7 @@ async def test_connections_of_amqp_1_0_leave_nothing_behind(store: Path, how: st
                 case "reset":
                     connection.reset()
                 case "stopped":
-                    host.server.stop()
+                    await host.server.stop()
                     await peer.until(Close)
             connection.close()
             await eventually(lambda: host.server.connections == 0)

@@ -207,7 +207,7 @@ async def test_an_idle_connection_ends_when_the_server_stops(store: Path) -> Non
         client = await host.open()
         await client.send(request("/healthz"))
         await read_answer(client.stream, bytearray())
-        host.server.stop()
+        await host.server.stop()
         await ended(client)
 
 

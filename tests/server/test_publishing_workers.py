@@ -328,7 +328,7 @@ async def test_held_messages_end_with_their_connection(tmp_path: Path, end: str)
             case "reset":
                 client.reset()
             case _:
-                host.server.stop()
+                await host.server.stop()
         if end in ("half-close", "stop"):
             frames = [frame for frame in await client.rest() if not isinstance(frame, Message)]
             assert frames.pop() == Declared(Topic(1, b"last"))

@@ -16,10 +16,10 @@ from .conversation import InProcess, declared, serving
 DISCONNECTED = b"Connect: for a test"
 
 
-def end(host: InProcess, ended: str) -> None:
+async def end(host: InProcess, ended: str) -> None:
     """End the connections: as a server that stops, or one by one."""
     if ended == "stop":
-        host.server.stop()
+        await host.server.stop()
     else:
         for terminal in host.server.terminals():
             terminal.disconnect("for a test")
@@ -40,7 +40,7 @@ async def test_confirms_come_before_the_end(store: Path, ended: str, slow_clock:
         async with host.server.catalogue.writers[Level.STRONG].paused():
             await client.say(b"(Publish t first)", b"(Confirm 1)", b"(Publish t second)", b"(Confirm 2)")
             await quiet()
-            end(host, ended)
+            await end(host, ended)
             await client.say(b"(Publish t late)", b"(Confirm 3)")
             await quiet()
         assert await client.rest() == [Confirmed(1), Confirmed(2), *last(ended)]
@@ -59,7 +59,7 @@ async def test_the_command_that_is_being_executed_is_answered(
         async with host.server.catalogue.writers[Level.STRONG].paused():
             await client.say(b"(Publish t first)", command, b"(Declare v Broadcast Transient)")
             await quiet()
-            end(host, ended)
+            await end(host, ended)
             await quiet()
         assert await client.rest() == [answer, *last(ended)]
 
@@ -71,7 +71,7 @@ async def test_the_end_does_not_wait_for_long(store: Path, slow_clock: MockClock
         async with host.server.catalogue.writers[Level.STRONG].paused():
             await client.say(b"(Confirm 1)", b"(Publish t first)", b"(Confirm 2)", b"Topics")
             await quiet()
-            end(host, ended)
+            await end(host, ended)
             await quiet()
             await pass_time(slow_clock, CONFIRMING_SECONDS)
             assert await client.rest() == [Confirmed(1), *last(ended)]

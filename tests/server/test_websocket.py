@@ -170,7 +170,7 @@ async def test_the_server_closes_in_order_when_it_stops(store: Path) -> None:
     async with serving(store) as host:
         client = await connect_websocket(host)
         await client.settle()
-        host.server.stop()
+        await host.server.stop()
         assert await client.rest() == []
         assert closed_with(client) == 1000
 
