@@ -73,7 +73,7 @@ _REST = Struct(">IQH")
 _CHANGE = Struct(">BBHI")
 _ALIGNMENT = 4096
 
-MOST_RECORDS = 64
+MOST_RECORDS = 256
 """The number of records of a file after which a checkpoint is due: until then LMDB cannot reuse the pages of
 the last one, and the data file grows.
 """
