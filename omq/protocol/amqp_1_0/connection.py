@@ -116,6 +116,8 @@ class AmqpConnection:
         """The windows of sessions with transfers that waited, and may leave."""
         self._told_windows: set[Session] = set()
         """Sessions whose new windows are stated in the octets that `take` returns next."""
+        self._ended: list[tuple[SendingLink, int]] = []
+        """Settled messages that waited for a window, and have left."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
         self.waiting = 0
         """The octets of transfers that wait for the windows of all sessions."""
@@ -190,6 +192,13 @@ class AmqpConnection:
                 break
             del self._flushable[window]
         return (*opened, *self.unblocked())
+
+    def take_ended(self) -> list[tuple[SendingLink, int]]:
+        """Return the settled messages whose last transfers `flush` has sent since the last call, and their
+        links.
+        """
+        ended, self._ended = self._ended, []
+        return ended
 
     def frame_room(self) -> int:
         """Return the octets of the longest frame that the client takes."""
@@ -463,6 +472,10 @@ class AmqpConnection:
     def flushable(self, window: OutgoingWindow) -> None:
         """See `outgoing_window.TransferPeer`."""
         self._flushable[window] = None
+
+    def ended(self, sender: SendingLink, message: int) -> None:
+        """See `outgoing_window.TransferPeer`."""
+        self._ended.append((sender, message))
 
     def block(self) -> None:
         """See `outgoing_window.TransferPeer`."""

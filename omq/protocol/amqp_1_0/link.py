@@ -46,8 +46,10 @@ class LinkWindow(Protocol):
     def unblocked(self) -> "tuple[SendingLink, ...]":
         """Return the links of all sessions that may send now because nothing waits any more."""
 
-    def wait(self, sender: "SendingLink", octets: bytes) -> None:
-        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
+    def wait(self, sender: "SendingLink", octets: bytes, ends: int | None = None) -> None:
+        """Send a transfer of a message that is begun when the client takes it: its window is closed now.
+        `ends`: the settled message whose last transfer it is, if it is one.
+        """
 
     def forget(self, sender: "SendingLink", count: int) -> None:
         """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from omq.protocol.amqp_1_0 import serials
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Flow
@@ -28,11 +30,24 @@ class TransferPeer(Protocol):
     def flushable(self, window: "OutgoingWindow") -> None:
         """Call `flush` of this window when there is room for more octets."""
 
+    def ended(self, sender: SendingLink, message: int) -> None:
+        """Note that a settled message has left with its last transfer, which waited."""
+
     def block(self) -> None:
         """Note that a message did not begin, because transfers of others wait."""
 
     def unblocked(self) -> tuple[SendingLink, ...]:
         """Return the links that may send now because nothing waits any more."""
+
+
+class WaitingTransfer(msgspec.Struct, frozen=True):
+    """A transfer that waits for the window."""
+
+    sender: SendingLink
+    octets: bytes
+    """Its octets; none where the link states its credit instead."""
+    ends: int | None = None
+    """The settled message whose last transfer it is; None if there is none."""
 
 
 class OutgoingWindow:
@@ -58,8 +73,8 @@ class OutgoingWindow:
         self.next_id = 0
         """The transfer-id of the next transfer."""
         self._remote_window = remote_window
-        self._waiting: deque[tuple[SendingLink, bytes]] = deque()
-        """Transfers of messages that are begun, and their links; without octets, a link states its credit."""
+        self._waiting: deque[WaitingTransfer] = deque()
+        """Transfers of messages that are begun."""
         self._is_blocked = False
         """Whether a message longer than the window did not begin, because others of the connection wait."""
         self._is_sending = False
@@ -105,7 +120,7 @@ class OutgoingWindow:
     def may_flush(self) -> bool:
         """Whether `flush` has something to do."""
         if self._waiting:
-            return self._remote_window > 0 or not self._waiting[0][1]
+            return self._remote_window > 0 or not self._waiting[0].octets
         return self._was_freed
 
     def look_flushable(self) -> None:
@@ -121,14 +136,16 @@ class OutgoingWindow:
             return ()
         self._was_freed = False
         while room > 0 and self.may_flush:
-            sender, octets = self._waiting.popleft()
-            if octets:
-                self._peer.put_transfer(octets)
-                self._peer.waits(-len(octets))
-                self.transferred(1)
-                room -= len(octets)
-            else:
-                sender.tell()
+            each = self._waiting.popleft()
+            if not each.octets:
+                each.sender.tell()
+                continue
+            self._peer.put_transfer(each.octets)
+            self._peer.waits(-len(each.octets))
+            self.transferred(1)
+            room -= len(each.octets)
+            if each.ends is not None:
+                self._peer.ended(each.sender, each.ends)
         return self.senders() if self.may_transfer else ()
 
     def senders(self) -> tuple[SendingLink, ...]:
@@ -157,10 +174,12 @@ class OutgoingWindow:
         """Return the links of all sessions that may send now because nothing waits any more."""
         return self._peer.unblocked()
 
-    def wait(self, sender: SendingLink, octets: bytes) -> None:
-        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
+    def wait(self, sender: SendingLink, octets: bytes, ends: int | None = None) -> None:
+        """Send a transfer of a message that is begun when the client takes it: its window is closed now.
+        `ends`: the settled message whose last transfer it is, if it is one.
+        """
         if sender.is_attached:
-            self._waiting.append((sender, octets))
+            self._waiting.append(WaitingTransfer(sender, octets, ends))
             self._peer.waits(len(octets))
 
     def forget(self, sender: SendingLink, count: int) -> None:
@@ -168,11 +187,11 @@ class OutgoingWindow:
 
         Links that wait to state their credit go on waiting: they may have come behind these transfers.
         """
-        told: list[tuple[SendingLink, bytes]] = []
+        told: list[WaitingTransfer] = []
         while count and sender.is_attached:
             each = self._waiting.pop()
-            if each[1]:
-                self._peer.waits(-len(each[1]))
+            if each.octets:
+                self._peer.waits(-len(each.octets))
                 count -= 1
             else:
                 told.append(each)
@@ -181,7 +200,7 @@ class OutgoingWindow:
     def tell(self, sender: SendingLink) -> None:
         """Let a link state its credit after its transfers that wait."""
         if self._waiting:
-            self._waiting.append((sender, b""))
+            self._waiting.append(WaitingTransfer(sender, b""))
         else:
             sender.tell()
 
@@ -192,14 +211,14 @@ class OutgoingWindow:
         delivery anyway.
         """
         if self._waiting:
-            kept = deque(each for each in self._waiting if each[0] is not gone)
-            self._peer.waits(-sum(len(octets) for sender, octets in self._waiting if sender is gone))
+            kept = deque(each for each in self._waiting if each.sender is not gone)
+            self._peer.waits(-sum(len(each.octets) for each in self._waiting if each.sender is gone))
             self._was_freed = self._is_sending and not kept
             self._waiting = kept
 
     def drop_all(self) -> None:
         """Drop all waiting transfers: the session is over."""
-        self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
+        self._peer.waits(-sum(len(each.octets) for each in self._waiting))
         self.free()
 
     def free(self) -> None:

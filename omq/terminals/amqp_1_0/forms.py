@@ -3,7 +3,7 @@
 A message for which the window of the client's session is closed stays with its channel. When the window
 closes in the middle of a message, or of a piece of a long one, the rest of that waits in the session and
 counts as sent. The session sends it when the window opens, and until then none of its links begins another
-message or piece.
+message or piece. A message that is sent settled is done when its last frame has left the session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -72,6 +72,8 @@ class Transfers:
         """The number of entries of `_left` that are older than the last call of `whole`."""
         self._begun: _Framed | None = None
         """A message of which `whole` framed more than the socket took."""
+        self._waits = False
+        """Whether frames of the last message that `whole` framed wait for the window."""
         self.framed = 0
 
     def whole(self, selections: Sequence[Selection]) -> Sequence[Octets]:
@@ -81,6 +83,7 @@ class Transfers:
         self._left_before = len(self._left)
         self._first = self._session.next_delivery
         self.framed = 0
+        self._waits = False
         for selection in selections:
             settled = self.settles(is_settled=selection.is_settled)
             allowed = selection.ids[: self.link.credit]  # the client may have lowered it since the take
@@ -99,10 +102,10 @@ class Transfers:
             framed = len(allowed) - len(ids)
             self.framed += framed
             if settled:
-                self._left.append(selection.ids[:framed])
+                self._left.append(selection.ids[: framed - self._waits])
             if ids:
                 self._session.take_back(self.link, len(ids))
-            if framed < len(selection.ids):
+            if framed < len(selection.ids) or self._waits:
                 break
         return parts
 
@@ -140,16 +143,19 @@ class Transfers:
         payload = b"".join((before, body, after))
         divided = self.divide(_Framed(delivery, settled), message, payload, 0, len(payload))
         frames = [octets for octets, _ in divided]
-        now = self.admit(frames)
+        now = self.admit(frames, ends=message if settled else None)
+        self._waits = now < len(frames)
         self._framed.append(SentFrames(now, len(frames) - now))
         return b"".join(frames[:now])
 
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = left = admitted = 0
+        waits = False
         for each, part in zip(self._framed, parts, strict=True):
             if not left and len(part) <= octets:
                 octets -= len(part)
                 count += each.count if isinstance(each, _Run) else 1
+                waits = isinstance(each, SentFrames) and each.waiting > 0
                 continue
             match each:
                 case _Run(messages):
@@ -165,7 +171,7 @@ class Transfers:
                     assert_never(each)
         self._left[self._left_before :] = [
             selection.ids
-            for selection in _first(selections, count)
+            for selection in _first(selections, count - waits)
             if self.settles(is_settled=selection.is_settled)
         ]
         if left and octets:
@@ -193,7 +199,9 @@ class Transfers:
         return MessageInPieces(self, message, around, size, framed, is_settled=is_settled)
 
     def take_sent(self) -> list[range]:
-        """Return the messages that have left since the last call, for a link that settles them itself."""
+        """Return the messages that have left since the last call, for a link that settles them itself. The
+        connection tells those whose last frames wait for the window (`AmqpConnection.take_ended`).
+        """
         left, self._left = self._left, []
         return left
 
@@ -259,16 +267,17 @@ class Transfers:
                 )
             yield b"".join((opening, payload)), len(payload)
 
-    def admit(self, frames: Sequence[bytes], admitted: int = 0) -> int:
+    def admit(self, frames: Sequence[bytes], admitted: int = 0, ends: int | None = None) -> int:
         """Return the number of these frames that may leave now; the others wait for the window. The first
         ones (`admitted`) have left, or may have: what the client says about its window since then does not
-        count for them.
+        count for them. `ends`: the settled message that ends with the last frame, if one does.
         """
         window = self._window
         now = min(len(frames), max(window.room, admitted))
         window.transferred(now)
-        for frame in frames[now:]:
-            window.wait(self.link, frame)
+        last = len(frames) - now
+        for place, frame in enumerate(frames[now:], 1):
+            window.wait(self.link, frame, ends if place == last else None)
         return now
 
     def undo(self, frames: SentFrames) -> None:
@@ -344,7 +353,8 @@ class MessageInPieces:
         payload: Octets = b"".join((before, body, after)) if before or after else body
         frames = list(form.divide(self._framed, self._message, payload, self._at, self._total))
         admitted, self._admitted = self._admitted, 0
-        now = form.admit([octets for octets, _ in frames], admitted)
+        ends = self._at + sum(count for _, count in frames) == self._total and self._framed.is_settled
+        now = form.admit([octets for octets, _ in frames], admitted, self._message if ends else None)
         self._frames, self._waiting = frames[:now], frames[now:]
         return [*([self._owed] if self._owed else ()), *(octets for octets, _ in self._frames)]
 
@@ -367,10 +377,12 @@ class MessageInPieces:
             # All frames that could leave have left: those that wait for the window are the session's now.
             self._at += sum(count for _, count in self._waiting)
             self.is_begun = self.is_begun or bool(self._waiting)
+            waits = bool(self._waiting)
         else:
             self._form.undo(SentFrames(len(self._frames) - left, len(self._waiting)))
+            waits = False
         self._frames, self._waiting = [], []
-        if self._framed is not None and self.is_done:
+        if self._framed is not None and self.is_done and not waits:
             self._form.completed(self._message, settled=self._framed.is_settled)
         if not self.is_begun and self._framed is not None:
             self._form.take_back()

@@ -331,6 +331,12 @@ class Links:
         if (outgoing := self._outgoing.get(sent.link)) is not None:
             outgoing.settle(sent.ids, told)
 
+    def ended(self, messages: Iterable[tuple[SendingLink, int]]) -> None:
+        """Note that settled messages, which waited for the windows of their sessions, have left."""
+        for link, message in messages:
+            if (outgoing := self._outgoing.get(link)) is not None:
+                outgoing.has_left(message)
+
     def credited(self, link: SendingLink) -> None:
         """Grant the credit that a consumer stated."""
         if (outgoing := self._outgoing.get(link)) is not None:

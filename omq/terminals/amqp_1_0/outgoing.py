@@ -113,6 +113,11 @@ class Outgoing(Generic[C]):
         if self.channel is not None:
             self.channel.settle(ids, outcome_of(told.state))
 
+    def has_left(self, message: int) -> None:
+        """Note that all of a settled message has left, after it waited for the window of the session."""
+        if self.channel is not None:
+            self.channel.settle(range(message, message + 1), ACCEPTED)
+
     def retire(self) -> None:
         """See `omq.drivers.seam.Channel.retire`. The link is detached, so it sends nothing more, either."""
         if self.channel is not None:

@@ -286,7 +286,9 @@ class Amqp1Terminal:
         if self._service is not None:
             self._service.links.tell()
             if self._protocol.may_flush and not isinstance(self._state, Confirming):
-                self._service.links.opened(self._protocol.flush())
+                opened = self._protocol.flush()
+                self._service.links.ended(self._protocol.take_ended())
+                self._service.links.opened(opened)
                 self._sender.signal.set()  # look again
         octets = self._protocol.take()
         if self._room:
