@@ -16,6 +16,7 @@ from omq.protocol.amqp_1_0.connection import (
 from omq.protocol.amqp_1_0.events import (
     Aborted,
     Credit,
+    CreditUsed,
     Detached,
     Event,
     Part,
@@ -155,7 +156,7 @@ def test_outcomes_of_the_server(peer: Peer) -> None:
 
 def test_a_sender_that_skips_credit_says_so(peer: Peer) -> None:
     link = peer.attach_sender(credit=10)
-    assert peer.say(frame(Flow(0, 1, 0, 1, 1, 4, 0, echo=True))) == []
+    assert peer.say(frame(Flow(0, 1, 0, 1, 1, 4, 0, echo=True))) == [CreditUsed(link)]
     assert (link.credit, link.delivery_count) == (6, 4)
     (flow,) = peer.heard()
     assert isinstance(flow, Flow)

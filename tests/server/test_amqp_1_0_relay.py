@@ -285,3 +285,28 @@ async def test_aborted_messages_give_their_credit_back(store: Path) -> None:
             await client.say(Transfer(handle, first + 1, b"t", aborted=True))
             while flow.delivery_count != 2 or flow.link_credit != 2:
                 flow = await client.until(Flow)
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["between messages", "within a message"])
+async def test_a_client_that_uses_up_its_credit_itself_gets_more(store: Path, is_begun: bool) -> None:
+    """On links of each kind: it sets its delivery-count, as senders do that have nothing to send."""
+    async with (
+        serving(store, amqp1_credit=4) as host,
+        opened(host.port) as client,
+        opened(host.port) as worker,
+    ):
+        await worker.receiver("exclusive.work", credit=100)
+        await worker.settle()
+        for handle, address in ((1, "jobs"), (2, "exclusive.work"), (3, None)):
+            said = Attach(f"{handle}", handle, False, target=target(address), initial_delivery_count=0)
+            await client.say(said)
+            flow = await client.until(Flow)
+            if is_begun:
+                await client.say(Transfer(handle, handle, b"t", 0, False, True))
+            for count in (flow.link_credit, 2 * flow.link_credit):
+                await client.say(Flow(0, 100, 0, 100, handle, count, 0))
+                while flow.delivery_count != count or not flow.link_credit:
+                    flow = await client.heard(Flow)
+                assert flow.link_credit == 4
+            if is_begun:
+                await client.say(Transfer(handle, aborted=True))

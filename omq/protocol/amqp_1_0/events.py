@@ -64,6 +64,12 @@ class Aborted(msgspec.Struct, frozen=True):
     link: ReceivingLink
 
 
+class CreditUsed(msgspec.Struct, frozen=True):
+    """The client used up credit of a link on which it sends without a message: it may have more."""
+
+    link: ReceivingLink
+
+
 class SettledByPeer(msgspec.Struct, frozen=True):
     """The client told the outcome of messages that were sent to it; they are settled."""
 
@@ -120,6 +126,7 @@ Event = (
     | Part
     | StoredRun
     | Aborted
+    | CreditUsed
     | SettledByPeer
     | Detached
     | SessionEnded

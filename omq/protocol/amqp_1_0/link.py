@@ -325,6 +325,19 @@ class ReceivingLink(Link):
         """State the credit."""
         self.session.tell_credit(lambda: LinkCredit(self.handle, self.delivery_count, self.credit))
 
+    def flowed(self, flow: Flow) -> bool:
+        """Take the delivery-count that the client states. Return whether it has used up credit without a
+        message: only the sender of a link may change its count (section 2.6.7).
+        """
+        if flow.delivery_count is None:
+            return False
+        ahead = serials.difference(flow.delivery_count, self.delivery_count)
+        if not 0 < ahead <= self.credit:
+            return False
+        self.delivery_count = flow.delivery_count
+        self.credit -= ahead
+        return True
+
     def takes(self, count: int, longest: int) -> bool:
         """Return whether the client may send `count` whole messages now, of up to `longest` octets each."""
         return (

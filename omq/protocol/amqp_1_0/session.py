@@ -13,6 +13,7 @@ from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
     Credit,
+    CreditUsed,
     Detached,
     Event,
     Part,
@@ -308,13 +309,9 @@ class Session:
                 if flow.echo and found.is_attached and not found.drain:
                     found.tell()
             case ReceivingLink():
-                # A sender that uses up its credit itself says so in its count (section 2.6.7).
-                if flow.delivery_count is not None:
-                    ahead = serials.difference(flow.delivery_count, found.delivery_count)
-                    if 0 < ahead <= found.credit and found.delivery is None:
-                        found.delivery_count = flow.delivery_count
-                        found.credit -= ahead
-                if flow.echo:
+                if found.flowed(flow):
+                    yield CreditUsed(found)
+                if flow.echo and found.is_attached:
                     found.tell()
             case _:
                 assert_never(found)

@@ -231,6 +231,11 @@ class Links:
             self._begun.discard(incoming)
             incoming.renew()
 
+    def renew(self, link: ReceivingLink) -> None:
+        """Renew the credit of a producer that has used some of it up without a message."""
+        if (incoming := self._incoming.get(link)) is not None:
+            incoming.renew()
+
     def give_up(self) -> bool:
         """Drop the parts of incomplete messages, which will be rejected. Return whether there were any."""
         incomplete = [incoming for incoming in self._begun if incoming.held]

@@ -187,7 +187,9 @@ class Producing(ABC):
 
     @abstractmethod
     def renew(self) -> None:
-        """Renew the credit of the client, because an aborted or rejected message uses none of it any more."""
+        """Renew the credit of the client: an aborted or rejected message uses none of it any more, or the
+        client has used some of it up itself.
+        """
 
     @abstractmethod
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:

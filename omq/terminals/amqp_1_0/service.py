@@ -16,6 +16,7 @@ from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
     Credit,
+    CreditUsed,
     Detached,
     Part,
     SessionEnded,
@@ -33,7 +34,7 @@ from omq.terminals.connection.held import HeldPublishes
 COPIED_IN_TURN = 128 << 10
 """The octets of messages in several frames after which the other connections have their turn."""
 
-Immediate = StoredRun | Aborted | Credit | WindowOpened
+Immediate = StoredRun | Aborted | CreditUsed | Credit | WindowOpened
 """The events that are executed without a wait."""
 
 Served = Immediate | SettledByPeer | Part | Attaching | Detached | SessionEnded
@@ -114,6 +115,8 @@ class Service:
                 links.take_run(event)
             case Aborted(link):
                 links.abort(link)
+            case CreditUsed(link):
+                links.renew(link)
             case Credit(link):
                 links.credited(link)
             case WindowOpened(opened):
