@@ -8,8 +8,9 @@ import pytest
 
 from omq.access.direct import DYNAMIC
 from omq.model import Delivery, Persistence, Persistent, Sync, Transient
-from omq.protocol.amqp_1_0 import encoding, performatives
+from omq.protocol.amqp_1_0 import encoding, performatives, types
 from omq.protocol.amqp_1_0.performatives import Detach, Source
+from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import NULL, Described, Map, Symbol, Value
 
 from .amqp_1_0_peer import ACCEPTED, RELEASED, Peer, condition, data, from_filter, opened
@@ -194,3 +195,21 @@ async def test_outcomes_have_no_effect_on_a_broadcast_topic(store: Path, state: 
             each.channel for terminal in host.server.terminals() for each in terminal.subscriptions()
         ]
         assert channel.unsettled == 0
+
+
+@pytest.mark.parametrize("is_relay", [False, True], ids=["link", "relay"])
+async def test_a_topic_that_another_client_makes_at_the_same_time_is_used(
+    store: Path, is_relay: bool
+) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        omq = await host.connect()
+        await client.sender(None)
+        for number in range(20):
+            name = f"t{number}"
+            await omq.say(b"(Declare %s Round_robin (Persistent Strong))" % name.encode())
+            if is_relay:
+                to = encoding.write(types.List((None, None, name)))
+                message = b"\x00\x53%c%s" % (Section.PROPERTIES, to) + data(b"x")
+                await client.accepted(await client.publish(message))
+            else:
+                assert (await client.sender(name, 2 + number)).target != NULL

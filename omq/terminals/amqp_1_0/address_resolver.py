@@ -6,6 +6,7 @@ from omq.access.direct import DYNAMIC
 from omq.access.rights import Right
 from omq.access.session import Session
 from omq.config import Config
+from omq.drivers.reasons import Reason, Refused
 from omq.model import Delivery
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.performatives import Source, Target
@@ -43,8 +44,15 @@ class AddressResolver:
         """Find the topic of an address; make it if there is none. Raises Refused and LinkProblem."""
         found = await self._session.find(address.name, right)
         if found is None:
-            await self._session.declare(address.name, address.delivery, address.persistence)
-            return address
+            try:
+                await self._session.declare(address.name, address.delivery, address.persistence)
+            except Refused as refused:
+                # Another client may have made it meanwhile, with other types.
+                found = await self._session.find(address.name, right)
+                if refused.reason is not Reason.DIFFERS or found is None:
+                    raise
+            else:
+                return address
         delivery, persistence = found
         if address.wanted not in (None, delivery):
             what = "a queue" if delivery is Delivery.ROUND_ROBIN else "a topic"
