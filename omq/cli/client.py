@@ -40,6 +40,7 @@ from omq.client import (
 )
 from omq.client.errors import MOST_REFUSALS
 from omq.client.lines import publish_start
+from omq.client.refusals import together
 from omq.credentials import is_readable_by_others
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.server_address import parse_url
@@ -162,7 +163,9 @@ def _sentences(group: BaseExceptionGroup[OmqError | OSError], lines: LogLines) -
         ):
             continue  # the server said why it closes the connection, and that is enough
         elif isinstance(error, PublishRefused) and 0 < len(error.refusals) < MOST_REFUSALS:
-            yield "; ".join(error.refusals)  # all of them are there: the answer to Confirm only counts them
+            yield "; ".join(
+                together(error.refusals)
+            )  # all of them are there: the answer to Confirm only counts them
         elif isinstance(error, OSError) and error.strerror:
             yield f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         else:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from omq.client.refusals import together
 from omq.errors import ConnectionLost as ConnectionLost
 from omq.errors import OmqError as OmqError
 from omq.protocol.dmp.responses import Response
@@ -45,7 +46,8 @@ class ServerError(OmqError):
 class PublishRefused(ServerError):
     """The server refused messages that were published before.
 
-    `refusals` are the server's sentences about them, in order, at most `MOST_REFUSALS`.
+    `refusals` are the server's sentences about them, in order, at most `MOST_REFUSALS`. As text, the error
+    has one sentence for all that say the same.
     """
 
     def __init__(self, text: str, command: str, argument: bytes, refusals: tuple[str, ...]) -> None:
@@ -53,7 +55,7 @@ class PublishRefused(ServerError):
         self.refusals = refusals
 
     def __str__(self) -> str:
-        return "; ".join((self.text, *self.refusals))
+        return "; ".join((self.text, *together(self.refusals)))
 
 
 class BodyTooLong(OmqError):

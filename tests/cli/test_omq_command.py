@@ -179,6 +179,17 @@ def test_a_refused_publish_is_a_failure_without_confirm_too(tmp_path: Path) -> N
             assert b"Traceback" not in done.stderr
 
 
+def test_refusals_that_say_the_same_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "omq.toml").write_text("max_message_bytes = 70000\n")
+    with running_server(tmp_path, "--config", str(tmp_path / "omq.toml")) as shell:
+        for extra in ([], ["--confirm"]):
+            lines = b"x" * 70_001 + b"\n" + b"fits\n" + b"x" * 70_001 + b"\n" + b"x" * 70_002 + b"\n"
+            done = shell.omq("pub", "known", "-", *extra, input=lines)
+            assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+            assert done.stderr.startswith(b"omq: Publish known: 2 messages: ")
+            assert done.stderr.count(b"Publish known: ") == 2
+
+
 def test_messages_are_printed_unchanged(shell: Shell) -> None:
     with shell.start("sub", "flow") as sub, shell.start("pub", "flow", "-") as pub:
         assert sub.stdout is not None
