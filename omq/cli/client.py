@@ -10,9 +10,8 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import trio
@@ -29,6 +28,14 @@ from omq.cli.output import (
 )
 from omq.cli.progress import progress
 from omq.cli.subscribing import sub
+from omq.cli.whole_files import (
+    READ_OCTETS,
+    STANDARD_INPUT,
+    InputError,
+    publish_whole,
+    read_some,
+    standard_input,
+)
 from omq.client import (
     Client,
     Connecting,
@@ -44,8 +51,6 @@ from omq.client.refusals import together
 from omq.credentials import is_readable_by_others
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.server_address import parse_url
-
-READ_OCTETS = 64 << 10
 
 LONGEST_LINE = 1 << 20
 """The server's default limit for a Publish line, in octets."""
@@ -123,10 +128,6 @@ def _id_files(options: argparse.Namespace) -> list[str]:
     return own if to is None else [*own, str(to)]
 
 
-class InputError(OmqError):
-    """An input of the command is unusable."""
-
-
 async def _run(options: argparse.Namespace, connection: Connecting) -> None:
     async with connection as client:
         await options.action(client, options)
@@ -182,7 +183,7 @@ PublishLines = Callable[[bytes], Awaitable[object]]
 async def _pub(client: Client, options: argparse.Namespace) -> None:
     head = heads.given(options)
     if options.file is not None:
-        await _publish_whole(client, options.topic, options.file, head or heads.NO_HEAD)
+        await publish_whole(client, options.topic, options.file, head or heads.NO_HEAD)
         return
     if not options.dmp and head is None:
         longest = LONGEST_LINE - len(publish_start(options.topic)) - len('")')
@@ -206,40 +207,17 @@ async def _lines_to_sink(sink: Sink, head: heads.Given, text: bytes) -> None:
         await sink.publish_many(lines, routing_key=head.routing_key, properties=head.properties)
 
 
-async def _publish_whole(client: Client, topic: str, path: Path, head: heads.Given) -> None:
-    """Publish a file as one message. Raises InputError unless its size is known and stays."""
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: its size must be known, so it must be a regular file")
-        with progress(status.st_size) as bar:
-
-            async def pieces() -> AsyncIterator[bytes]:
-                while data := file.read(READ_OCTETS):  # hardly blocks: a thread would cost more
-                    yield data
-                    bar.update(len(data))
-
-            async with client.sink(topic) as sink:
-                try:
-                    await sink.publish_from(
-                        pieces(), status.st_size, routing_key=head.routing_key, properties=head.properties
-                    )
-                except ValueError as error:
-                    raise InputError(f"{path}: {error}") from error
-
-
 async def _publish(
     options: argparse.Namespace, one: Callable[[bytes], Awaitable[None]], lines: PublishLines, longest: int
 ) -> None:
-    if options.lines is not None:
+    if options.body == "-" or options.lines == STANDARD_INPUT:
+        with standard_input() as file:
+            await _publish_file(lines, file, None, longest, "standard input")
+    elif options.lines is not None:
         with options.lines.open("rb") as file:
             status = os.fstat(file.fileno())
             size = status.st_size if stat.S_ISREG(status.st_mode) else None
             await _publish_file(lines, file, size, longest, str(options.lines))
-    elif options.body == "-":
-        if sys.stdin is None:
-            raise InputError("standard input is closed")
-        await _publish_file(lines, sys.stdin.buffer, None, longest, "standard input")
     else:
         await one(os.fsencode(options.body))
 
@@ -256,15 +234,13 @@ async def _publish_file(
     held_octets = 0
     with progress(size) as bar:
         while True:
-            try:
-                if size is not None:
+            if size is None:
+                data = await read_some(file, name)
+            else:
+                try:
                     data = file.read(READ_OCTETS)  # hardly blocks: a thread would cost more
-                else:
-                    data = await trio.to_thread.run_sync(
-                        os.read, file.fileno(), READ_OCTETS, abandon_on_cancel=True
-                    )
-            except OSError as error:
-                raise InputError(f"{name}: {error.strerror or error}") from error
+                except OSError as error:
+                    raise InputError(f"{name}: {error.strerror or error}") from error
             if not data:
                 break
             bar.update(len(data))

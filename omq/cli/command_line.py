@@ -112,6 +112,7 @@ def parser(
   tail -f access.log | omq pub log -
   omq pub --dmp log --lines access.log
   omq pub backups --file backup.tar
+  pg_dump shop | omq pub backups --file -
   omq pub events '{"id": 7}' --property content_type=application/json --header source=web
 
 The server declares undeclared topics, if its configuration allows that.""",
@@ -121,12 +122,16 @@ The server declares undeclared topics, if its configuration allows that.""",
     source.add_argument(
         "body", nargs="?", metavar="BODY", help="the message; - for each line of standard input"
     )
-    source.add_argument("--lines", type=_file, metavar="FILE", help="publish each line of this file")
+    source.add_argument(
+        "--lines", type=_file, metavar="FILE", help="publish each line of this file; - for standard input"
+    )
     source.add_argument(
         "--file",
         type=_file,
         metavar="FILE",
-        help="publish this file as one message, through a DMP sink; waits until it is stored",
+        help="publish this file as one message, through a DMP sink; waits until it is stored; - for standard "
+        "input: of a pipe, whose length is not known before its end, a temporary file without a name in "
+        "$TMPDIR holds the message until then",
     )
     pub.add_argument(
         "--confirm",

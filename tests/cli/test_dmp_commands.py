@@ -2,10 +2,12 @@
 
 import base64
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from cli_helpers import SECONDS, Shell
+from cli_helpers import OMQ, SECONDS, Shell
 
 
 def test_publish_and_subscribe(shell: Shell) -> None:
@@ -38,10 +40,56 @@ def test_a_file_as_one_message(shell: Shell, tmp_path: Path) -> None:
     assert shell.ok("pub", "whole", "--file", str(file)) == b""
     read = ("sub", "whole", "--from", "beginning", "--count", "1", "--format", "raw")
     assert shell.ok(*read) == body
-    for wrong, why in (("/dev/zero", b"must be a regular file"), ("/nowhere", b"No such file")):
+    for wrong, why in (("/dev/zero", b"must be a regular file or a pipe"), ("/nowhere", b"No such file")):
         refused = shell.omq("pub", "whole", "--file", wrong)
         assert refused.returncode != 0
         assert why in refused.stderr
+
+
+READ_ONE = ("--from", "beginning", "--count", "1", "--format", "raw")
+
+
+def test_standard_input_as_one_message(shell: Shell) -> None:
+    body = b"".join(b"%07d\n" % n for n in range(300_000))
+    assert shell.ok("pub", "piped", "--file", "-", input=body) == b""
+    assert shell.ok("sub", "piped", *READ_ONE) == body
+    assert shell.ok("pub", "nothing", "--file", "-", "--confirm", input=b"") == b""
+    assert shell.ok("sub", "nothing", *READ_ONE) == b""
+
+
+def in_a_shell(shell: Shell, script: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a script in which `"$@"` is an omq command."""
+    command = ["sh", "-c", script, "sh", *OMQ, *arguments]
+    return subprocess.run(command, capture_output=True, env=shell.environment, timeout=SECONDS)
+
+
+def test_standard_input_is_the_rest_of_a_file(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"head\n" + b"body\n" * 100_000)
+    no_folder_for_a_copy = 'ulimit -f 0; (read -r line; "$@") < '
+    done = in_a_shell(shell, f"{no_folder_for_a_copy}{tmp_path / 'file'}", "pub", "rest", "--file", "-")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert shell.ok("sub", "rest", *READ_ONE) == b"body\n" * 100_000
+
+
+def test_a_named_pipe_as_one_message(shell: Shell, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    script = f'"$@" & echo body > {tmp_path / "pipe"}; wait'
+    publish = in_a_shell(shell, script, "pub", "named-pipe", "--file", str(tmp_path / "pipe"))
+    assert (publish.returncode, publish.stderr) == (0, b"")
+    assert shell.ok("sub", "named-pipe", *READ_ONE) == b"body\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('"$@" <&-', b"standard input is closed"),
+        ('ulimit -f 10; yes | "$@"', b"standard input: it cannot be written to a temporary file in "),
+    ],
+)
+def test_standard_input_that_cannot_be_one_message(shell: Shell, script: str, said: bytes) -> None:
+    done = in_a_shell(shell, script, "pub", "unusable", "--file", "-")
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (1, b"", 1)
+    assert done.stderr.startswith(b"omq: " + said)
 
 
 def test_messages_as_files(shell: Shell, tmp_path: Path) -> None:
