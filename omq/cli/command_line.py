@@ -41,16 +41,21 @@ class _Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         # argparse lets the parser of the whole line report unknown options: show the usage of their command.
         owner = _command_of(self, self.given)
-        for word in itertools.takewhile(lambda word: word != "--", self.given):
-            option = word.partition("=")[0]
+        words = list(itertools.takewhile(lambda word: word != "--", self.given))
+        for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+            option, _, value = word.partition("=")
             if len(word) < 2 or word[0] != "-" or word[1].isdigit():
                 continue
             if option not in self.known and not (
                 option.startswith("--") and _abbreviates(option, self.known)
             ):
                 options = [each for each in owner._option_string_actions if each.startswith("--")]
-                near = difflib.get_close_matches(option, options, 1, NEAR)
-                if near:
+                assigned = owner.assigned if isinstance(owner, CommandParser) else {}
+                near = difflib.get_close_matches(option.replace("_", "-"), [*options, *assigned], 1, NEAR)
+                if near and near[0] in assigned:
+                    value = value or ("" if following.startswith("-") else following) or "VALUE"
+                    message += f"; perhaps you mean {assigned[near[0]]}{value}"
+                elif near:
                     message += f"; perhaps you mean {near[0]}"
                 message += f"; to give {word!r} as it is, write -- before it"
                 break

@@ -4,6 +4,7 @@ import argparse
 import os
 from dataclasses import dataclass, fields
 
+from omq.cli.parsers import add_assigned
 from omq.client import Properties
 from omq.counted import natural
 from omq.protocol.amqp import shortstr
@@ -43,6 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; may be repeated; "
         "publishes as --dmp does",
     )
+    add_assigned(parser, "--property ", NAMES)
     parser.add_argument(
         "--header",
         dest="headers",

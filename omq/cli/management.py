@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from omq import management
 from omq.cli.json_values import json_text
 from omq.cli.output import CommandFailed, columns, print_octets, print_text, shown
+from omq.cli.parsers import add_assigned
 from omq.client import Client, OmqError
 from omq.counted import natural
 from omq.management import Answer, Request
@@ -375,6 +376,7 @@ def _add_changes(parser: argparse.ArgumentParser, nargs: str) -> None:
         "dead_letter_exchange (amq.default: the default exchange), dead_letter_key or delivery_limit; "
         "OPTION= stands for none",
     )
+    add_assigned(parser, "", management.OPTIONS)
 
 
 def _change_of(text: str) -> management.Change:

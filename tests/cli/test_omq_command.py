@@ -259,6 +259,24 @@ def test_an_error_shows_the_usage_of_the_command_and_a_near_option(shell: Shell)
 
 
 @pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("queues change q --max-length 5", "max_length=5"),
+        ("queues change q --max_length=5", "max_length=5"),
+        ("queues declare q --ttl-sm 5", "ttl_ms=5"),
+        ("queues declare q --overflow=reject-publish", "overflow=reject-publish"),
+        ("queues declare q --delivery-limit", "delivery_limit=VALUE"),
+        ("queues declare q --delivery-limit --persistence weak", "delivery_limit=VALUE"),
+        ("pub t x --content-type text/plain", "--property content_type=text/plain"),
+    ],
+)
+def test_an_error_suggests_what_is_no_option_but_an_assignment(shell: Shell, line: str, meant: str) -> None:
+    done = shell.omq(*line.split())
+    assert done.returncode == 2
+    assert f"; perhaps you mean {meant}; to give ".encode() in done.stderr
+
+
+@pytest.mark.parametrize(
     "arguments", [["pub", "a", "-x"], ["pub", "a", "b", "--unheard-of"], ["delete", "-x"]]
 )
 def test_arguments_after_two_dashes_are_no_options(shell: Shell, arguments: list[str]) -> None:
