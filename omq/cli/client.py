@@ -23,8 +23,8 @@ from omq.cli.output import (
     json_topics,
     print_octets,
     print_text,
+    print_topics,
     say,
-    table,
 )
 from omq.cli.progress import progress
 from omq.cli.subscribing import sub
@@ -270,8 +270,10 @@ async def _topics(client: Client, options: argparse.Namespace) -> None:
         await watching.topics_with_lag(client, options)
         return
     infos = sorted(await client.topics(), key=lambda info: info.topic)
-    text = json_topics(infos) if options.format == "json" else table(infos)
-    await print_text(options.format, text)
+    if options.format == "json":
+        await print_text("json", json_topics(infos))
+    else:
+        await print_topics(infos)
 
 
 async def _ping(client: Client, options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from omq import management
 from omq.cli.json_values import json_text
-from omq.cli.output import CommandFailed, columns, print_octets, print_text, shown
+from omq.cli.output import CommandFailed, ShowName, TableRows, print_octets, print_table, print_text, shown
 from omq.cli.parsers import add_assigned
 from omq.client import Client, OmqError
 from omq.counted import natural
@@ -129,25 +129,32 @@ async def _print(
     options: argparse.Namespace, heads: Sequence[str], rows: Sequence[Mapping[str, object]]
 ) -> None:
     if options.format == "json":
-        text = "".join(json.dumps(_jsonable(row), ensure_ascii=False) + "\n" for row in rows)
-    else:
-        numbers = {at for at, head in enumerate(heads) if rows and isinstance(rows[0][head], int)}
-        cells = [tuple(head.upper() for head in heads)]
-        cells += [tuple(_cell(row[head]) for head in heads) for row in rows]
-        text = columns(cells, numbers)
-    await print_text(options.format, text)
+        await print_text(
+            "json", "".join(json.dumps(_jsonable(row), ensure_ascii=False) + "\n" for row in rows)
+        )
+        return
+    numbers = {at for at, head in enumerate(heads) if rows and isinstance(rows[0][head], int)}
+
+    def cells(show: ShowName) -> TableRows:
+        # A body is no name.
+        shows = [shown if head == "body" else show for head in heads]
+        return [tuple(head.upper() for head in heads)] + [
+            tuple(_cell(row[head], show) for head, show in zip(heads, shows, strict=True)) for row in rows
+        ]
+
+    await print_table(cells, numbers)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, show: ShowName) -> str:
     match value:
         case None:
             return "-"
         case bool():
             return "yes" if value else "no"
         case bytes():
-            return shown(value)
+            return show(value)
         case dict():
-            return " ".join(f"{shown(name)}={_cell(each)}" for name, each in value.items()) or "-"
+            return " ".join(f"{show(name)}={_cell(each, show)}" for name, each in value.items()) or "-"
         case _:
             return str(value)
 

@@ -6,14 +6,15 @@ import logging
 import os
 import re
 import select
+import shutil
 import stat
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 
 import trio
 
-from omq.cli.cells import width
+from omq.cli.cells import shortened, width
 from omq.cli.json_values import json_table
 from omq.client import Envelope, MessageRun, OmqError, TopicInfo
 from omq.model import delivery_name, persistence_name
@@ -21,6 +22,9 @@ from omq.printable import printable
 from omq.protocol.amqp.fields import Table
 
 FORMATS = ("lines", "raw", "json")
+
+LEAST_NAME = 24
+"""The number of cells to which no name in a table is shortened."""
 
 
 class CommandFailed(OmqError):
@@ -78,23 +82,44 @@ def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
         return {key + "_base64": base64.b64encode(octets).decode()}
 
 
-def table(infos: list[TopicInfo]) -> str:
-    """Format topics as a table with a heading."""
+ShowName = Callable[[bytes], str]
+TableRows = Sequence[Sequence[str]]
+
+
+async def print_table(rows: Callable[[ShowName], TableRows], numbers: Collection[int]) -> None:
+    """Print a table, of which the columns with these indexes are numbers. `rows` makes its rows, the heading
+    included, with a function for the names in it: a table that is too wide for a terminal gets shortened
+    names.
+    """
+    text = columns(rows(shown), numbers)
+    if os.isatty(1):
+        across = shutil.get_terminal_size().columns
+        if any(width(line) > across for line in text.splitlines()):
+            longest = max(LEAST_NAME, across // 3)
+            text = columns(rows(lambda name: shortened(shown(name), longest)), numbers)
+    await print_text("table", text)
+
+
+async def print_topics(infos: list[TopicInfo]) -> None:
+    """Print topics as a table with a heading."""
     head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "OCTETS", "FIRST", "LAST", "SUBSCRIBERS")
-    rows = [head] + [
-        (
-            shown(info.topic),
-            str(info.id),
-            delivery_name(info.delivery),
-            persistence_name(info.persistence),
-            *map(str, (info.messages, info.bytes)),
-            # An empty topic has no first and no last message.
-            *map(str, (info.first, info.last) if info.messages else ("-", "-")),
-            str(info.subscribers),
-        )
-        for info in infos
-    ]
-    return columns(rows, {1, 4, 5, 6, 7, 8})
+
+    def rows(show: ShowName) -> TableRows:
+        return [head] + [
+            (
+                show(info.topic),
+                str(info.id),
+                delivery_name(info.delivery),
+                persistence_name(info.persistence),
+                *map(str, (info.messages, info.bytes)),
+                # An empty topic has no first and no last message.
+                *map(str, (info.first, info.last) if info.messages else ("-", "-")),
+                str(info.subscribers),
+            )
+            for info in infos
+        ]
+
+    await print_table(rows, {1, 4, 5, 6, 7, 8})
 
 
 def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:

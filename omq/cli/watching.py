@@ -14,7 +14,17 @@ import trio
 from omq import watching
 from omq.cli.cells import cut, shortened
 from omq.cli.json_values import json_text
-from omq.cli.output import CommandFailed, column_widths, columns, print_text, shown, watch_output
+from omq.cli.output import (
+    CommandFailed,
+    ShowName,
+    TableRows,
+    column_widths,
+    columns,
+    print_table,
+    print_text,
+    shown,
+    watch_output,
+)
 from omq.client import Client, Numbers, Round
 from omq.counted import counted
 from omq.model import Delivery, Persistence, delivery_name, persistence_name
@@ -128,19 +138,21 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
         one = await anext(rounds)
     found = sorted((numbers.topic for numbers in one.topics.values()), key=lambda topic: topic.topic)
     if options.format == "json":
-        text = "".join(_json(topic) for topic in found)
-    else:
-        head = ("NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "PUBLISHERS WAITING")
-        rows = [head] + [
+        await print_text("json", "".join(_json(topic) for topic in found))
+        return
+    head = ("NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "PUBLISHERS WAITING")
+
+    def rows(show: ShowName) -> TableRows:
+        return [head] + [
             (
-                shown(topic.topic),
+                show(topic.topic),
                 *map(str, (topic.messages, topic.ready, topic.unconfirmed, topic.behind)),
                 *map(str, (topic.subscribers, topic.waiting)),
             )
             for topic in found
         ]
-        text = columns(rows, range(1, 7))
-    await print_text(options.format, text)
+
+    await print_table(rows, range(1, 7))
 
 
 # -- top ----------------------------------------------------------------------------------------------------
@@ -271,24 +283,27 @@ async def connections(client: Client, options: argparse.Namespace) -> None:
         return
     head = ("ID", "CLIENT", "PEER", "PROTOCOL", "AGE", "IN", "OUT", "SUBSCRIPTIONS", "BEHIND", "HELD",
             "STALLED", "WHY SLOW")  # fmt: skip
-    rows = [head] + [
-        (
-            str(each.id),
-            shown(each.client) or "-",
-            shown(each.peer),
-            shown(each.protocol),
-            _duration(each.age),
-            str(each.octets_in),
-            str(each.octets_out),
-            str(each.subscriptions),
-            str(each.behind),
-            str(each.held),
-            "-" if each.stalled is None else _duration(each.stalled),
-            "-" if each.slow is None else shown(each.slow),
-        )
-        for each in found
-    ]
-    await print_text("table", columns(rows, {0, 4, 5, 6, 7, 8, 9, 10}))
+
+    def rows(show: ShowName) -> TableRows:
+        return [head] + [
+            (
+                str(each.id),
+                show(each.client) or "-",
+                shown(each.peer),
+                shown(each.protocol),
+                _duration(each.age),
+                str(each.octets_in),
+                str(each.octets_out),
+                str(each.subscriptions),
+                str(each.behind),
+                str(each.held),
+                "-" if each.stalled is None else _duration(each.stalled),
+                "-" if each.slow is None else shown(each.slow),
+            )
+            for each in found
+        ]
+
+    await print_table(rows, {0, 4, 5, 6, 7, 8, 9, 10})
 
 
 async def _subscribers(client: Client, options: argparse.Namespace) -> None:
@@ -297,20 +312,23 @@ async def _subscribers(client: Client, options: argparse.Namespace) -> None:
         await print_text("json", "".join(_json(each) for each in found))
         return
     head = ("CONNECTION", "CLIENT", "PEER", "PROTOCOL", "POSITION", "BEHIND", "CREDIT", "UNCONFIRMED")
-    rows = [head] + [
-        (
-            str(each.connection),
-            shown(each.client) or "-",
-            shown(each.peer),
-            shown(each.protocol),
-            "-" if each.position is None else str(each.position),
-            str(each.behind),
-            "-" if each.credit is None else str(each.credit),
-            str(each.unconfirmed),
-        )
-        for each in found
-    ]
-    await print_text("table", columns(rows, {0, 4, 5, 6, 7}))
+
+    def rows(show: ShowName) -> TableRows:
+        return [head] + [
+            (
+                str(each.connection),
+                show(each.client) or "-",
+                shown(each.peer),
+                shown(each.protocol),
+                "-" if each.position is None else str(each.position),
+                str(each.behind),
+                "-" if each.credit is None else str(each.credit),
+                str(each.unconfirmed),
+            )
+            for each in found
+        ]
+
+    await print_table(rows, {0, 4, 5, 6, 7})
 
 
 async def disconnect(client: Client, options: argparse.Namespace) -> None:

@@ -101,7 +101,10 @@ def on_a_terminal(shell: Shell, *arguments: str, stream: str = "stdout") -> byte
     """Return the output of a command on this standard stream, which is a terminal."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    with subprocess.Popen([*OMQ, *arguments], env=shell.environment, **{stream: theirs}) as process:
+    environment = {
+        name: value for name, value in shell.environment.items() if name not in ("COLUMNS", "LINES")
+    }
+    with subprocess.Popen([*OMQ, *arguments], env=environment, **{stream: theirs}) as process:
         os.close(theirs)
         written = b""
         try:

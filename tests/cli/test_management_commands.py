@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_helpers import Shell
+from cli_helpers import Shell, on_a_terminal
 
 
 def records(shell: Shell, *command: str) -> list[dict[str, object]]:
@@ -156,3 +156,22 @@ def test_refusals(shell: Shell, command: tuple[str, ...], status: int, sentence:
 def test_connection_options_may_follow_the_verb(shell: Shell) -> None:
     done = shell.omq("queues", "list", "--server", shell.url, OMQ_SERVER="omq://127.0.0.1:1")
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_terminal_gets_shortened_names_and_nothing_else_does(shell: Shell) -> None:
+    name = "begin" + "x" * 246 + "-end"
+    shell.ok("queues", "declare", name, f"dead_letter_key={name}", "max_length=5")
+    shell.ok("queues", "declare", "short")
+    for command in (("topics",), ("topics", "--lag"), ("queues", "list")):
+        (row,) = [row for row in on_a_terminal(shell, *command).decode().splitlines() if "begin" in row]
+        beginning, end = row.split()[0].split("…")
+        assert name.startswith(beginning)
+        assert name.endswith(end)
+        assert len(row) < 160
+        assert name.encode() in shell.ok(*command)
+        assert name.encode() in on_a_terminal(shell, *command, "--format", "json")
+    assert "…" in row.split("dead_letter_key=")[1]
+    assert " max_length=5 " in row
+    body = "b" * 90
+    shell.ok("pub", "short", body, "--confirm")
+    assert body.encode() in on_a_terminal(shell, "queues", "peek", "short")
