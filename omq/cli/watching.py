@@ -32,6 +32,12 @@ from omq.model import Delivery, Persistence, delivery_name, persistence_name
 CLEAR = b"\x1b[H\x1b[2J"
 """Moves the cursor home, and clears the screen of a terminal."""
 
+WAITING = (
+    "waiting for the first statistics of the server: with thousands of topics, or if it is busy, "
+    "they take seconds"
+)
+"""The screen of `omq top` until they have come."""
+
 SORTS = ("in", "out", "behind", "ready", "octets", "name")
 """The columns by which `omq top` sorts topics."""
 
@@ -163,6 +169,8 @@ async def top(client: Client, options: argparse.Namespace) -> None:
     rates = TopicRates()
     lines: list[watching.Line] = []
     is_live = os.isatty(1) and not options.once
+    if is_live:
+        await print_text("lines", f"{WAITING}\n", before=CLEAR)
     async with trio.open_nursery() as nursery, client.watch(options.interval) as rounds:
         nursery.start_soon(watch_output, nursery.cancel_scope)
         number = 0

@@ -236,6 +236,8 @@ def test_top_shows_lagging_subscribers_on_a_narrow_terminal(shell: Shell) -> Non
             seen += os.read(controller, 4096)
         live.kill()
     os.close(controller)
+    assert seen.startswith(b"\x1b[H\x1b[2Jwaiting for the first statistics of the server: ")
+    assert b"they take seconds\r\n\x1b[H\x1b[2Jomq " in seen
     head = seen[seen.index(b"TOPIC") :].partition(b"\n")[0].strip()
     assert head.split()[:5] == [b"TOPIC", b"IN/S", b"OUT/S", b"BEHIND", b"SUBSCRIBERS"]
     assert len(head) <= 80
