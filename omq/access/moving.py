@@ -36,8 +36,9 @@ DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-fir
 
 
 async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver | None], count: int) -> int:
-    """Move messages, each of which is stored in its new queue before it is done in this one. Those that are
-    too large to be moved stay. Raises Refused, also if it has moved none because of these.
+    """Move at most N (`count`) messages, each of which is stored in its new queue before it is done in this
+    one. Those that are too large to be moved stay. Raises Refused, also if it has moved none because of
+    these.
 
     `target_of` returns the new queue, None for a message that stays. It gets the name of the queue in which
     the message became a dead letter last.
@@ -50,7 +51,9 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
     large: list[int] = []
     try:
         # Each message is looked at once; those that stay return to their places at the end.
-        for number in range(min(count, driver.ready)):
+        for number in range(driver.ready):
+            if moved + len(waiting) >= count:
+                break
             if not number % MESSAGES_A_STEP:
                 await trio.lowlevel.checkpoint()
             found = await _next(driver, getter)

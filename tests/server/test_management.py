@@ -301,7 +301,7 @@ async def test_dead_letters_are_moved_back(host: InProcess, client: Client, pers
     for name in ("dead", "one", "two"):
         await client.declare(name, Delivery.ROUND_ROBIN, persistence)
     await publish(host, b"dead", dead(b"one"), b"", dead(b"gone"), dead(b"two"), dead(b"one"))
-    assert await client.manage(m.Move(b"dead", None, 4)) == m.Done(2)
+    assert await client.manage(m.Move(b"dead", None, 2)) == m.Done(2)
     assert await bodies(client, b"one") == [b"0"]
     assert await bodies(client, b"two") == [b"3"]
     # A message that came from nowhere stays at its place.
@@ -328,6 +328,24 @@ async def test_messages_the_new_queue_refuses_stay_in_the_old_one(host: InProces
     assert await bodies(client, b"short") == [b"0", b"1"]
     assert await bodies(client, b"long") == [b"2", b"3"]
     assert await client.manage(m.Move(b"long", b"long", 4)) == m.Done(0)
+
+
+@pytest.mark.parametrize("persistence", [Transient(), STRONG])
+async def test_messages_behind_many_that_stay_are_moved(
+    host: InProcess, client: Client, persistence: Persistence
+) -> None:
+    for name in ("dead", "one"):
+        await client.declare(name, Delivery.ROUND_ROBIN, persistence)
+    staying = 10_005
+    await publish(host, b"dead", *staying * [b""], *3 * [dead(b"one")])
+    assert await client.manage(m.Move(b"dead", None, 2)) == m.Done(2)
+    assert await client.manage(m.Move(b"dead", None, 2)) == m.Done(1)
+    assert await client.manage(m.Move(b"dead", None, 2)) == m.Done(0)
+    assert await bodies(client, b"one") == [b"%d" % number for number in range(staying, staying + 3)]
+    info = (await queues(client))[b"dead"]
+    assert (info.ready, info.unacknowledged) == (staying, 0)
+    async with client.subscribe("dead", credit=1) as messages:
+        assert (await messages.__anext__()).body == b"0"
 
 
 async def test_a_move_that_is_cut_off_leaves_each_message_in_one_queue(
