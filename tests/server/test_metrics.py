@@ -310,3 +310,68 @@ async def test_every_metric_of_the_dashboard_exists(store: Path) -> None:
     }
     assert len(named) > 20
     assert named <= found, named - found
+
+
+# -- the alerts --------------------------------------------------------------------------------------------
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "omq.rules.yml"
+
+OF_PROMETHEUS = {"instance", "job"}
+"""The labels that Prometheus adds to each sample."""
+
+
+def alerts() -> list[str]:
+    """Return the text of each alert."""
+    return RULES.read_text().split("- alert: ")[1:]
+
+
+async def test_every_metric_and_label_of_the_alerts_exists(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        await writer.say(b"(Publish prices x)")
+        await writer.confirm()
+        samples = await metrics(host)
+    labels: dict[str, set[str]] = {}
+    values: set[tuple[str, str]] = set()
+    for key in samples:
+        name, _, rest = key.partition("{")
+        labels.setdefault(name, set()).update(re.findall(r"(\w+)=", rest))
+        values |= set(re.findall(r'(\w+)="([^"]*)"', rest))
+    found = alerts()
+    assert len(found) > 15
+    for alert in found:
+        expression = alert.partition("expr: ")[2].partition("\n")[0]
+        named = set(re.findall(r"\b(?:omq|process)_[a-z0-9_]+", expression))
+        assert named or expression.startswith("up{"), alert
+        assert named <= labels.keys(), named - labels.keys()
+        known = OF_PROMETHEUS.union(*(labels[name] for name in named))
+        lists = re.findall(r"(?:by|without|on|ignoring|group_left) \(([^)]*)\)", expression)
+        chosen = set(re.findall(r'(\w+)="([^"]*)"', expression))
+        assert {label for each in lists for label in each.split(", ") if label} <= known, alert
+        assert {pair for pair in chosen if pair[0] not in OF_PROMETHEUS} <= values, alert
+        lost = {
+            label for each in re.findall(r"without \(([^)]*)\)", expression) for label in each.split(", ")
+        }
+        assert set(re.findall(r"\$labels\.(\w+)", alert)) <= known - lost, alert
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    names = [alert.partition("\n")[0] for alert in alerts()]
+    assert len(set(names)) == len(names)
+    for alert in alerts():
+        for part in (
+            r"for: \d+[sm]",
+            "severity: (critical|warning)",
+            'summary: ".+"',
+            r'description: ".+\."',
+        ):
+            assert re.search(rf"^ +{part}$", alert, re.MULTILINE), (part, alert)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of Debian's package prometheus")
+@pytest.mark.parametrize("command", [("check", "rules", "omq.rules.yml"), ("test", "rules", "omq.tests.yml")])
+def test_promtool_accepts_the_alerts(command: tuple[str, ...]) -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, *command], cwd=RULES.parent, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert b"SUCCESS" in done.stdout
