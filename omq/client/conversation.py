@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from omq.client.connections import Settings
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError, ServerError
@@ -27,8 +28,11 @@ class Conversation:
         self._events: deque[Event[None]] = deque()
 
     async def event(self) -> Event[None]:
-        """Return the next event. Raises ConnectionLost and ProtocolError."""
+        """Return the next event. Raises ConnectionLost and ProtocolError. If this is cancelled, the next call
+        continues where this one was.
+        """
         while not self._events:
+            await self.flush()  # what a cancelled call has left: the server may wait for it
             try:
                 data = await receive(self._stream, READ_OCTETS)
                 self._events += self._session.feed(bytes(data))
@@ -47,6 +51,8 @@ class Conversation:
 
     async def flush(self) -> None:
         """Send the session's output. Raises ConnectionLost."""
+        # A cancelled send loses what it was to send, such as an Ack.
+        await checkpoint_if_cancelled()
         if octets := self._session.take_output():
             try:
                 await self._stream.send_all(octets)

@@ -33,6 +33,36 @@ async def test_rounds_have_all_topics_and_tell_changes(client: Client) -> None:
         assert (later.gone, len(later.topics)) == ((id,), 1)
 
 
+class _CancelsWhenItRuns(trio.abc.Instrument):
+    """Cancels a scope of a task as soon as the task is about to run."""
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self._task = task
+        self.scope = trio.CancelScope()
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        """See `trio.abc.Instrument`."""
+        if task is self._task:
+            self.scope.cancel()
+
+
+async def test_a_watch_that_is_cancelled_at_the_moment_of_a_ping_answers_it(open_omq: OpenServer) -> None:
+    async with (
+        open_omq(ping_seconds=0.4, missed_pings=2) as server,
+        connect(url_of(server), id="watching") as client,
+        client.watch(3600) as rounds,
+    ):
+        await anext(rounds)
+        for _ in range(6):
+            cancels = _CancelsWhenItRuns(trio.lowlevel.current_task())
+            trio.lowlevel.add_instrument(cancels)
+            with cancels.scope:
+                await anext(rounds)
+            trio.lowlevel.remove_instrument(cancels)
+            assert cancels.scope.cancelled_caught
+        assert len(await client.connections()) == 2
+
+
 async def test_control(client: Client) -> None:
     await client.publish_confirmed("prices", b"1")
     async with client.subscribe("prices", FromMessage(1)) as subscription:
