@@ -1,11 +1,11 @@
 """Stored blocks, one after another."""
 
-from omq.blocking.entered import EnteredIterator
+from omq.blocking.entered import EnteredItems
 from omq.client import Block
 from omq.client import Blocks as AsyncBlocks
 
 
-class Blocks(EnteredIterator[AsyncBlocks]):
+class Blocks(EnteredItems[AsyncBlocks, Block]):
     """An iterator over the blocks of a Fetch: whole stored blocks, verified, in the order of their ids.
     `Client.fetch` creates it; one thread at a time may use it.
 
@@ -17,13 +17,3 @@ class Blocks(EnteredIterator[AsyncBlocks]):
     def next(self) -> int | None:
         """The id of the next message, after the whole range was received; None before."""
         return self._opened.next
-
-    def __next__(self) -> Block:
-        block = self._portal.call(self._next)
-        if block is None:
-            raise StopIteration
-        return block
-
-    async def _next(self) -> Block | None:
-        # Not StopAsyncIteration, which cannot leave a coroutine.
-        return await anext(self._opened, None)

@@ -1,13 +1,17 @@
 """The base of sinks, subscriptions, feeds and fetches: each is open until `close` or the end of a block."""
 
+from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from omq.blocking.portal import Entered, Portal
 from omq.client import ConnectionLost
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+Items = TypeVar("Items", bound=AsyncIterator[Any])
 
 
 class EnteredContext(AbstractContextManager["EnteredContext[T]"], Generic[T]):
@@ -43,3 +47,24 @@ class EnteredIterator(EnteredContext[T]):
             self._leave()
         except ConnectionLost:
             pass  # the client was closed before
+
+
+class EnteredItems(EnteredIterator[Items], Generic[Items, Item]):
+    """One whose asynchronous iterator gives the items that the caller gets."""
+
+    def __init__(self, portal: Portal, entered: Entered[Items]) -> None:
+        super().__init__(portal, entered)
+        # The client's thread fills it: an item that has come when Ctrl-C interrupts the call is not lost.
+        self._items: deque[Item] = deque()
+
+    def __next__(self) -> Item:
+        if not self._items:
+            self._portal.call(self._take)
+        if not self._items:
+            raise StopIteration
+        return self._items.popleft()
+
+    async def _take(self) -> None:
+        async for item in self._opened:
+            self._items.append(item)
+            return

@@ -15,7 +15,7 @@ from scarcity import no_descriptors
 from server_command import running_server
 
 from omq.blocking import Client, connect
-from omq.blocking.portal import Portal
+from omq.blocking.portal import Portal, TaskResult
 from omq.client import Client as AsyncClient
 from omq.client import (
     ConnectionFailed,
@@ -73,6 +73,34 @@ def test_topics_are_declared_and_deleted(client: Client, topic: str) -> None:
         assert messages.receive() is None
         assert list(messages.runs()) == []
     assert client.delete("another").id == declared.id
+
+
+def interrupted_as_it_ends(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Make a call that Ctrl-C interrupts in the moment in which its result is known."""
+    waits = TaskResult.wait
+
+    def wait(result: TaskResult[object]) -> None:
+        waits(result)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TaskResult, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+
+
+def test_an_interrupt_as_a_block_or_a_round_is_complete_loses_none(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.publish_confirmed(topic, b"1")
+    with client.fetch(topic) as blocks:
+        interrupted_as_it_ends(monkeypatch, lambda: next(blocks))
+        assert [block.first for block in blocks] == [1]
+        assert blocks.next == 2
+        assert list(blocks) == []
+    with client.watch(3600) as rounds:
+        interrupted_as_it_ends(monkeypatch, lambda: next(rounds))
+        assert next(rounds).topics
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, math.nan])
