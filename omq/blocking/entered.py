@@ -21,6 +21,7 @@ class EnteredContext(AbstractContextManager["EnteredContext[T]"], Generic[T]):
         self._portal = portal
         self._entered = entered
         self._opened = entered.value.get()
+        self._is_left = False
 
     def __enter__(self) -> Self:
         return self
@@ -28,10 +29,12 @@ class EnteredContext(AbstractContextManager["EnteredContext[T]"], Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_left = True
         self._portal.leave(self._entered, whole=error is None)
 
     def _leave(self) -> None:
         """Leave as at the end of a block without an exception. A second call has the same outcome."""
+        self._is_left = True
         self._portal.leave(self._entered, whole=True)
 
 

@@ -30,7 +30,9 @@ class Receiving(EnteredIterator[Source], ABC, Generic[Source, Item, Run]):
         self._timeout = checked(timeout)
         super().__init__(portal, portal.enter(make))
         self.ended = False
-        """Whether the topic was deleted, after which there is no further message."""
+        """Whether the topic was deleted, after which there is no further message. To close this does not set
+        it.
+        """
         # The client's thread fills these. So messages that have arrived are not lost when Ctrl-C interrupts a
         # call: the next call returns them.
         self._items: deque[Item] = deque()
@@ -46,7 +48,7 @@ class Receiving(EnteredIterator[Source], ABC, Generic[Source, Item, Run]):
         return item
 
     def receive(self, timeout: float | None = None) -> Item | None:
-        """Return the next message, or None when the topic was deleted.
+        """Return the next message, or None when the topic was deleted or this is closed.
 
         Raises TimeoutError when none arrives within `timeout` seconds (None waits without limit); and as
         iteration does.
@@ -82,14 +84,14 @@ class Receiving(EnteredIterator[Source], ABC, Generic[Source, Item, Run]):
     async def _take_items(self) -> None:
         run = await self._received()
         if run is None:
-            self.ended = True
+            self.ended = not self._is_left
         else:
             self._items += self._items_of(run)
 
     async def _take_run(self) -> None:
         run = await self._received()
         if run is None:
-            self.ended = True
+            self.ended = not self._is_left
         else:
             self._runs.append(run)
 
@@ -139,7 +141,7 @@ class Subscription(Receiving[AsyncSubscription, Message, MessageRun]):
         # One by one, because a request for the next message confirms the last one.
         message = await anext(self._opened, None)
         if message is None:
-            self.ended = True
+            self.ended = not self._is_left
         else:
             self._items.append(message)
 

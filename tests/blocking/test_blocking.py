@@ -75,6 +75,15 @@ def test_topics_are_declared_and_deleted(client: Client, topic: str) -> None:
     assert client.delete("another").id == declared.id
 
 
+def test_closing_is_not_the_end_of_a_topic(client: Client, topic: str) -> None:
+    for receive in (client.subscribe, client.feed):
+        messages = receive(topic)
+        messages.close()
+        assert list(messages) == []
+        assert messages.receive() is None
+        assert not messages.ended
+
+
 def interrupted_as_it_ends(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
     """Make a call that Ctrl-C interrupts in the moment in which its result is known."""
     waits = TaskResult.wait
