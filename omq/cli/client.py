@@ -164,9 +164,8 @@ def _sentences(group: BaseExceptionGroup[OmqError | OSError], lines: LogLines) -
         ):
             continue  # the server said why it closes the connection, and that is enough
         elif isinstance(error, PublishRefused) and 0 < len(error.refusals) < MOST_REFUSALS:
-            yield "; ".join(
-                together(error.refusals)
-            )  # all of them are there: the answer to Confirm only counts them
+            # All of them are there: the answer to Confirm only counts them.
+            yield "; ".join(together(error.refusals))
         elif isinstance(error, OSError) and error.strerror:
             yield f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         else:

@@ -5,6 +5,7 @@ import difflib
 import itertools
 import math
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from omq.server_address import parse_url
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 
 NEAR = 0.75
-"""The least similarity, from 0 to 1, of an unknown option to one that the error suggests."""
+"""The least similarity, from 0 to 1, of an unknown option or command to one that the error suggests."""
 
 Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
@@ -59,6 +60,8 @@ class _Parser(CommandParser):
                     message += f"; perhaps you mean {near[0]}"
                 message += f"; to give {word!r} as it is, write -- before it"
                 break
+        if near_command := _near_command(owner, message):
+            message += f"; perhaps you mean {near_command}"
         argparse.ArgumentParser.error(owner, message)
 
 
@@ -70,6 +73,19 @@ def _command_of(parser: argparse.ArgumentParser, given: Sequence[str]) -> argpar
                 parser = action.choices[word]
                 break
     return parser
+
+
+def _near_command(parser: argparse.ArgumentParser, message: str) -> str | None:
+    """Return the command, or the verb of one, that is most like the one of which an error says that there is
+    none, or with which that begins, as publish does.
+    """
+    unknown = re.search(r"invalid choice: '(.+?)'", message)
+    for action in parser._actions:
+        if unknown is not None and isinstance(action, argparse._SubParsersAction):
+            word = unknown[1]
+            near = difflib.get_close_matches(word, action.choices, 1, NEAR)
+            return next(iter(near or [name for name in action.choices if word.startswith(name)]), None)
+    return None
 
 
 def _abbreviates(option: str, known: frozenset[str]) -> bool:

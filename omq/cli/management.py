@@ -390,6 +390,7 @@ def _change_of(text: str) -> management.Change:
     option, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} must be OPTION=VALUE")
+    option = option.replace("-", "_")  # as in the names of other options
     # The name of the default exchange is empty, and an empty value removes an option.
     if option == "dead_letter_exchange" and value == DEFAULT_EXCHANGE:
         return management.Change(b"dead_letter_exchange", b"")

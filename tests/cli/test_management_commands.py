@@ -24,7 +24,7 @@ def test_a_queue_from_its_declaration_to_its_end(shell: Shell) -> None:
     assert (found["ready"], found["unacknowledged"], found["consumers"]) == (3, 0, 0)
     assert found["oldest_ms"] is None
     assert found["options"] == {"max_length": "100", "dead_letter_exchange": "cli-dead"}
-    shell.ok("queues", "change", "cli-jobs", "max_length=", "ttl_ms=60000")
+    shell.ok("queues", "change", "cli-jobs", "max_length=", "ttl-ms=60000")
     assert queue(shell, "cli-jobs")["options"] == {"ttl_ms": "60000", "dead_letter_exchange": "cli-dead"}
     shown = records(shell, "queues", "peek", "cli-jobs", "--first", "2")
     assert [(message["id"], message["body"]) for message in shown] == [(2, "two"), (3, {"base64": "/w=="})]

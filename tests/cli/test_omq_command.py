@@ -261,6 +261,31 @@ def test_an_error_shows_the_usage_of_the_command_and_a_near_option(shell: Shell)
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
+        ("publish t x", "pub"),
+        ("subscribe t", "sub"),
+        ("topic", "topics"),
+        ("queue list", "queues"),
+        ("queues lst", "list"),
+        ("bindings bnd", "bind"),
+    ],
+)
+def test_an_error_suggests_a_near_command(shell: Shell, line: str, meant: str) -> None:
+    done = shell.omq(*line.split())
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"; perhaps you mean {meant}\n".encode())
+
+
+@pytest.mark.parametrize("word", ["xyzzy", "produce"])
+def test_an_unknown_command_without_a_near_one_lists_all(shell: Shell, word: str) -> None:
+    done = shell.omq(word)
+    assert done.returncode == 2
+    assert b"choose from" in done.stderr
+    assert b"perhaps" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
         ("queues change q --max-length 5", "max_length=5"),
         ("queues change q --max_length=5", "max_length=5"),
         ("queues declare q --ttl-sm 5", "ttl_ms=5"),
