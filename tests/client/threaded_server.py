@@ -1,7 +1,7 @@
 """A server in a thread of its own: the server runs on Trio, and these tests on asyncio."""
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ThreadedServer:
     """The part of a `Server` that the tests use, callable from another thread."""
 
     port: int
-    stop: Callable[[], None]
+    stop: Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -29,7 +29,11 @@ async def in_a_thread(opening: AbstractAsyncContextManager[Server]) -> AsyncIter
         token = trio.lowlevel.current_trio_token()
         leaving = trio.Event()
         async with opening as server:
-            ready.set_result(ThreadedServer(server.port, lambda: token.run_sync_soon(server.stop)))
+
+            async def stop() -> None:
+                await anyio.to_thread.run_sync(lambda: trio.from_thread.run(server.stop, trio_token=token))
+
+            ready.set_result(ThreadedServer(server.port, stop))
             ends.append(lambda: token.run_sync_soon(leaving.set))
             await leaving.wait()
 
