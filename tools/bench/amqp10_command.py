@@ -23,6 +23,9 @@ CALLS = 2000
 WARM_UP = 1000
 LONG_MESSAGES, LONG_OCTETS = 6, 60 << 20
 PART_OCTETS = 60_000
+LEAST_SMALL = 20
+"""The number of small messages without which there are no figures."""
+
 SMALL_CREDIT = 1_000_000
 SENT = struct.Struct(">d")
 """The time at which a small message was sent, which is its body."""
@@ -221,7 +224,7 @@ def _beside(running: Running) -> Figures:
         thread.join()
         receiver.close()
     seconds = time.monotonic() - begin
-    if len(delays) < 100:
+    if len(delays) < LEAST_SMALL:
         raise BenchFailure(f"only {len(delays)} small messages arrived in {seconds:.1f} s")
     delays.sort()
     return {
