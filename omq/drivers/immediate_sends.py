@@ -20,8 +20,8 @@ from omq.logs import LogThrottle
 log = logging.getLogger("omq.server")
 
 MOST_CONNECTIONS = 16
-"""The greatest number of connections to which a task sends at once, within a slice. The others use their
-sending tasks.
+"""The greatest number of connections to which a task sends at once: the first one, and others within a slice.
+The rest use their sending tasks.
 """
 
 AT_ONCE_OCTETS = 16 << 10
@@ -78,7 +78,7 @@ class ImmediateSends:
             while self._ready:
                 connection = next(iter(self._ready))
                 del self._ready[connection]
-                if left and time.perf_counter() < until:
+                if left == MOST_CONNECTIONS or (left and time.perf_counter() < until):
                     left -= 1
                     self._send_to(connection)
                 else:

@@ -178,8 +178,11 @@ EXPIRING = properties(*(None,) * 8, Number(NumberType.TIMESTAMP, 9))
     "message", [data(b"x"), data(b"one") + data(b"two"), EXPIRING + data(b"x")],
     ids=["in common form", "with two sections", "with an absolute time"],
 )  # fmt: skip
-async def test_no_sending_task_is_woken_for_a_message_and_its_outcome(store: Path, message: bytes) -> None:
+async def test_no_sending_task_is_woken_for_a_message_and_its_outcome(
+    store: Path, message: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That would take another round of the scheduler."""
+    monkeypatch.setattr("omq.drivers.immediate_sends.SLICE_SECONDS", 60.0)  # also on a slow machine
     steps = WritingSteps()
     trio.lowlevel.add_instrument(steps)
     try:

@@ -66,11 +66,13 @@ async def test_connections_whose_confirms_take_longer_than_a_slice_are_sent_to_b
 ) -> None:
     monkeypatch.setattr("omq.drivers.immediate_sends.SLICE_SECONDS", -1.0)
     async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        clients = [await host.connect() for _ in range(4)]
+        await clients[0].ask(b"(Declare t Broadcast (Persistent Weak))")
         for number in range(5):
-            await client.send(publish(b"t", [b"x"]) + b"(Confirm %d)\n" % number)
-            assert await client.frame() == Confirmed(number)
+            for client in clients:  # all in one commit, or nearly so
+                await client.send(publish(b"t", [b"x"]) + b"(Confirm %d)\n" % number)
+            for client in clients:
+                assert await client.frame() == Confirmed(number)
 
 
 async def test_a_defect_of_sending_confirms_is_logged_and_costs_no_commit(
