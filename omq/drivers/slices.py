@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from contextvars import ContextVar
 from typing import TypeVar
 
 import trio
@@ -15,26 +14,13 @@ millisecond.
 """
 
 
-_end: ContextVar[float] = ContextVar("slice_end", default=0.0)
-"""The end of the last slice that the task has begun."""
-
-
 class Slices:
-    """The slices of one piece of work. It goes on with a slice that the task has begun already: so work
-    within other work makes no step longer.
-    """
+    """The slices of one piece of work."""
 
     def __init__(self) -> None:
         self.turns = 0
         """The number of times that other tasks had their turn."""
-        now = time.perf_counter()
-        self._until = _end.get()
-        if not now < self._until <= now + SLICE_SECONDS:
-            self._begin(now)
-
-    def _begin(self, now: float) -> None:
-        self._until = now + SLICE_SECONDS
-        _end.set(self._until)
+        self._until = time.perf_counter() + SLICE_SECONDS
 
     @property
     def is_over(self) -> bool:
@@ -44,13 +30,9 @@ class Slices:
     async def step(self) -> None:
         """Let other tasks run if the slice is over. Call it between short steps."""
         if self.is_over:
-            await self.pause()
-
-    async def pause(self) -> None:
-        """Let other tasks run, and begin a slice."""
-        await trio.lowlevel.checkpoint()
-        self.turns += 1
-        self._begin(time.perf_counter())
+            await trio.lowlevel.checkpoint()
+            self.turns += 1
+            self._until = time.perf_counter() + SLICE_SECONDS
 
 
 async def in_slices(steps: Iterable[object]) -> None:

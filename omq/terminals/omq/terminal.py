@@ -513,18 +513,14 @@ class OmqTerminal:
         steps = self._lines.reads(received, self._deal)
         if steps is DEALT:
             await self._wait_for_room()
-        else:
-            slices = Slices()  # to read lines takes a part of the slice in which they are executed
-            for number, events in enumerate(steps):
-                if number:
-                    # Many slow lines of one connection must not delay the others.
-                    await slices.pause()
-                elif events:
-                    await slices.step()
-                if events and not await self._act_on(events):
-                    return False
-                alive = alive or bool(events)
-                await self._wait_for_room()
+        for number, events in enumerate(steps):
+            if number:
+                # Many slow lines of one connection must not delay the others.
+                await trio.lowlevel.checkpoint()
+            if events and not await self._act_on(events):
+                return False
+            alive = alive or bool(events)
+            await self._wait_for_room()
         if alive or self._has_routed:
             self._liveness.signs += 1
             self._admission.finished()
