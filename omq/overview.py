@@ -5,9 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from heapq import nlargest
-from importlib.metadata import version
 from typing import Protocol
 
 from omq import watching
@@ -21,6 +19,7 @@ from omq.logs import quoted
 from omq.model import Topic
 from omq.statistics import ServerStatistics
 from omq.terminals.connection.statistics import ConnectionStatistics
+from omq.version import VERSION
 
 log = logging.getLogger("omq.server")
 
@@ -133,7 +132,7 @@ class Overview:
         }
         return watching.Server(
             time_us=time.time_ns() // 1000,
-            version=_version(),
+            version=VERSION.encode(),
             uptime=_ms(numbers.seconds),
             connections=numbers.connections,
             max_connections=numbers.max_connections,
@@ -302,11 +301,6 @@ def _writer(numbers: WriterStatistics) -> watching.WriterInfo:
         octets=numbers.octets,
         failures=numbers.failures,
     )
-
-
-@cache
-def _version() -> bytes:
-    return version("omq-server").encode()
 
 
 def _ms(seconds: float) -> int:

@@ -16,6 +16,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 LAYERS = {
     "omq.cli": {
+        "omq.version",
         "omq.server_address",
         "omq.watching",
         "omq.management",
@@ -84,6 +85,7 @@ LAYERS = {
     "omq.reloading": {"omq.config"},
     "omq.config_errors": {"omq.printable"},
     "omq.overview": {
+        "omq.version",
         "omq.watching",
         "omq.statistics",
         "omq.terminals.connection",
@@ -93,6 +95,7 @@ LAYERS = {
         "omq.model",
     },
     "omq.metrics": {
+        "omq.version",
         "omq.statistics",
         "omq.terminals.connection",
         "omq.terminals.http",
@@ -129,6 +132,7 @@ LAYERS = {
         "omq.protocol.http",
     },
     "omq.terminals.amqp_1_0": {
+        "omq.version",
         "omq.terminals.connection",
         "omq.drivers",
         "omq.access",
@@ -140,6 +144,7 @@ LAYERS = {
         "omq_storage",
     },
     "omq.terminals.amqp_0_9": {
+        "omq.version",
         "omq.terminals.connection",
         "omq.exchanges",
         "omq.drivers",
@@ -215,6 +220,7 @@ LAYERS = {
     "omq.gap_reasons": {"omq_storage"},
     "omq.refusal_words": set(),
     "omq.logs": {"omq.printable"},
+    "omq.version": set(),
     "omq.threads": set(),
     "omq.config": {"omq.model", "omq.config_errors", "omq.counted"},
     "omq.client": {
@@ -556,6 +562,7 @@ def imported_modules(name: str) -> Iterator[str]:
         ("omq.protocol.omq.lines, omq.protocol.omq.frames, omq.protocol.handshake", "trio"),
         ("omq_storage.store", "trio omq"),
         ("omq.cli.client", "asyncio tqdm"),
+        ("omq.cli.server", "email h11 importlib.metadata prometheus_client wsproto zipfile zoneinfo"),
     ],
 )
 def test_what_is_not_needed_is_not_loaded(loaded: str, unwanted: str) -> None:

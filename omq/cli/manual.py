@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from omq.cli.command_line import commands_of
-from omq.cli.version import installed_version
+from omq.version import VERSION
 
 
 def manual_page(parser: argparse.ArgumentParser, section: int, see_also: Sequence[str]) -> str:
@@ -15,7 +15,7 @@ def manual_page(parser: argparse.ArgumentParser, section: int, see_also: Sequenc
 def _page(parser: argparse.ArgumentParser, section: int, see_also: Sequence[str]) -> Iterator[str]:
     name = parser.prog
     summary, _, rest = (parser.description or "").partition("\n\n")
-    yield f'.TH {name.upper()} {section} "" "omq {installed_version()}" "omq"'
+    yield f'.TH {name.upper()} {section} "" "omq {VERSION}" "omq"'
     yield ".SH NAME"
     yield f"{_escaped(name)} \\- {_escaped(summary.rstrip('.').replace(chr(10), ' '))}"
     yield ".SH SYNOPSIS"

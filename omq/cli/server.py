@@ -2,7 +2,6 @@
 
 import argparse
 import faulthandler
-import getpass
 import logging
 import signal
 import sys
@@ -154,7 +153,6 @@ def main() -> None:
     set_up_logging(arguments.log_format, config.log_level, config.log_levels)
     # If a file is truncated under LMDB's memory map, the process dies by SIGBUS: then print the stack.
     faulthandler.enable()
-    keep_freed_memory()
     look_seldom()
     ask_for_short_turns()
     _tell_codec()
@@ -187,7 +185,9 @@ def _check(config: Config) -> NoReturn:
 def _hash_secret() -> NoReturn:
     """Print the hash of a secret, and exit."""
     if sys.stdin.isatty():
-        secret = getpass.getpass("secret: ").encode()
+        from getpass import getpass  # the server does not need it
+
+        secret = getpass("secret: ").encode()
     else:
         secret = sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
     if not secret:
@@ -233,6 +233,9 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
             try:
                 async with open_server(config, passed) as server, trio.open_nursery() as nursery:
                     ended.append(nursery.cancel_scope)
+                    # Not before the stores are open: LMDB allocates 2 MiB of zeros for each environment,
+                    # which cost nothing unless glibc makes them of freed memory.
+                    keep_freed_memory()
                     nursery.start_soon(give_back_much)
                     nursery.start_soon(manager.keep_alive)
                     tell_exposure(config)

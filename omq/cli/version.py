@@ -4,16 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from omq.cli.printing import print_and_exit
-
-
-def installed_version() -> str:
-    """Return the version of omq."""
-    from importlib import metadata  # few commands need it
-
-    try:
-        return metadata.version("omq-server")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+from omq.version import VERSION
 
 
 class PrintVersion(argparse.Action):
@@ -25,4 +16,4 @@ class PrintVersion(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print_and_exit(parser.prog.split()[0], f"omq {installed_version()}\n")
+        print_and_exit(parser.prog.split()[0], f"omq {VERSION}\n")

@@ -25,7 +25,6 @@ from threading import Lock
 from typing import BinaryIO, Protocol, TypeVar
 
 import trio
-from crc32c import crc32c
 from msgspec import Struct
 
 from omq.drivers.signal import Signal
@@ -36,6 +35,7 @@ from omq.drivers.tail import TailMemory
 from omq.logs import LogThrottle
 from omq.threads import in_thread
 from omq_storage.blocks import BLOCK_HEADER, SPAN_LIMIT, Block, excerpt, merge, packed_parts, unpack
+from omq_storage.crc import crc32c
 from omq_storage.errors import DamagedBlock
 from omq_storage.lookup import VerifiedBlock
 from omq_storage.numbers import SIZE

@@ -3,11 +3,10 @@
 from array import array
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from omq.drivers.spool import Spool
 from omq.drivers.spool_room import Promise, pages_of
 from omq.drivers.spoolable import SpoolExtent
+from omq_storage.crc import crc32c
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import Fragmented
 from omq_storage.pieces import CHECKED_OCTETS

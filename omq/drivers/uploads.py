@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from crc32c import crc32c
-
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.problems import for_clients
@@ -14,6 +12,7 @@ from omq.drivers.producers import NO_PRODUCERS
 from omq.drivers.reasons import Refused
 from omq.drivers.sequences import Origin, producers_of
 from omq.threads import in_thread
+from omq_storage.crc import crc32c
 from omq_storage.errors import StoreError
 from omq_storage.fragments import FRAGMENT_OCTETS, Fragments, Uploaded
 

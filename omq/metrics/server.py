@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 
 from msgspec.structs import asdict
 from prometheus_client import ProcessCollector
@@ -30,6 +29,7 @@ from omq.metrics.source import PROTOCOLS, MetricsSource
 from omq.statistics import ServerStatistics
 from omq.terminals.connection.statistics import EndedConnections
 from omq.threads import in_thread
+from omq.version import VERSION
 from omq_storage import codec
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
@@ -37,7 +37,6 @@ from omq_storage.levels import Level
 log = logging.getLogger("omq.metrics")
 
 _PROCESS = ProcessCollector(registry=None)
-_VERSION = version("omq-server")  # it reads a file: this module is imported in a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ LAG = "The time for which a task that could run waited for its turn; one sample 
 
 
 def _about(found: ServerStatistics) -> Iterator[Metric]:
-    about = {"version": _VERSION, "python": platform.python_version(), "codec": codec.describe()}
+    about = {"version": VERSION, "python": platform.python_version(), "codec": codec.describe()}
     yield InfoMetricFamily(
         "omq_build", "The version of the server and of Python, and the codec; the value is always 1.", about
     )

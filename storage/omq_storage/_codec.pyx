@@ -23,7 +23,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memchr, memcmp, memcpy
 
-from crc32c import crc32c
+from omq_storage.crc import crc32c
 
 cdef extern from *:
     """

@@ -42,10 +42,9 @@ from itertools import pairwise
 from struct import Struct
 
 import msgspec
-from crc32c import crc32c
 
 from omq_storage import codec, numbers
-from omq_storage.crc import combined
+from omq_storage.crc import combined, crc32c
 from omq_storage.errors import DamagedBlock, NewerFormat
 from omq_storage.heads import Heads, encode_heads, merge_heads
 from omq_storage.numbers import Octets

@@ -47,8 +47,7 @@ from pathlib import Path
 from struct import Struct
 from threading import Lock
 
-from crc32c import crc32c
-
+from omq_storage.crc import crc32c
 from omq_storage.database import Database, Snapshot
 from omq_storage.errors import StoreError, StoreFailed
 from omq_storage.files import write_durably

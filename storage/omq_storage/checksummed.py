@@ -8,8 +8,8 @@ from struct import Struct
 from typing import TypeVar
 
 import msgspec
-from crc32c import crc32c
 
+from omq_storage.crc import crc32c
 from omq_storage.errors import DamagedRecord
 
 _CHECKSUM = Struct(">I")

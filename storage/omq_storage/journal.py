@@ -56,9 +56,8 @@ from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 
-from crc32c import crc32c
-
 from omq_storage.changes import StoredChange
+from omq_storage.crc import crc32c
 from omq_storage.errors import DamagedFile, DamagedRecord, StoreError
 from omq_storage.files import create, sync_directory
 from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, read_identity, unpack_identity

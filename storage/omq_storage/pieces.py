@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import assert_never
 
-from crc32c import crc32c
-
 from omq_storage.blocks import FRAME_HEADER, Block, Octets
+from omq_storage.crc import crc32c
 from omq_storage.database import Database
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import FRAGMENT_OCTETS, Fragmented, fragment, fragment_count, pack_fragmented

@@ -76,10 +76,14 @@ def test_small_pieces_are_joined_when_they_are_freed() -> None:
 
 def mib_of(server: RunningServer) -> int:
     """Return the anonymous memory of the process."""
+    return kib_of(server) >> 10
+
+
+def kib_of(server: RunningServer) -> int:
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     found = re.search(r"RssAnon:\s+(\d+) kB", status)
     assert found is not None
-    return int(found[1]) >> 10
+    return int(found[1])
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -87,6 +91,18 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until, "it does not come"
         time.sleep(0.05)  # no event tells when another process returns memory: one can only look again
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_a_new_store_takes_no_more_memory_than_an_old_one(tmp_path: Path) -> None:
+    """The server opens a part of a new store twice. LMDB asks for 2 MiB of zeros each time."""
+
+    def kib_of_an_idle_one() -> int:
+        with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+            return kib_of(server)
+
+    first, second = kib_of_an_idle_one(), kib_of_an_idle_one()
+    assert first < second + 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")

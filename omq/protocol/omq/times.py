@@ -5,8 +5,7 @@ of the year 9999 has lost its microseconds. A time without a zone is read as UTC
 """
 
 import re
-from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from omq.protocol.omq.converters import ConversionError, integer
 from omq.protocol.omq.sexp import Sexp
@@ -127,7 +126,9 @@ def _in_zone(day: bytes, clock: bytes, zone: bytes) -> int:
     return _microseconds(days * _DAY + seconds - offset.total_seconds())
 
 
-def _zone(name: bytes) -> ZoneInfo:
+def _zone(name: bytes) -> tzinfo:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # few servers need it: 0.3 MiB of memory
+
     # ZoneInfo refuses absolute names and names with `..`, which would leave the time zone database; and a
     # name may be that of a directory, or of a file that describes no zone.
     if name.count(b"/") > _MOST_SLASHES:

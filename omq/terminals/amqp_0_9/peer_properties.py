@@ -6,9 +6,9 @@ not read nested tables.
 
 import platform
 import sys
-from importlib.metadata import version
 
 from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
+from omq.version import VERSION
 
 CAPABILITIES = (
     b"publisher_confirms",
@@ -21,8 +21,6 @@ CAPABILITIES = (
     b"direct_reply_to",
 )
 
-VERSION = version("omq-server").encode()
-
 PLATFORM = f"Python {platform.python_version()} on {sys.platform}".encode()
 
 
@@ -30,7 +28,7 @@ def server_properties(connection: str, *, direct: bool) -> Table:
     """Return the server's properties. `connection` identifies the connection; `direct` offers DMP."""
     entries: list[tuple[bytes, Value]] = [
         (b"product", LongString(b"omq")),
-        (b"version", LongString(VERSION)),
+        (b"version", LongString(VERSION.encode())),
         (b"platform", LongString(PLATFORM)),
         (b"connection", LongString(connection.encode())),
         (b"capabilities", Table(tuple((name, Boolean(True)) for name in CAPABILITIES))),

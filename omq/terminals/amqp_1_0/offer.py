@@ -1,10 +1,10 @@
 """The server's offer to a client: the mechanisms of SASL, and what its open states."""
 
 import socket
-from importlib.metadata import version
 
 from omq.protocol.amqp_1_0 import encoding, types
 from omq.protocol.amqp_1_0.connection import Offer
+from omq.version import VERSION
 
 IDLE_SECONDS = 60.0
 """The idle-time-out that the server states. A client is gone after twice as long without an octet."""
@@ -15,7 +15,7 @@ PROPERTIES = encoding.write(
     types.Map(
         (
             (types.Symbol("product"), "omq"),
-            (types.Symbol("version"), version("omq-server")),
+            (types.Symbol("version"), VERSION),
             # Clients with a JMS interface put these before the names of queues and topics.
             (types.Symbol("queue-prefix"), "queue://"),
             (types.Symbol("topic-prefix"), "topic://"),
