@@ -29,7 +29,7 @@ from omq.drivers.signal import Signal
 from omq.drivers.slices import Slices, let_go
 from omq.drivers.takers import Takers
 from omq.drivers.undone import UndoneMessages
-from omq.drivers.unsettled import number_of
+from omq.drivers.unsettled import number_of, ranges
 from omq.drivers.wait_graph import Room
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
@@ -278,17 +278,24 @@ class CompetingDriver(Driver):
         self._settling.add(messages)
         self._release()
 
-    def _settle(self, ids: range) -> None:
+    def _settle(self, run: Run) -> None:
         """Note messages of any blocks as done. `_release` must follow."""
-        for channel in self._selective:
-            channel.forget(ids)
+        if self._selective:
+            for ids in ranges(run):
+                for channel in self._selective:
+                    channel.forget(ids)
         if not self.is_persistent and not self.deleted:
-            self._holdings.settle(ids)
+            self._holdings.settle(run)
+
+    @property
+    def _settles_by_range(self) -> bool:
+        """Whether `_settle` looks at each range of a run."""
+        return bool(self._selective)
 
     def _release(self) -> None:
         """Free some of the memory of messages that are done. The dealer frees the rest."""
-        for ids in self._settling.take():
-            self._settle(ids)
+        for run in self._settling.take(self._settles_by_range):
+            self._settle(run)
         self.free(self._holdings.release())
         if self._is_releasing():
             self._signal.set()

@@ -13,7 +13,7 @@ from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock
 from omq_storage.fragments import Fragmented
 from omq_storage.lookup import LargeBlock
-from omq_storage.runs import Ids, Run
+from omq_storage.runs import Ids, Run, runs_in
 
 
 class DeadLetteringDriver(SpooledWorkDriver):
@@ -60,7 +60,8 @@ class DeadLetteringDriver(SpooledWorkDriver):
             self._dealing = None
         self.tail.forget_below(cursor)
         if death is None or self.options.dead_letter_exchange is None:
-            self._settle(passed)
+            for run in runs_in(passed):
+                self._settle(run)
             self._release()
             return
         ids = Ids()

@@ -9,6 +9,7 @@ from msgspec import Struct
 from omq.drivers.spooled_bodies import SpooledBody
 from omq_storage.blocks import Block
 from omq_storage.fragments import Fragmented
+from omq_storage.runs import Run, trimmed
 
 JOINED_OCTETS = 1 << 20
 """Neighbouring blocks on the disk are one here up to this size: else many small ones would take much memory.
@@ -101,7 +102,7 @@ class Holdings:
         self._firsts: list[int] = []  # no block of a chunk starts below its number here
         self._on_disk: deque[int] = deque()
         """The first ids of the blocks on the disk, in ascending order. The first blocks may be done."""
-        self._settled: deque[range] = deque()
+        self._settled: deque[Run] = deque()
         self._cleared: list[_Chunk] = []
 
     def append(self, block: Block) -> None:
@@ -199,10 +200,10 @@ class Holdings:
         del chunk.blocks[place], chunk.starts[place], chunk.undone[place]
         return self._shrank(number, done)
 
-    def settle(self, ids: range) -> None:
+    def settle(self, run: Run) -> None:
         """Mark these messages, of any blocks, as done. `release` frees their blocks."""
-        self.messages -= len(ids)
-        self._settled.append(ids)
+        self.messages -= run.bits.bit_count()
+        self._settled.append(run)
 
     @property
     def is_settling(self) -> bool:
@@ -221,40 +222,46 @@ class Holdings:
             rest, looked_at, octets = self._release(self._settled[0], left)
             freed += octets
             left -= looked_at
-            if rest:
+            if rest is not None:
                 self._settled[0] = rest
             else:
                 self._settled.popleft()
         return freed
 
-    def _release(self, ids: range, most: int) -> tuple[range, int, int]:
+    def _release(self, run: Run, most: int) -> tuple[Run | None, int, int]:
         """Free blocks with the first of these messages, at most `most` and of one chunk. Return the rest of
         the messages, how many blocks were looked at, and the octets that became free.
 
         Blocks that are done leave the lists together: one by one, each would move all that came after it.
         """
-        number = bisect_right(self._firsts, ids.start) - 1
+        first, step, bits, _ = trimmed(run)
+        number = bisect_right(self._firsts, first) - 1
         chunk = self._chunks[number]
-        begin = place = chunk.place(ids.start)
+        begin = place = chunk.place(first)
         is_any_done = False
-        while ids and place - begin < most:
+        while place - begin < most:
             after = chunk.blocks[place].next
-            if ids.start >= after:
-                place = chunk.place(ids.start)
+            if first >= after:
+                place = chunk.place(first)
                 after = chunk.blocks[place].next
-                if ids.start >= after:
+                if first >= after:
                     break  # the next one is in a later chunk
-            here = min(len(ids), -((ids.start - after) // ids.step))
-            ids = ids[here:]
-            chunk.undone[place] -= here
+            places = min(bits.bit_length(), -((first - after) // step))
+            rest = bits >> places
+            chunk.undone[place] -= bits.bit_count() - rest.bit_count()
             is_any_done |= not chunk.undone[place]
+            bits = rest
+            if not bits:
+                place += 1
+                break
+            first, _, bits, _ = trimmed(Run(first + places * step, step, bits))
             place += 1
             if place == len(chunk.blocks):
                 break
         freed = 0
         if is_any_done:  # even if they free nothing, because they are on the disk
             freed = self._shrank(number, chunk.cut(begin, place))
-        return ids, place - begin, freed
+        return Run(first, step, bits) if bits else None, place - begin, freed
 
     def _shrank(self, number: int, done: Sequence[Block | OnDisk | OnSpool]) -> int:
         """Subtract blocks that have left a chunk. Return the octets that became free."""

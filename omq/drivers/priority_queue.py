@@ -13,7 +13,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Unavailable
 from omq.drivers.stored_reads import READ_OCTETS
-from omq.drivers.unsettled import number_of
+from omq.drivers.unsettled import number_of, ranges
 from omq.gap_reasons import damage
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
@@ -240,9 +240,14 @@ class PriorityQueueDriver(QueueDriver):
         super().done(ids)
         self._levels.forget(ids)
 
-    def _settle(self, ids: range) -> None:
-        super()._settle(ids)
-        self._levels.forget(ids)
+    def _settle(self, run: Run) -> None:
+        super()._settle(run)
+        for ids in ranges(run):
+            self._levels.forget(ids)
+
+    @property
+    def _settles_by_range(self) -> bool:
+        return True
 
     def _keep(self, block: Block) -> None:
         if not self._is_loaded.is_set():

@@ -249,7 +249,7 @@ class ReturnedIds:
         orders runs by their first ids, which no two of them share.
         """
         heap = self._heap
-        for run in map(_trimmed, runs):
+        for run in map(trimmed, runs):
             self._count += run.bits.bit_count()
             longer = joined(heap[-1], run) if heap else None
             if longer is None:
@@ -267,7 +267,7 @@ class ReturnedIds:
             heapq.heappop(self._heap)
             self.octets -= run.octets
         else:
-            rest = _trimmed(Run(first + step, step, bits >> 1, deliveries))
+            rest = trimmed(Run(first + step, step, bits >> 1, deliveries))
             heapq.heapreplace(self._heap, rest)
             self.octets -= run.octets - rest.octets
         return first
@@ -327,6 +327,13 @@ def chunked(first: int, bits: int) -> Iterator[tuple[int, int]]:
         chunk += 1
 
 
+def runs_in(ids: range) -> Iterator[Run]:
+    """Yield the ids of a range as runs with its step."""
+    for start in range(0, len(ids), RUN_IDS):
+        part = ids[start : start + RUN_IDS]
+        yield Run(part.start, part.step, _CHUNK_BITS >> RUN_IDS - len(part))
+
+
 def runs_of(ids: Iterable[int]) -> tuple[Run, ...]:
     """Return these ids as runs; they may come in any order."""
     return Ids(sorted(set(ids))).runs()
@@ -336,8 +343,8 @@ def _lowest_bit(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _trimmed(run: Run) -> Run:
-    """Return the same run with bit 0 set."""
+def trimmed(run: Run) -> Run:
+    """Return the same ids as a run with bit 0 set."""
     skipped = _lowest_bit(run.bits)
     return run._replace(first=run.first + skipped * run.step, bits=run.bits >> skipped) if skipped else run
 

@@ -15,7 +15,7 @@ from omq.drivers.priority_queue import SORTED_IDS, SORTED_LEVELS, Levels
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.seam import Accepted, CreditKind, Modified, TakenMessages
-from omq.drivers.settling import SETTLED_RANGES
+from omq.drivers.settling import SETTLED_AT_ONCE
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
@@ -217,7 +217,7 @@ async def test_a_purge_settles_in_portions(drivers: Drivers) -> None:
     used = drivers.memory.waiting.used
     assert queue.purge() == 300
     assert (queue.ready, queue.info().messages) == (0, 300)
-    assert 600 - SETTLED_RANGES <= drivers.memory.waiting.used * 600 // used < 600
+    assert 600 - SETTLED_AT_ONCE <= drivers.memory.waiting.used * 600 // used < 600
     await quiet()
     assert drivers.memory.waiting.used == used // 2
     assert client.channel.settle(range(1, 601), Accepted()) == 300

@@ -11,7 +11,7 @@ from omq.drivers.offer import PendingOffer
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED
-from omq.drivers.settling import SETTLED_RANGES
+from omq.drivers.settling import SETTLED_AT_ONCE
 from omq_storage.batches import Bodies
 
 
@@ -106,7 +106,7 @@ async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str
 @pytest.mark.parametrize("how", ["purge", "settle"])
 async def test_done_messages_do_not_count_before_they_are_freed(drivers: Drivers, how: str) -> None:
     queue = await queue_of(drivers)
-    count = 200 * SETTLED_RANGES
+    count = 200 * SETTLED_AT_ONCE
     client = worker(queue, count)
     await post(queue, *[b"x"] * count)
     await client.read()

@@ -15,7 +15,7 @@ from omq.drivers.sizes import Sizes
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unsettled import DeliveredIds, Unsettled, delivered, number_of, ranges
 from omq_storage.blocks import encode
-from omq_storage.runs import Run
+from omq_storage.runs import Run, runs_in
 
 IDS = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 7), st.integers(1, 40), st.integers(0, 3)))
 
@@ -120,14 +120,14 @@ def settle_all(holdings: Holdings, counts: list[int], data: st.DataObject) -> No
         left = sorted(set().union(*held.values()))
         start = data.draw(st.sampled_from(left))
         step = data.draw(st.integers(1, 5))
-        ids = range(start, start + step, step)
-        while ids.stop in left and data.draw(st.integers(0, 9)):
-            ids = range(start, ids.stop + step, step)
-        holdings.settle(ids)
+        later = [id for id in range(start, left[-1] + 1, step) if id in left]
+        ids = {start} | (set(later) & data.draw(st.sets(st.sampled_from(left))))
+        first = start - step * data.draw(st.integers(0, 2))
+        holdings.settle(Run(first, step, sum(1 << (id - first) // step for id in ids)))
         freed = released(holdings)
-        done = [block for block, undone in held.items() if undone and undone <= set(ids)]
+        done = [block for block, undone in held.items() if undone and undone <= ids]
         for undone in held.values():
-            undone -= set(ids)
+            undone -= ids
         assert freed == sum(block.held for block in done)
         assert holdings.messages == sum(map(len, held.values()))
         assert holdings.octets == sum(block.held for block, undone in held.items() if undone)
@@ -143,8 +143,9 @@ def test_many_blocks_are_freed_in_portions() -> None:
     blocks = [encode(1, id, [b"x"], 0) for id in range(1, count + 1)]
     for block in blocks:
         holdings.append(block)
-    holdings.settle(range(1, count + 1, 2))  # two workers had every second one
-    holdings.settle(range(2, count + 1, 2))
+    for first in (1, 2):  # two workers had every second one
+        for run in runs_in(range(first, count + 1, 2)):
+            holdings.settle(run)
     assert holdings.messages == 0
     portions = []
     while holdings.is_settling:
@@ -213,7 +214,8 @@ def test_many_small_blocks_on_the_disk_take_little_memory() -> None:
     block = encode(1, count + 1, [b"x"], 0)
     holdings.append(block)
     holdings.append_on_disk(count + 2, count + 3, size)  # not joined with what comes before the one in memory
-    holdings.settle(range(1, count // 2 + 1))
+    for run in runs_in(range(1, count // 2 + 1)):
+        holdings.settle(run)
     assert released(holdings) == 0
     first = holdings.first_on_disk()
     assert first is not None

@@ -17,7 +17,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.round_robin import RETRY_SECONDS
-from omq.drivers.settling import SETTLED_RANGES
+from omq.drivers.settling import SETTLED_AT_ONCE
 from omq.drivers.spooled_uploads import SpooledUpload
 from omq.model import Delivery, Transient
 from omq_storage.batches import Bodies
@@ -145,7 +145,7 @@ async def test_a_store_that_fails_is_asked_again_to_delete_what_is_done(
 async def test_done_messages_leave_memory_while_the_disk_cannot_be_read(
     tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count, failures = 100 * SETTLED_RANGES, 0
+    count, failures = 100 * SETTLED_AT_ONCE, 0
 
     def fail(*_: object, **__: object) -> NoReturn:
         nonlocal failures

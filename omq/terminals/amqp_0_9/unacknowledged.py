@@ -123,14 +123,17 @@ class Unacknowledged:
         """Yield these ranges of an `AckRun` without those that the next one includes. The caller takes each
         before it asks for the next one.
         """
-        known = 0  # the last tag of the range, if it is known to be there
+        known = end = 0  # the tags from `known` to before `end` are known to be there
         for (first, last), (next_first, next_last) in pairwise((*ranges, (1, 0))):
-            is_included = not (first or next_first) and 0 < last < next_last
-            if is_included and (last == known or self._has(last)) and self._has(next_last):
-                known = next_last
-            else:
-                yield first, last
-                known = 0
+            if not (first or next_first) and 0 < last < next_last:
+                if not known <= last < end:
+                    known, end = last, self._end(last)
+                if last < end <= next_last:
+                    known, end = next_last, self._end(next_last)
+                if next_last < end:
+                    continue
+            yield first, last
+            known = end = 0
 
     def restore(self, settled: Settled) -> None:
         """Add these messages again after they were taken out."""
@@ -144,8 +147,12 @@ class Unacknowledged:
             yield
 
     def _has(self, tag: int) -> bool:
+        return tag < self._end(tag)
+
+    def _end(self, tag: int) -> int:
+        """Return the tag after the run with this tag; if there is none, this tag or a lower one."""
         index = self._index(tag)
-        return index >= self._gone and tag < self._runs[index].next
+        return self._runs[index].next if index >= self._gone else 0
 
     def _index(self, tag: int) -> int:
         """Return the index of the last run that begins at this tag or before; less than `_gone` if there is
