@@ -71,7 +71,7 @@ class QueueDriver(LimitedDriver):
             return False
         if self._sizes is not None or batch.octets > FREE_OCTETS or not self.has_ids(1):
             return False
-        if self._must_wait():
+        if self.options.single_active and self._must_wait():
             return False
         channel = next(iter(channels))
         if not channel.may_pass_on():

@@ -26,7 +26,7 @@ less than to look for the headers.
 
 def may_have_copies(run: Sequence[bytes]) -> bool:
     """Return whether any of these heads may have one of these headers."""
-    head = common(run)
+    head = run[0] if len(run) == 1 else common(run)
     return MARK in (b"".join(run) if head is None else head)
 
 

@@ -69,8 +69,11 @@ def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
         raise ValueError(f"There are {len(heads)} heads for {count} messages.")
     if count == 1:
         # If messages come one by one, each is a block, and this takes half of the time.
-        _check_size(len(heads[0]))
-        return Heads(numbers.pair(0, len(heads[0])), heads[0]) if heads[0] else None
+        (only,) = heads
+        if not only:
+            return None
+        _check_size(len(only))
+        return Heads(numbers.pair(0, len(only)), only)
     head = common(heads)
     if head is not None:
         _check_size(count * len(head))

@@ -11,10 +11,22 @@ from server.conversation import eventually
 from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.immediate_sends import AT_ONCE_OCTETS, MOST_CONNECTIONS
+from omq_storage.batches import Framed
+from omq_storage.blocks import Block
 
 from .broker import Broker
 from .served_broker import brokered
-from .wire import ack, bind, consume, declare_exchange, declare_queue, publish, qos, select_confirms
+from .wire import (
+    ack,
+    bind,
+    consume,
+    declare_exchange,
+    declare_queue,
+    open_channel,
+    publish,
+    qos,
+    select_confirms,
+)
 
 in_thread = trio.to_thread.run_sync
 
@@ -187,3 +199,33 @@ async def test_tags_of_a_consumer_that_does_not_acknowledge_have_no_gap(tmp_path
 
         tags = await in_thread(run)
         assert tags == list(range(1, len(tags) + 1))
+
+
+async def test_a_defect_ends_the_channel_of_its_message_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Block:
+        raise RuntimeError("a defect")
+
+    async with brokered(tmp_path) as (_, broker):
+
+        def connect() -> None:
+            client, consumer = broker.channel(), broker.channel()
+            client.said(declare_queue(1, "q"))
+            consumer.call(consume(1, "q", no_ack=1))
+            client.send(publish(1, "", "q", b"first"))
+            assert consumer.wait().body == b"first"
+
+        def publish_again() -> bytes:
+            client, consumer = broker.clients
+            client.call(open_channel(2))
+            client.send(publish(2, "", "q", b"second"))
+            return consumer.wait().body
+
+        await in_thread(connect)
+        client, _ = broker.clients
+        with monkeypatch.context() as patch:
+            patch.setattr(Framed, "encode", fail)
+            ended = await in_thread(client.call, publish(1, "", "q", b"lost"))
+        assert ended.told() == "channel.close 541 INTERNAL_ERROR (60,40)"
+        assert await in_thread(publish_again) == b"second"

@@ -119,6 +119,15 @@ class AmqpChannel:
 
     # -- publishing: see omq.terminals.amqp_0_9.publishing.Publisher ---------------------------------------
 
+    @property
+    def tells_outcomes(self) -> bool:
+        return not isinstance(self.mode, Plain)
+
+    def refused(self, failure: Failure) -> None:
+        if not self.is_over:
+            self.failure = failure
+            self._changed(self)
+
     def published(self, posted: ChannelPost) -> None:
         match self.mode:
             case Confirms():

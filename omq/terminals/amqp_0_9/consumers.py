@@ -183,7 +183,9 @@ class Consumer:
     # -- a message that its queue does not keep: see `omq.drivers.seam.DirectSender` -------------------------
 
     def may_send_now(self) -> bool:
-        if not self._started or self._is_over or self.is_paused or not self._contents.is_clear:
+        # Without `_is_over`: this is asked for each message.
+        contents = self._contents
+        if not self._started or self._closed or contents.is_over or self.is_paused or not contents.is_clear:
             return False
         return self.channel is not None and self._sender.may_send_at_once()
 

@@ -52,7 +52,7 @@ class ConsumerForm:
         self._first = self._tags.next
         self.framed = 0
         for selection in selections:
-            if portion.is_spent:
+            if parts and portion.is_spent:
                 break
             tag, count = self._tags.next, 1
             if len(selection.ids) == 1 and selection.block.held > LITTLE_OCTETS:
@@ -69,8 +69,9 @@ class ConsumerForm:
                     self._consumer, tag, selection.block, selection.ids, portion, selection.deliveries
                 )
                 parts.append(octets)
-            self._tags.take(count)
-            self._remember(tag, selection.ids[:count])
+            self._tags.next = tag + count
+            if not self._no_ack:
+                self._remember(tag, selection.ids[:count])
             self.framed += count
         return parts
 
@@ -101,14 +102,12 @@ class ConsumerForm:
             return MessageInPieces(self._consumer, octets, size, None)
         tag = self._tags.take(1)
         octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
-        return MessageInPieces(
-            self._consumer, octets, size, lambda: self._remember(tag, range(message, message + 1))
-        )
+        remember = None if self._no_ack else lambda: self._remember(tag, range(message, message + 1))
+        return MessageInPieces(self._consumer, octets, size, remember)
 
     def _remember(self, tag: int, ids: range) -> None:
-        if not self._no_ack:
-            assert self.source is not None, "a consumer has its channel before it has messages"
-            self._tags.unacknowledged.add(tag, ids, self.source)
+        assert self.source is not None, "a consumer has its channel before it has messages"
+        self._tags.unacknowledged.add(tag, ids, self.source)
 
 
 class _Role(Enum):

@@ -40,6 +40,13 @@ class Publisher(Protocol):
     is_over: bool
     """Whether the channel is closed."""
 
+    @property
+    def tells_outcomes(self) -> bool:
+        """Whether it tells the client the outcome of each message, or of its transaction."""
+
+    def refused(self, failure: Failure) -> None:
+        """Note that a message failed of which `published` was not told."""
+
     def published(self, posted: "ChannelPost") -> None:
         """Record messages that were published, in their order."""
 

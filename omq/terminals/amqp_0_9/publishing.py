@@ -19,7 +19,7 @@ from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
 from omq.drivers.slices import Slices
-from omq.exchanges.routes import RoutedPart
+from omq.exchanges.routes import RoutedPart, RouteIsLong, TopicIsReplaced
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties as stored_properties
 from omq.protocol.amqp_0_9.delivery import returned
@@ -71,6 +71,8 @@ class Publishing:
         self._at_once = at_once
         self._groups = Groups()
         self._publishers: dict[Publisher, None] = {}
+        self._lone: tuple[Publisher, PublishRun, RoutedPart] | None = None
+        """The only message since the last `flush`, if it has one topic and nobody waits for its outcome."""
         self.frame_max = frame_max
         self.is_openamq = is_openamq
 
@@ -80,9 +82,20 @@ class Publishing:
         If the publisher ends meanwhile, the rest of them is not published. While the client does not read
         what is returned to it, those before are posted already, unless the run must be posted `whole`.
         """
-        if run.batch.count == 1 or not (run.mandatory or run.properties & LOOKED_AT):
-            await self._publish(publisher, run)
+        if run.batch.count > 1 and (run.mandatory or run.properties & LOOKED_AT):
+            await self._publish_in_slices(publisher, run, whole=whole)
             return
+        parts = await self.parts(publisher, run)
+        if run.batch.count == 1 and len(parts) == 1 and not self._publishers and not publisher.tells_outcomes:
+            (part,) = parts
+            if len(part.route) == 1 and self._lone is None:
+                self._lone = publisher, run, part
+                return
+        await self._group_lone()
+        await self._group(publisher, run, parts)
+
+    async def _publish_in_slices(self, publisher: Publisher, run: PublishRun, *, whole: bool) -> None:
+        await self._group_lone()
         begin = 0
         while begin < run.batch.count:
             if begin:
@@ -90,7 +103,8 @@ class Publishing:
             if publisher.is_over:
                 return
             end = _slice_end(run.heads, begin)
-            await self._publish(publisher, _slice(run, begin, end))
+            part = _slice(run, begin, end)
+            await self._group(publisher, part, await self.parts(publisher, part))
             begin = end
 
     async def _yield_turn(self, *, whole: bool) -> None:
@@ -102,8 +116,15 @@ class Publishing:
                 await self._outbox.room()
         await trio.lowlevel.checkpoint()
 
-    async def _publish(self, publisher: Publisher, run: PublishRun) -> None:
-        parts = await self.parts(publisher, run)
+    async def _group_lone(self) -> None:
+        """Note the message that was the only one until now like the others."""
+        if self._lone is not None:
+            publisher, run, part = self._lone
+            self._lone = None
+            await self._group(publisher, run, (part,))
+
+    async def _group(self, publisher: Publisher, run: PublishRun, parts: Sequence[RoutedPart]) -> None:
+        """Note messages for the next `flush`, and return those that have no topic, if they must be."""
         posted = ChannelPost(run.batch.count)
         for part in parts:
             batch = run.batch if part.indexes is None else chosen(run.batch, part.indexes)
@@ -123,13 +144,18 @@ class Publishing:
         """Check messages, and divide them by the topics that get them. Raises ChannelProblem."""
         heads = self._checked(publisher, run) if run.properties & CHECKED else run.heads
         try:
-            return await routed(self._to_exchanges, run.exchange, run.routing_key, heads)
+            try:
+                return self._to_exchanges.parts(run.exchange, run.routing_key, heads)
+            except (RouteIsLong, TopicIsReplaced) as why:
+                is_long = isinstance(why, RouteIsLong)
+                return await routed(self._to_exchanges, run.exchange, run.routing_key, heads, is_long=is_long)
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
 
     async def drop(self) -> None:
         """Drop the messages that were published since the last `flush`, in turn with other connections."""
         self._publishers.clear()
+        self._lone = None
         for number, _ in enumerate(self._groups.take(), 1):
             if not number % LOOKED_IN_TURN:
                 await trio.lowlevel.cancel_shielded_checkpoint()
@@ -138,7 +164,19 @@ class Publishing:
         """Post the published messages. Consumers get it, and publishers their confirms, in this task if
         nothing waits to be sent to them.
         """
-        if not self._publishers:
+        is_tried = self._lone is not None
+        if self._lone is not None:
+            publisher, run, part = self._lone
+            try:
+                if self._to_exchanges.pass_on(part.route[0], run.batch, part.heads):
+                    self._lone = None
+                    return
+            except Refused as refused:
+                self._lone = None
+                publisher.refused(refused.failure)
+                return
+            await self._group_lone()
+        elif not self._publishers:
             return
         groups, self._groups = self._groups, Groups()
         publishers, self._publishers = self._publishers, {}
@@ -159,11 +197,8 @@ class Publishing:
             try:
                 batch = joined(group.batches)
                 offered: Offered = CONFIRMED
-                if (
-                    are_several
-                    or batch.count > 1
-                    or not self._to_exchanges.pass_on(target, batch, group.heads)
-                ):
+                is_kept = is_tried or are_several or batch.count > 1
+                if is_kept or not self._to_exchanges.pass_on(target, batch, group.heads):
                     with self._at_once:
                         offered = self._to_exchanges.offer(target, batch, group.heads)
                 if not isinstance(offered, Confirmation):

@@ -21,10 +21,17 @@ them: a fanout exchange may lead to thousands.
 
 
 async def routed(
-    publishing: RoutedPublishing, exchange: bytes, key: bytes, heads: Sequence[bytes]
+    publishing: RoutedPublishing,
+    exchange: bytes,
+    key: bytes,
+    heads: Sequence[bytes],
+    *,
+    is_long: bool = False,
 ) -> Sequence[RoutedPart]:
-    """Divide messages by the topics that get them, as `RoutedPublishing.parts` does. Raises Refused."""
-    is_long = False
+    """Divide messages by the topics that get them, as `RoutedPublishing.parts` does. Raises Refused.
+
+    `is_long`: whether that has raised RouteIsLong.
+    """
     while True:
         try:
             if is_long:
