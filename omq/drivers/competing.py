@@ -275,7 +275,11 @@ class CompetingDriver(Driver):
     def settled(self, messages: Sequence[Run]) -> None:
         """Settle messages that are done. If they are many, the dealer settles most of them."""
         self._note_move()
-        self._settling.add(messages)
+        if len(messages) > 1 or self._settling or self._settles_by_range:
+            self._settling.add(messages)
+        else:
+            for run in messages:
+                self._settle(run)
         self._release()
 
     def _settle(self, run: Run) -> None:
@@ -294,8 +298,9 @@ class CompetingDriver(Driver):
 
     def _release(self) -> None:
         """Free some of the memory of messages that are done. The dealer frees the rest."""
-        for run in self._settling.take(self._settles_by_range):
-            self._settle(run)
+        if self._settling:
+            for run in self._settling.take(self._settles_by_range):
+                self._settle(run)
         self.free(self._holdings.release())
         if self._is_releasing():
             self._signal.set()
