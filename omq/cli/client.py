@@ -43,6 +43,7 @@ from omq.client import (
     OmqError,
     PublishRefused,
     Sink,
+    SinkFailed,
     connect,
 )
 from omq.client.errors import MOST_REFUSALS
@@ -163,6 +164,9 @@ def _sentences(group: BaseExceptionGroup[OmqError | OSError], lines: LogLines) -
             and lines.has_said(error.server_error)
         ):
             continue  # the server said why it closes the connection, and that is enough
+        elif isinstance(error, SinkFailed) and lines.has_said(error.server_error):
+            if error.sent:
+                yield f"messages stored: {error.stored} of {error.sent}"
         elif isinstance(error, PublishRefused) and 0 < len(error.refusals) < MOST_REFUSALS:
             # All of them are there: the answer to Confirm only counts them.
             yield "; ".join(together(error.refusals))

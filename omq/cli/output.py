@@ -194,6 +194,10 @@ def say(line: str) -> None:
         print(f"omq: {printable(line)}", file=sys.stderr)
 
 
+SAID = "the server said: "
+"""The beginning of the client library's log records of Errors that answer no command."""
+
+
 class LogLines(logging.Handler):
     """Prints the client library's log records like other messages."""
 
@@ -206,8 +210,10 @@ class LogLines(logging.Handler):
         say(self._last)
 
     def has_said(self, server_error: str) -> bool:
-        """Return whether the last line was this Error of the server."""
-        return self._last == f"the server said: {server_error}"
+        """Return whether the last line had this Error of the server, perhaps behind the name of a topic. A
+        response of DMP may be shortened.
+        """
+        return self._last.startswith(SAID) and f": {server_error.removesuffix('...')}" in self._last
 
 
 def write_all(octets: bytes) -> None:

@@ -73,14 +73,15 @@ class SinkClosed(OmqError, anyio.ClosedResourceError):
 class SinkFailed(OmqError):
     """The server did not store all messages of a sink.
 
-    `response` is the server's response, `sent` the number of messages given to the sink, and `stored` how
-    many of them, from the first one on, are certainly stored.
+    `response` is the server's response, and `server_error` its text. `sent` is the number of messages given
+    to the sink, and `stored` the number of those, from the first one on, that are certainly stored.
     """
 
     def __init__(self, response: Response, sent: int, stored: int) -> None:
         said = _said(response)
         super().__init__(f"messages stored: {stored} of {sent}; the server said: {said}" if sent else said)
         self.response = response
+        self.server_error = said
         self.sent = sent
         self.stored = stored
 

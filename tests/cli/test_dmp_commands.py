@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_helpers import OMQ, SECONDS, Shell
+from cli_helpers import OMQ, SECONDS, Shell, running_server
 from measuring import TOLD_BY
 
 
@@ -142,6 +142,21 @@ def test_a_refusal(shell: Shell) -> None:
     done = shell.omq("sub", "jobs", "--dmp", "--from", "beginning")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"omq: Get jobs: ")
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [(3000, "its body of 3000 octets is above the limit of 1000"), (200_000, "its size is 200008")],
+)
+def test_the_reason_of_a_refused_sink_is_said_once(tmp_path: Path, size: int, reason: str) -> None:
+    config = tmp_path / "omq.toml"
+    config.write_text("max_message_bytes = 1000\n")
+    with running_server(tmp_path, "--config", str(config)) as shell:
+        done = shell.omq("pub", "--dmp", "long", "--lines", "-", input=b"first\n" + size * b"x")
+    assert (done.returncode, done.stdout) == (1, b"")
+    # On the connection that asked for the sink, or, if that ends earlier, in the answer to the sink.
+    assert done.stderr.count(reason.encode()) == 1
+    assert done.stderr.splitlines()[-1].startswith(b"omq: messages stored: 1 of 2")
 
 
 def test_credit_with_dmp_is_refused(shell: Shell) -> None:
