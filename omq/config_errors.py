@@ -17,16 +17,46 @@ from omq.printable import printable
 LONGEST_SHOWN = 60
 """The greatest number of characters of a value that are shown."""
 
+MOST_SAID = 10
+"""The greatest number of unknown keys that are named."""
+
 _PATH = re.compile(r"\.(?P<name>[^.\[`]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 
 
 def sentence(problem: msgspec.ValidationError, kind: type, table: dict[str, object]) -> str:
-    """Return one line about the error that msgspec found while it converted this table to a `kind`."""
-    text = str(problem)
-    unknown = re.match(r"Object contains unknown field `(.*?)`(?: - at `\$([^`]*)`)?$", text, re.DOTALL)
-    if unknown is not None:
-        where, name = unknown[2] or "", unknown[1]
-        return f"{_shown_key(where, name)}: there is no such key{_hint(where, name, kind)}"
+    """Return one line about the error that msgspec found while it converted this table to a `kind`, and about
+    all keys that a `kind` does not have: msgspec stops at the first error.
+    """
+    unknown = list(_unknown_keys(inspect.type_info(kind), table, ""))
+    said = [
+        f"{_shown_key(where, name)}: there is no such key{_hint(where, name, kind)}"
+        for where, name in unknown
+    ]
+    if len(said) > MOST_SAID:
+        said[MOST_SAID:] = [f"and there are {len(said) - MOST_SAID} more"]
+    if not str(problem).startswith("Object contains unknown field "):
+        said.insert(0, _of_value(str(problem), kind, table))
+    return "; ".join(said)
+
+
+def _unknown_keys(declared: inspect.Type, value: object, where: str) -> Iterator[tuple[str, str]]:
+    """Yield the path of a table, and the name, for each of its keys that its type does not have."""
+    match declared, value:
+        case inspect.StructType(fields=fields), dict():
+            known = {field.encode_name: field.type for field in fields}
+            for name, inside in value.items():
+                if name in known:
+                    yield from _unknown_keys(known[name], inside, f"{where}.{name}")
+                else:
+                    yield where, name
+        case inspect.ListType(item_type=inner), list():
+            for index, each in enumerate(value):
+                yield from _unknown_keys(inner, each, f"{where}[{index}]")
+        case _:
+            return  # no other type of the configuration has tables with keys of its own
+
+
+def _of_value(text: str, kind: type, table: dict[str, object]) -> str:
     what, _, where = text.partition(" - at `$")
     where = where.removesuffix("`")
     missing = re.fullmatch(r"Object missing required field `(.*)`", what)

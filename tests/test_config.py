@@ -232,6 +232,23 @@ SENTENCES = [
         "max_connections stands above the first heading in square brackets",
     ),
     (
+        'listn = []\nstore = "a"\nxyz = {a = {b = 1}}\n'
+        '[[topics]]\nname = "a"\nkind = "weak"\n\n[[topics]]\nnam = "b"\nhttp = true',
+        "listn: there is no such key; perhaps you mean listen; xyz: there is no such key; "
+        "topics[0].kind: there is no such key; "
+        "topics[1].nam: there is no such key; perhaps you mean name; "
+        "topics[1].http: there is no such key; http stands above the first heading in square brackets",
+    ),
+    (
+        "store = 5\nsurplus = 1\nother = 2",
+        "store: 5 is not allowed: it must be text in quotes; "
+        "surplus: there is no such key; other: there is no such key",
+    ),
+    (
+        "\n".join(f"key{number} = 1" for number in range(13)),
+        "; ".join([*(f"key{number}: there is no such key" for number in range(10)), "and there are 3 more"]),
+    ),
+    (
         'clients = [{name = "a", secret = 5}]',
         SECRET_WRONG,
     ),
