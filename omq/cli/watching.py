@@ -6,7 +6,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -17,7 +18,6 @@ from omq.cli.json_values import json_text
 from omq.cli.output import (
     CommandFailed,
     ShowName,
-    TableRows,
     column_widths,
     columns,
     print_table,
@@ -143,22 +143,16 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
     async with client.watch() as rounds:
         one = await anext(rounds)
     found = sorted((numbers.topic for numbers in one.topics.values()), key=lambda topic: topic.topic)
-    if options.format == "json":
-        await print_text("json", "".join(_json(topic) for topic in found))
-        return
     head = ("NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "PUBLISHERS WAITING")
 
-    def rows(show: ShowName) -> TableRows:
-        return [head] + [
-            (
-                show(topic.topic),
-                *map(str, (topic.messages, topic.ready, topic.unconfirmed, topic.behind)),
-                *map(str, (topic.subscribers, topic.waiting)),
-            )
-            for topic in found
-        ]
+    def row(topic: watching.TopicWatch, show: ShowName) -> Sequence[str]:
+        return (
+            show(topic.topic),
+            *map(str, (topic.messages, topic.ready, topic.unconfirmed, topic.behind)),
+            *map(str, (topic.subscribers, topic.waiting)),
+        )
 
-    await print_table(rows, range(1, 7))
+    await _print_records(options, found, head, range(1, 7), row)
 
 
 # -- top ----------------------------------------------------------------------------------------------------
@@ -285,58 +279,40 @@ async def connections(client: Client, options: argparse.Namespace) -> None:
     if options.topic is not None:
         await _subscribers(client, options)
         return
-    found = await client.connections()
-    if options.format == "json":
-        await print_text("json", "".join(_json(each) for each in found))
-        return
     head = ("ID", "CLIENT", "PEER", "PROTOCOL", "AGE", "IN", "OUT", "SUBSCRIPTIONS", "BEHIND", "HELD",
             "STALLED", "WHY SLOW")  # fmt: skip
 
-    def rows(show: ShowName) -> TableRows:
-        return [head] + [
-            (
-                str(each.id),
-                show(each.client) or "-",
-                shown(each.peer),
-                shown(each.protocol),
-                _duration(each.age),
-                str(each.octets_in),
-                str(each.octets_out),
-                str(each.subscriptions),
-                str(each.behind),
-                str(each.held),
-                "-" if each.stalled is None else _duration(each.stalled),
-                "-" if each.slow is None else shown(each.slow),
-            )
-            for each in found
-        ]
+    def row(each: watching.ConnectionInfo, show: ShowName) -> Sequence[str]:
+        return (
+            str(each.id),
+            show(each.client) or "-",
+            shown(each.peer),
+            shown(each.protocol),
+            _duration(each.age),
+            *map(str, (each.octets_in, each.octets_out, each.subscriptions, each.behind, each.held)),
+            "-" if each.stalled is None else _duration(each.stalled),
+            "-" if each.slow is None else shown(each.slow),
+        )
 
-    await print_table(rows, {0, 4, 5, 6, 7, 8, 9, 10})
+    await _print_records(options, await client.connections(), head, {0, *range(4, 11)}, row)
 
 
 async def _subscribers(client: Client, options: argparse.Namespace) -> None:
-    found = await client.subscribers(options.topic)
-    if options.format == "json":
-        await print_text("json", "".join(_json(each) for each in found))
-        return
     head = ("CONNECTION", "CLIENT", "PEER", "PROTOCOL", "POSITION", "BEHIND", "CREDIT", "UNCONFIRMED")
 
-    def rows(show: ShowName) -> TableRows:
-        return [head] + [
-            (
-                str(each.connection),
-                show(each.client) or "-",
-                shown(each.peer),
-                shown(each.protocol),
-                "-" if each.position is None else str(each.position),
-                str(each.behind),
-                "-" if each.credit is None else str(each.credit),
-                str(each.unconfirmed),
-            )
-            for each in found
-        ]
+    def row(each: watching.SubscriberInfo, show: ShowName) -> Sequence[str]:
+        return (
+            str(each.connection),
+            show(each.client) or "-",
+            shown(each.peer),
+            shown(each.protocol),
+            "-" if each.position is None else str(each.position),
+            str(each.behind),
+            "-" if each.credit is None else str(each.credit),
+            str(each.unconfirmed),
+        )
 
-    await print_table(rows, {0, 4, 5, 6, 7})
+    await _print_records(options, await client.subscribers(options.topic), head, {0, *range(4, 8)}, row)
 
 
 async def disconnect(client: Client, options: argparse.Namespace) -> None:
@@ -371,6 +347,23 @@ async def retain(client: Client, options: argparse.Namespace) -> None:
 
 
 # -- output -------------------------------------------------------------------------------------------------
+
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+
+
+async def _print_records(
+    options: argparse.Namespace,
+    records: Sequence[Record],
+    head: Sequence[str],
+    numbers: Collection[int],
+    row: Callable[[Record, ShowName], Sequence[str]],
+) -> None:
+    """Print records as JSON, or as rows of a table with this heading: see `print_table`."""
+    if options.format == "json":
+        await print_text("json", "".join(_json(each) for each in records))
+    else:
+        await print_table(lambda show: [head, *(row(each, show) for each in records)], numbers)
 
 
 def _json(record: msgspec.Struct) -> str:
