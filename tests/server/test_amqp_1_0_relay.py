@@ -1,6 +1,7 @@
 """AMQP 1.0: messages that say themselves where they go, and nodes that are made for a producer."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,30 @@ async def relay(client: Peer, terminus: bytes = target(None)) -> Attach:
     attach = await client.until(Attach)
     await client.until(Flow)
     return attach
+
+
+@asynccontextmanager
+async def beside_a_worker(store: Path, credit: int, of_worker: int) -> AsyncIterator[Peer]:
+    """Serve, and connect a client to which the server gives this credit, and a worker with a credit of its
+    own at the node `exclusive.work`. Yield the client.
+    """
+    async with (
+        serving(store, amqp1_credit=credit) as host,
+        opened(host.port) as client,
+        opened(host.port) as worker,
+    ):
+        await worker.receiver("exclusive.work", credit=of_worker)
+        await worker.settle()
+        yield client
+
+
+async def senders(client: Peer) -> AsyncIterator[tuple[int, Flow]]:
+    """Attach a link of each kind on which the client sends: to a topic, to a node without a queue, and to the
+    anonymous relay. Yield the handle and the first credit of each.
+    """
+    for handle, address in enumerate(("jobs", "exclusive.work", None), 1):
+        await client.say(Attach(f"{handle}", handle, False, target=target(address), initial_delivery_count=0))
+        yield handle, await client.until(Flow)
 
 
 def rejected(state: bytes) -> str:
@@ -268,17 +293,8 @@ async def test_a_producer_gets_credit_again_when_memory_is_free(store: Path) -> 
 
 async def test_aborted_messages_give_their_credit_back(store: Path) -> None:
     """On links of each kind, whether they were aborted in their first frame or later."""
-    async with (
-        serving(store, amqp1_credit=2) as host,
-        opened(host.port) as client,
-        opened(host.port) as worker,
-    ):
-        await worker.receiver("exclusive.work", credit=2)
-        await worker.settle()
-        for handle, address in ((1, "jobs"), (2, "exclusive.work"), (3, None)):
-            said = Attach(f"{handle}", handle, False, target=target(address), initial_delivery_count=0)
-            await client.say(said)
-            flow = await client.until(Flow)
+    async with beside_a_worker(store, 2, of_worker=2) as client:
+        async for handle, flow in senders(client):
             assert flow.link_credit == 2
             first = handle * 10
             await client.say(Transfer(handle, first, b"t", 0, False, True), Transfer(handle, aborted=True))
@@ -290,17 +306,8 @@ async def test_aborted_messages_give_their_credit_back(store: Path) -> None:
 @pytest.mark.parametrize("is_begun", [False, True], ids=["between messages", "within a message"])
 async def test_a_client_that_uses_up_its_credit_itself_gets_more(store: Path, is_begun: bool) -> None:
     """On links of each kind: it sets its delivery-count, as senders do that have nothing to send."""
-    async with (
-        serving(store, amqp1_credit=4) as host,
-        opened(host.port) as client,
-        opened(host.port) as worker,
-    ):
-        await worker.receiver("exclusive.work", credit=100)
-        await worker.settle()
-        for handle, address in ((1, "jobs"), (2, "exclusive.work"), (3, None)):
-            said = Attach(f"{handle}", handle, False, target=target(address), initial_delivery_count=0)
-            await client.say(said)
-            flow = await client.until(Flow)
+    async with beside_a_worker(store, 4, of_worker=100) as client:
+        async for handle, flow in senders(client):
             if is_begun:
                 await client.say(Transfer(handle, handle, b"t", 0, False, True))
             for count in (flow.link_credit, 2 * flow.link_credit):
