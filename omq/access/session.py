@@ -26,6 +26,7 @@ from omq.access.rights import Right, Rights
 from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes
@@ -200,6 +201,15 @@ class Session:
         """Raise Refused when the client does not have this right to all topics, and so to the server."""
         if not self._client.rights.of(right).are_all:
             raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} the server")
+
+    def use_feed(self, feed: LeasedFeed) -> None:
+        """Admit this connection to a feed that was leased to its client. Raises Refused when the client has
+        lost the right to the topic since. A queue whose name the server made needs none.
+        """
+        if feed.needs_right:
+            self.check(Right.SUBSCRIBE, feed.topic.topic)
+        else:
+            self.made_names.add(feed.topic.topic)
 
     # -- publishing ----------------------------------------------------------------------------------------
 

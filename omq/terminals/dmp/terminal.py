@@ -21,7 +21,6 @@ import trio
 
 from omq.access.control import LeasedSession, QuotaUsedUp
 from omq.access.leases import LeasedExchange, LeasedSink, LeaseProblem
-from omq.access.rights import Right
 from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
@@ -274,14 +273,11 @@ class DmpTerminal:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
-        if feed.needs_right:
-            try:
-                leased.session.check(Right.SUBSCRIBE, feed.topic.topic)
-            except Refused as refused:  # a reload took the right away
-                await self._refuse(response(problem_of(refused.failure).code))
-                return
-        else:
-            leased.session.made_names.add(feed.topic.topic)
+        try:
+            leased.session.use_feed(feed)
+        except Refused as refused:  # a reload took the right away
+            await self._refuse(response(problem_of(refused.failure).code))
+            return
         service = FeedService(self._transport, self._context, leased, feed)
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
