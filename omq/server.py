@@ -11,7 +11,6 @@ from threading import Lock
 import trio
 
 from omq.access.control import AccessControl
-from omq.access.rights import Right
 from omq.access.session import Session
 from omq.config import Config
 from omq.connections import ConnectionRegistry, Terminal
@@ -34,7 +33,7 @@ from omq.drivers.spooler import Spooler
 from omq.drivers.statistics import NodeStatistics
 from omq.drivers.unspooled import Unspooled
 from omq.listening import ListenError, Sockets, addresses
-from omq.logs import LogThrottle, quoted, report_suppressed
+from omq.logs import LogThrottle, report_suppressed
 from omq.overview import Overview, RecentLines, recent_lines
 from omq.reception import Reception
 from omq.statistics import ServerStatistics
@@ -222,14 +221,13 @@ async def _forbidden(terminal: Terminal, session: Session, slices: Slices) -> st
     """Return the reason why a connection may not have one of its subscriptions any more, after the rights of
     its client have changed; None if it may have all.
     """
-    before, now = session.renew_rights().subscribe, session.rights.subscribe
-    if before == now:
+    reason_to_end = session.renew_rights()
+    if reason_to_end is None:
         return None
     for topic, _ in terminal.open_channels():
         await slices.step()
-        name = topic.topic
-        if name in before and name not in now and name not in session.made_names:
-            return f"this client may not {Right.SUBSCRIBE.value} {quoted(name)} any more"
+        if (why := reason_to_end(topic.topic)) is not None:
+            return why
     return None
 
 

@@ -37,6 +37,7 @@ from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.tail import TailMemory
 from omq.drivers.topic_quota import Release as Release
 from omq.drivers.uploads import Upload
+from omq.logs import quoted
 from omq.model import Delivery, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage.batches import Batch, joined
 
@@ -165,12 +166,20 @@ class Session:
         """
         return self.identity.withdrawn
 
-    def renew_rights(self) -> Rights:
-        """Forget the rights that the client had before the configuration changed, and return them."""
+    def renew_rights(self) -> Callable[[bytes], str | None] | None:
+        """Forget the rights that the client had before the configuration changed. Return a function that
+        gives the reason why the client may not keep its subscription to a topic, or None if it may; None in
+        place of the function if the client may keep all.
+        """
         before, self._rights_before = self._rights_before, self._client.rights
         self.may_publish.clear()
         self.may_route.clear()
-        return before
+        return None if before.subscribe == self.rights.subscribe else partial(self._reason_to_end, before)
+
+    def _reason_to_end(self, before: Rights, topic: bytes) -> str | None:
+        if topic not in before.subscribe or topic in self.rights.subscribe or topic in self.made_names:
+            return None
+        return f"this client may not {Right.SUBSCRIBE.value} {quoted(topic)} any more"
 
     def close(self) -> None:
         """End the session: the connection counts no more."""
