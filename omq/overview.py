@@ -18,7 +18,7 @@ from omq.drivers.statistics import ChannelStatistics, WriterStatistics
 from omq.logs import quoted
 from omq.model import Topic
 from omq.statistics import ServerStatistics
-from omq.terminals.connection.statistics import ConnectionStatistics
+from omq.terminals.connection.statistics import ConnectionStatistics, Kind
 from omq.version import VERSION
 
 log = logging.getLogger("omq.server")
@@ -123,20 +123,15 @@ class Overview:
         server, config = self._server, self._server.config
         numbers = server.statistics()
         writers = server.catalogue.writers.values()
-        spoken = {
-            b"omq": numbers.omq,
-            b"DMP": numbers.dmp,
-            b"AMQP 0-9-1": numbers.amqp_0_9,
-            b"AMQP 1.0": numbers.amqp_1_0,
-            b"HTTP": numbers.http,
-        }
+        served = numbers.served
+        spoken = [(kind.value.encode(), served[kind]) for kind in Kind if served[kind]]
         return watching.Server(
             time_us=time.time_ns() // 1000,
             version=VERSION.encode(),
             uptime=_ms(numbers.seconds),
             connections=numbers.connections,
             max_connections=numbers.max_connections,
-            protocols=tuple(watching.ProtocolCount(name, count) for name, count in spoken.items() if count),
+            protocols=tuple(watching.ProtocolCount(*each) for each in spoken),
             subscriptions=numbers.subscriptions,
             max_subscriptions=numbers.max_subscriptions,
             topics=numbers.topics,

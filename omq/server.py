@@ -132,17 +132,13 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         """Return a snapshot of the server."""
-        config, reception, served = self.config, self.reception, self._connections.served
+        config, reception = self.config, self.reception
         return ServerStatistics(
             seconds=trio.current_time() - self._since,
             connections=reception.quota.used,
             max_connections=config.max_connections,
             handshakes=reception.handshakes,
-            omq=served[Kind.OMQ],
-            dmp=served[Kind.DMP],
-            amqp_0_9=served[Kind.AMQP_0_9],
-            amqp_1_0=served[Kind.AMQP_1_0],
-            http=served[Kind.HTTP],
+            served=self._connections.served.copy(),
             newcomers=reception.newcomers,
             dmp_leased=self._access.leased_connections.used,
             subscriptions=self._access.subscriptions.used,

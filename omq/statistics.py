@@ -1,10 +1,13 @@
 """Numbers about a server. Sizes are octets, times are seconds; see `omq.drivers.statistics` for the rest."""
 
+from collections import Counter
+
 from msgspec import Struct
 
 from omq.drivers.memory import MemoryStatistics
 from omq.drivers.spool import SpoolStatistics
 from omq.drivers.statistics import WriterStatistics
+from omq.terminals.connection.statistics import Kind
 
 
 class ServerStatistics(Struct, frozen=True):
@@ -13,21 +16,13 @@ class ServerStatistics(Struct, frozen=True):
     seconds: float
     """The number of seconds since it was started."""
     connections: int
-    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, `amqp_1_0`, `http`, and
-    of those that are just ending."""
+    """Connections that are open: the sum of `handshakes`, of `served`, and of those that are just ending."""
     max_connections: int
     handshakes: int
     """Connections whose client has not said its protocol yet, or is in its TLS handshake."""
-    omq: int
-    """Connections that speak omq, those through a WebSocket included."""
-    dmp: int
-    """Connections that speak DMP."""
-    amqp_0_9: int
-    """Connections that speak AMQP 0-9-1."""
-    amqp_1_0: int
-    """Connections that speak AMQP 1.0."""
-    http: int
-    """Connections that speak HTTP and have not opened a WebSocket. Those that have are among `omq`."""
+    served: Counter[Kind]
+    """Connections by the protocol that their client speaks. Sinks and feeds are DMP, and connections that
+    speak omq through a WebSocket are OMQ."""
     newcomers: int
     """Connections whose client is not known yet: no Connect or no lease was accepted. When all connections
     are taken, the oldest of these is closed for a new one."""

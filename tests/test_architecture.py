@@ -81,7 +81,7 @@ LAYERS = {
         "omq.logs",
     },
     "omq.listening": {"omq.addresses", "omq.config", "omq.systemd"},
-    "omq.statistics": {"omq.drivers"},
+    "omq.statistics": {"omq.drivers", "omq.terminals.connection"},
     "omq.reloading": {"omq.config"},
     "omq.config_errors": {"omq.printable"},
     "omq.overview": {

@@ -51,7 +51,7 @@ async def test_requests_may_come_together_and_in_parts(store: Path) -> None:
         assert (await read_answer(client.stream, buffered)).status == 200
         assert (await read_answer(client.stream, buffered)).status == 404
         assert [each.statistics().kind for each in host.server.terminals()] == [Kind.HTTP]
-        assert host.server.statistics().http == 1
+        assert host.server.statistics().served[Kind.HTTP] == 1
         await client.send(request("/healthz", "HEAD")[20:] + request("/healthz"))
         answered = await read_answer(client.stream, buffered, head=True)
         assert answered.fields["content-length"] == "3"
@@ -181,7 +181,7 @@ async def test_a_head_has_a_time(store: Path, clock: MockClock) -> None:
     async with serving(store) as host:
         client = await host.open()
         await client.send(request("/healthz")[:-1])
-        await eventually(lambda: host.server.statistics().http == 1)
+        await eventually(lambda: host.server.statistics().served[Kind.HTTP] == 1)
         clock.jump(10.1)
         assert (await read_answer(client.stream, bytearray())).status == 408
         await ended(client)

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from omq.drivers.slices import Slices
+from omq.metrics.source import PROTOCOLS
 from omq.metrics.topics import TopicMetrics
 from omq.protocol.amqp_1_0.performatives import Close
 from omq.terminals.connection.statistics import Kind
@@ -91,6 +92,10 @@ async def test_counters_of_connections_stay_when_they_end(store: Path) -> None:
         assert found['omq_connections_accepted_total{protocol="dmp"}'] == 1
         assert found['omq_protocol_received_bytes_total{protocol="omq"}'] > statistics.octets_in > 0
         assert found['omq_protocol_received_bytes_total{protocol="dmp"}'] > 0
+
+
+def test_every_kind_of_connection_has_a_protocol() -> None:
+    assert set(PROTOCOLS) == set(Kind)
 
 
 @pytest.mark.parametrize("persistence", ["Transient", "Weak"])

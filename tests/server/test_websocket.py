@@ -62,7 +62,7 @@ async def test_omq_is_spoken_through_a_websocket(store: Path) -> None:
         assert await reader.bodies(2) == [b"one", b"two"]
         (seen,) = [each.statistics() for each in host.server.terminals() if each.subscriptions()]
         assert seen.kind is Kind.OMQ
-        assert host.server.statistics().http == 0
+        assert host.server.statistics().served[Kind.HTTP] == 0
 
 
 async def test_boundaries_of_messages_mean_nothing(store: Path) -> None:
