@@ -1,5 +1,5 @@
-"""Citations in comments and documents: the cited sections of our documents exist, and the other texts are
-those of docs/ARCHITECTURE.md, "References".
+"""Citations in comments and documents: the cited sections of our documents and the cited modules exist, and
+the other texts are those of docs/ARCHITECTURE.md, "References".
 """
 
 import re
@@ -77,6 +77,37 @@ def cited(path: Path) -> list[tuple[str, str]]:
         for document, sections in SECTION.findall(words(path.read_text()))
         for section in re.findall(r'"([^"]+)"', sections)
     ]
+
+
+# `omq.drivers.seam.Subscriber`
+NAME = re.compile(r"\bomq(?:_storage)?(?:\.[A-Za-z_]\w*){2,}")
+
+
+def exists(name: str) -> bool:
+    """Return whether a module of ours has this name, or defines it. A name in another space, such as that of
+    a logger or of an option of Spark, is not looked up.
+    """
+    package, *parts = name.split(".")
+    folder = ROOT / "storage" / package if package == "omq_storage" else ROOT / package
+    if not (folder / parts[0]).is_dir() and not (folder / f"{parts[0]}.py").exists():
+        return True
+    while parts and (folder / parts[0]).is_dir():
+        folder = folder / parts.pop(0)
+    if parts and (folder / f"{parts[0]}.py").exists():
+        text = (folder / f"{parts.pop(0)}.py").read_text()
+    else:
+        text, parts = (folder / "__init__.py").read_text(), parts[:1]  # it imports classes, not their members
+    return all(re.search(rf"\b{each}\b", text) for each in parts)
+
+
+def test_every_module_and_name_that_is_cited_exists() -> None:
+    texts = [path for path in tracked(".py", ".pyx", ".pxi") if path.relative_to(ROOT).parts[0] != "tests"]
+    cited = {(path.name, name) for path in texts for name in NAME.findall(path.read_text())}
+    assert len(cited) > 500
+    assert {(path, name) for path, name in cited if not exists(name)} == set()
+    assert exists("omq.drivers.seam.Channel")
+    assert not exists("omq.drivers.seam.Missing")
+    assert not exists("omq.drivers.missing")
 
 
 def test_every_section_that_is_cited_exists() -> None:

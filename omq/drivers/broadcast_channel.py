@@ -325,7 +325,7 @@ class BroadcastChannel:
         if self._begun is not None:
             self._begun.give_back()
 
-    # -- its flow: see omq.drivers.seam.Flow ---------------------------------------------------------------
+    # -- its flow: see omq.drivers.seam.CursorChannel --------------------------------------------------------
 
     @property
     def flow(self) -> "BroadcastChannel":
