@@ -21,7 +21,7 @@ import trio
 
 from omq import management
 from omq.access.management_records import binding_info, changed, exchange_info, queue_info, table
-from omq.access.moving import MOST_MOVED, move
+from omq.access.moving import move
 from omq.access.peeking import peeked
 from omq.access.rights import Right
 from omq.access.session import Session
@@ -102,7 +102,7 @@ class Management:
             case management.DeclareQueue():
                 return await self._declare_queue(request)
             case management.Move(queue, to, count):
-                return management.Done(await self._move(queue, to, min(_index(count), MOST_MOVED)))
+                return management.Done(await self._move(queue, to, _index(count)))
             case _:
                 assert_never(request)
 

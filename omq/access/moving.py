@@ -23,7 +23,10 @@ from omq_storage.blocks import FRAME_HEADER
 from omq_storage.errors import StoreError
 
 MOST_MOVED = 10_000
-"""The most messages that one Move moves."""
+"""The number of messages after which one Move ends, unless it has passed more that stay. The next Move must
+look at those again, so this one may move as many as it has passed: otherwise all Moves of a long queue would
+together take time proportional to the square of its length.
+"""
 
 MESSAGES_A_STEP = 64
 """The number of messages after which the other connections have their turn."""
@@ -52,7 +55,8 @@ async def move(driver: QueueDriver, target_of: Callable[[bytes | None], Driver |
     try:
         # Each message is looked at once; those that stay return to their places at the end.
         for number in range(driver.ready):
-            if moved + len(waiting) >= count:
+            done = moved + len(waiting)
+            if done >= min(count, max(MOST_MOVED, number - done)):
                 break
             if not number % MESSAGES_A_STEP:
                 await trio.lowlevel.checkpoint()

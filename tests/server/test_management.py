@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from omq import management as m
+from omq.access import moving
 from omq.access.rights import Right
 from omq.client import Client, connect
 from omq.client.errors import OmqError, ServerError
@@ -346,6 +347,20 @@ async def test_messages_behind_many_that_stay_are_moved(
     assert (info.ready, info.unacknowledged) == (staying, 0)
     async with client.subscribe("dead", credit=1) as messages:
         assert (await messages.__anext__()).body == b"0"
+
+
+async def test_a_move_that_passes_many_messages_moves_as_many(
+    host: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each of many Moves would look at all messages that stay."""
+    monkeypatch.setattr(moving, "MOST_MOVED", 10)
+    for name in ("dead", "one"):
+        await client.declare(name, Delivery.ROUND_ROBIN, Transient())
+    await publish(host, b"dead", *100 * [dead(b"one")], *100 * [b""], *300 * [dead(b"one")])
+    counts = [await client.manage(m.Move(b"dead", None, 1000)) for _ in range(15)]
+    assert counts == [*10 * [m.Done(10)], *3 * [m.Done(100)], m.Done(0), m.Done(0)]
+    found = await queues(client)
+    assert [found[name].ready for name in (b"dead", b"one")] == [100, 400]
 
 
 async def test_a_move_that_is_cut_off_leaves_each_message_in_one_queue(
