@@ -428,7 +428,7 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         with a higher `priority` has room for them; other topics ignore the priority.
         """
         if self._exclusive is not None:
-            raise Refused(Reason.IN_USE, "the topic has a subscriber that has it alone")
+            raise Refused(Reason.IN_USE, "the topic has an exclusive subscriber")
         if exclusive and self.has_consumers():
             raise Refused(Reason.IN_USE, "the topic has other subscribers")
         channel = self._open(subscriber, replay, priority)

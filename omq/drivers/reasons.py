@@ -21,7 +21,7 @@ class Reason(Enum):
     QUOTA = "a configured limit is reached"
     TOO_LARGE = "a message is larger than the server takes"
     INVALID = "the request makes no sense, or not now"
-    IN_USE = "it has a consumer, and one of the two wants it alone"
+    IN_USE = "it has a consumer, and this one or the new one is exclusive"
     LOCKED = "it belongs to another connection"
     NO_REPLAY = "the topic cannot be replayed from there"
     NO_ROOM = "the store has no room"

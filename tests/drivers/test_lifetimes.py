@@ -63,7 +63,7 @@ async def test_an_exclusive_subscriber_is_the_only_one(shared_drivers: Drivers, 
     for exclusive in (False, True):
         refused = refusal(driver, exclusive=exclusive)
         assert refused.reason is Reason.IN_USE
-        assert str(refused) == "the topic has a subscriber that has it alone"
+        assert str(refused) == "the topic has an exclusive subscriber"
     await post(driver, b"a")
     assert (await only.read()).bodies == [b"a"]
     if end == "cancel":

@@ -42,13 +42,13 @@ def options_of(method: QueueDeclare) -> QueueOptions | StreamDeclared:
     sync: Sync | None = found.pop("sync", None)
     if kind == b"stream":
         if not method.durable or method.exclusive or method.auto_delete:
-            raise _invalid("x-queue-type", method.queue, "a stream is durable, and nobody has it alone")
+            raise _invalid("x-queue-type", method.queue, "a stream is durable, and not exclusive")
         octets = found.get("max_octets")
         return StreamDeclared(sync, None if octets is None else max(1, octets), found.get("max_age_ms"))
     is_durable = method.durable and not method.exclusive
     if kind == b"quorum":
         if not is_durable or method.auto_delete:
-            raise _invalid("x-queue-type", method.queue, "a quorum queue is durable, and nobody has it alone")
+            raise _invalid("x-queue-type", method.queue, "a quorum queue is durable, and not exclusive")
         sync = Sync.STRONG
     if "dead_letter_key" in found and "dead_letter_exchange" not in found:
         text = "it needs an x-dead-letter-exchange"

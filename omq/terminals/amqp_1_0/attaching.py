@@ -83,7 +83,8 @@ class Attacher:
             return
         is_queue = address.delivery is Delivery.ROUND_ROBIN
         if source.durable and source.expiry_policy == "never" and not is_queue:
-            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the server keeps no place of a consumer of a topic")
+            why = "the server keeps no position for a consumer of a topic"
+            raise LinkProblem(Condition.NOT_IMPLEMENTED, why)
         if replay is not None and is_queue:
             raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
 

@@ -1,6 +1,6 @@
-"""Bounds the octets that all connections together send between two looks at the sockets.
+"""Bounds the octets that all connections together send between two polls of the sockets.
 
-In one round of its scheduler Trio runs every task that is ready once, and only then looks which sockets have
+In one round of its scheduler Trio runs every task that is ready once, and only then polls the sockets for
 input. If two hundred subscribers are ready at once, and the turn of each sends 256 KiB, a round takes as long
 as copying 50 MiB, and the input of all clients waits for it. Even if each of them sends a single small
 message, the system calls take 10 ms.
