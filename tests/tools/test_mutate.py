@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,7 @@ class Sized(Protocol):
 TEST = """\
 import subprocess
 import sys
+import tomllib
 
 from sample import Pair, seen, unseen
 
@@ -176,3 +178,14 @@ def test_every_package_of_the_project_has_an_area() -> None:
         if not any(Path(package).is_relative_to(area.folder) for area in AREAS.values())
     }
     assert without == {"omq/spark", "omq/arrow"}
+
+
+def test_every_change_that_no_test_can_detect_is_one_of_a_line_that_exists() -> None:
+    listed = tomllib.loads((ROOT / "tools" / "mutate" / "equivalent.toml").read_text())["equivalent"]
+    assert len(listed) > 100
+    gone = [
+        (one["module"], one["before"])
+        for one in listed
+        if one["before"] not in map(str.strip, (ROOT / one["module"]).read_text().splitlines())
+    ]
+    assert gone == []
