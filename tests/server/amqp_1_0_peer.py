@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import trio
 
-from omq.protocol.amqp_1_0 import frames, performatives
+from omq.protocol.amqp_1_0 import frames, performatives, serials
 from omq.protocol.amqp_1_0.decoding import read_all
 from omq.protocol.amqp_1_0.encoding import write
 from omq.protocol.amqp_1_0.frames import HEARTBEAT, FrameReader, FrameType
@@ -100,6 +100,10 @@ class Peer:
         self._said: deque[tuple[int, Performative, bytes]] = deque()
         self._has_header = False
         self._deliveries = 0
+        self._transfers: dict[int, int] = {}
+        """The next-outgoing-id of the session on each channel of the client."""
+        self._channels: dict[int, int] = {}
+        """The channel of the client for each channel of the server."""
 
     async def send(self, octets: bytes) -> None:
         """Send octets as they are."""
@@ -109,6 +113,12 @@ class Peer:
     async def say(self, *said: Performative, channel: int = 0, payload: bytes = b"") -> None:
         """Send frames; the payload goes with each."""
         octets = [frames.write(channel, performatives.write(one), payload) for one in said]
+        for one in said:
+            match one:
+                case Begin():
+                    self._transfers[channel] = one.next_outgoing_id
+                case Transfer() if channel in self._transfers:
+                    self._transfers[channel] = serials.add(self._transfers[channel], 1)
         await self.send(b"".join(octets))
 
     async def sasl(self, said: Performative) -> None:
@@ -127,12 +137,17 @@ class Peer:
         octets = await self.stream.receive_some(65536)
         if not octets:
             raise EOFError("the server closed the connection")
-        self._reader.add(octets)
+        self._reader.add(bytes(octets))
 
     async def next(self) -> tuple[Performative, bytes]:
         """Return the next performative of the server, and its payload, without heartbeats. Raises
         EOFError.
         """
+        _, said, payload = await self._next()
+        return said, payload
+
+    async def _next(self) -> tuple[int, Performative, bytes]:
+        """Return the same with the channel of the server before it."""
         with trio.fail_after(PATIENCE):
             while not self._said:
                 for raw in self._reader.frames():
@@ -141,8 +156,10 @@ class Peer:
                         self._said.append((raw.channel, said, raw.octets[at : raw.end]))
                 if not self._said:
                     await self._receive()
-        _, said, payload = self._said.popleft()
-        return said, payload
+        channel, said, payload = self._said.popleft()
+        if isinstance(said, Begin) and said.remote_channel is not None:
+            self._channels[channel] = said.remote_channel
+        return channel, said, payload
 
     async def heard(self, kind: type[P]) -> P:
         """Return the next thing that the server says, which is of this kind."""
@@ -162,15 +179,20 @@ class Peer:
         await self.send(HEARTBEAT)
 
     async def settle(self) -> None:
-        """Wait until the server has executed everything so far."""
+        """Wait until the server has executed everything so far: it answers on channel 0, and has counted all
+        transfers. Windows of the session that it stated before it read them are dropped.
+        """
         await self.say(Flow(0, 1 << 20, 0, 1 << 20, echo=True))
         before: list[tuple[int, Performative, bytes]] = []
         while True:
-            said, payload = await self.next()
-            if isinstance(said, Flow) and said.handle is None:
+            channel, said, payload = await self._next()
+            if not isinstance(said, Flow) or said.handle is not None or self._channels.get(channel) != 0:
+                before.append((channel, said, payload))
+                continue
+            assert said.next_incoming_id is not None
+            if serials.difference(said.next_incoming_id, self._transfers[0]) >= 0:
                 self._said.extendleft(reversed(before))
                 return
-            before.append((0, said, payload))
 
     # -- the beginning -------------------------------------------------------------------------------------
 
