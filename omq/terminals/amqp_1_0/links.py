@@ -377,7 +377,7 @@ class Links:
             self._begun.discard(incoming)
         return incoming
 
-    def _detach(self, link: AnyLink, problem: LinkProblem) -> None:
+    def _detach(self, link: AnyLink, problem: LinkProblem | None) -> None:
         link.detach(problem)
         self.detached(link)
         self.opened(link.session.outgoing.unblocked())
@@ -437,8 +437,10 @@ class Links:
         self._detach(link, problem_of(failure))
 
     def node_ended(self, incoming: DirectIncoming) -> None:
-        """Detach a producer whose node is gone with the link that made it."""
-        self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
+        """Detach a producer whose node is gone with the link that made it. It is no error: a client that has
+        its reply leaves, and many libraries end a program whose link has an error.
+        """
+        self._detach(incoming.link, None)
 
 
 def _ignore() -> None:
