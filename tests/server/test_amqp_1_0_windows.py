@@ -354,3 +354,26 @@ async def test_a_client_lowers_its_credit_while_a_long_message_is_read(
         assert (said.delivery_count, said.link_credit) == (0, 0)
         await client.credit(1)
         assert (await client.message()).octets == message
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_a_client_states_its_credit_again_while_a_drain_is_in_progress(
+    store: Path, *, drains: bool
+) -> None:
+    """It gets all messages of the later credit: the end of the earlier drain gives nothing of it back."""
+    async with serving(store) as host, opened(host.port) as other, opened(host.port) as client:
+        await other.sender("q")
+        await other.publish_long(data(b"x" * 16_000_000))
+        for _ in range(4):
+            last = await other.publish(data(b"x"))
+        await other.accepted(last)
+        await client.receiver("q")
+        await client.credit(1, drain=True)
+        assert (await client.until(Transfer)).more
+        await client.credit(6 if drains else 5, drain=drains)
+        whole = 0
+        while whole < 5:
+            whole += not (await client.heard(Transfer)).more
+        if drains:
+            flow = await client.heard(Flow)
+            assert (flow.delivery_count, flow.link_credit, flow.drain) == (6, 0, True)

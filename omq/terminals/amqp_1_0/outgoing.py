@@ -104,7 +104,10 @@ class Outgoing(Generic[C]):
         self.wake()
 
     def _drained(self, left: int) -> None:
-        if self.link.is_attached:
+        """Give the rest of the credit back, unless the client has stated another one since, which is granted
+        next.
+        """
+        if self.link.is_attached and not self._flowed:
             self.link.drained()
             self._sender.signal.set()
 
