@@ -87,11 +87,11 @@ def test_a_link_states_its_credit_behind_what_waits(peer: Peer) -> None:
 
 
 def test_a_credit_that_waits_alone_needs_no_window(peer: Peer) -> None:
-    link = peer.attach_receiver()
+    link, other = peer.attach_receiver(), peer.attach_receiver(1, "other")
     credit(peer, 5, 0)
     waiting(peer, link)
     link.session.outgoing.tell(link)
-    link.session.outgoing.tell(link)
+    link.session.outgoing.tell(other)
     peer.say(frame(Flow(0, 1, 0, 1)))
     peer.connection.flush()
     assert [type(said) for said in peer.heard()] == [Transfer, Flow, Flow]
@@ -436,3 +436,18 @@ def test_the_octets_that_the_caller_leaves_are_taken_later() -> None:
 def test_a_link_with_an_address_of_any_type_is_attached(peer: Peer) -> None:
     (event,) = peer.say(frame(Attach("n", 0, True, source=source(write(True)))))
     assert isinstance(event, Attaching)
+
+
+def test_flows_of_a_link_that_leave_together_are_one(peer: Peer) -> None:
+    """A client would take the second answer of a drain for that of its next drain."""
+    link = peer.attach_receiver()
+    peer.attach_receiver(1, "other")
+    for credit_now in (3, 5):
+        peer.say(frame(Flow(0, 5, 0, 1, 0, 0, credit_now, drain=True)))
+        link.drained()
+    peer.say(frame(Flow(0, 5, 0, 1, 1, 0, 3, echo=True)))
+    told = Flow(0, 64, 0, 2**31 - 1, 0, 5, 0, 0, drain=True)
+    assert peer.heard() == [told, Flow(0, 64, 0, 2**31 - 1, 1, 0, 3, 0)]
+    peer.say(frame(Flow(0, 5, 0, 1, 0, 5, 1, drain=True)))
+    link.drained()
+    assert peer.heard() == [Flow(0, 64, 0, 2**31 - 1, 0, 6, 0, 0, drain=True)]

@@ -103,8 +103,8 @@ class AmqpConnection:
         self._reader = FrameReader()
         self._out: list[bytes] = []
         self._output = 0
-        self._flows: list[tuple[int, Callable[[], bytes]]] = []
-        """The places of flows in `_out`, and what writes each."""
+        self._flows: dict[object, tuple[int, Callable[[], bytes]]] = {}
+        """The places of flows in `_out`, and what writes each, by the link that each tells about."""
         self._refused: tuple[bytes, int] = b"", 0
         """The octets and the end of a run that must be taken frame by frame."""
         self._sessions: dict[int, Session] = {}
@@ -134,11 +134,14 @@ class AmqpConnection:
         self._out.append(octets)
         self._output += len(octets)
 
-    def put_flow(self, write: Callable[[], bytes]) -> None:
+    def put_flow(self, write: Callable[[], bytes], told: "SendingLink | ReceivingLink | None" = None) -> None:
         """Add a flow. It is written when it leaves, because it tells how many transfers have left before
-        it (section 2.5.6).
+        it (section 2.5.6). An earlier one of the same link that has not left is dropped: both would tell the
+        same, and the client takes the second answer of a drain for that of its next drain.
         """
-        self._flows.append((len(self._out), write))
+        of = write if told is None else told
+        self._flows.pop(of, None)
+        self._flows[of] = len(self._out), write
         self._out.append(b"")
         self._output += FLOW_OCTETS
 
@@ -148,13 +151,13 @@ class AmqpConnection:
         self.put(octets)
 
     def _write_flows(self) -> None:
-        for place, write in self._flows:
+        for place, write in self._flows.values():
             self._out[place] = write()
         self._flows.clear()
 
     @property
     def answers(self) -> int:
-        """The number of frames that `take` returns next."""
+        """The number of frames that `take` returns next, or some more."""
         return len(self._out)
 
     @property

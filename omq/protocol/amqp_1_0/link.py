@@ -102,7 +102,7 @@ class LinkSession(Protocol):
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Send a frame of the session."""
 
-    def tell_credit(self, credit_of: Callable[[], LinkCredit]) -> None:
+    def tell_credit(self, teller: "SendingLink | ReceivingLink", credit_of: Callable[[], LinkCredit]) -> None:
         """Send a flow with the state of the session and that of a link, as they are when it leaves."""
 
     def detached(self, gone: "SendingLink | ReceivingLink") -> None:
@@ -277,7 +277,7 @@ class SendingLink(Link):
     def tell(self) -> None:
         """State the link's own view of its credit."""
         self.session.tell_credit(
-            lambda: LinkCredit(self.handle, self.delivery_count, self.credit, 0, self.drain)
+            self, lambda: LinkCredit(self.handle, self.delivery_count, self.credit, 0, self.drain)
         )
 
 
@@ -323,7 +323,7 @@ class ReceivingLink(Link):
 
     def tell(self) -> None:
         """State the credit."""
-        self.session.tell_credit(lambda: LinkCredit(self.handle, self.delivery_count, self.credit))
+        self.session.tell_credit(self, lambda: LinkCredit(self.handle, self.delivery_count, self.credit))
 
     def flowed(self, flow: Flow) -> bool:
         """Take the delivery-count that the client states. Return whether it has used up credit without a

@@ -68,8 +68,10 @@ class Peer(TransferPeer, Protocol):
     def put(self, octets: bytes) -> None:
         """Add octets that the connection sends."""
 
-    def put_flow(self, write: Callable[[], bytes]) -> None:
-        """Add a flow, which is written when it leaves."""
+    def put_flow(self, write: Callable[[], bytes], told: SendingLink | ReceivingLink | None = None) -> None:
+        """Add a flow, which is written when it leaves. It takes the place of an earlier one of the link that
+        it tells about.
+        """
 
     def told_window(self, session: "Session") -> None:
         """Call `window_left` of this session when the sender takes the octets that were put so far."""
@@ -124,7 +126,7 @@ class Session:
         """Send a flow with the state of the session."""
         self._peer.put_flow(lambda: self._written(Flow(*self._windows())))
 
-    def tell_credit(self, credit_of: Callable[[], LinkCredit]) -> None:
+    def tell_credit(self, teller: SendingLink | ReceivingLink, credit_of: Callable[[], LinkCredit]) -> None:
         """Send a flow with the state of the session and that of a link."""
 
         def write() -> bytes:
@@ -134,7 +136,7 @@ class Session:
                 Flow(*windows, told.handle, told.delivery_count, told.credit, told.available, told.drain)
             )
 
-        self._peer.put_flow(write)
+        self._peer.put_flow(write, teller)
 
     def _written(self, flow: Flow) -> bytes:
         return frames.write(self.channel, performatives.write(flow))
