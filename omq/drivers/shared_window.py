@@ -58,9 +58,15 @@ class SharedWindow:
         self._waiting.pop(freed, None)
 
     def freed(self) -> None:
-        """Let the channels get more if there was no room before, and there is some now."""
+        """Let the channels get more if there was no room before, and there is some now.
+
+        Each function wakes the task of a topic, and the first task that runs takes the room. Trio runs them
+        in this order or in the reverse one, by chance; the task of the topic whose message is settled was
+        woken before. So the function that waits longest is the last one: otherwise the same topics would
+        be between the others again and again, and get nothing.
+        """
         if self._is_freed:
             self._is_freed = False
             waiting, self._waiting = self._waiting, {}
-            for call in waiting:
+            for call in reversed(waiting):
                 call(self)

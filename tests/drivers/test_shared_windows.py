@@ -31,7 +31,7 @@ def test_room_is_told_once_to_each_topic_that_waits_and_only_where_there_was_non
     window = SharedWindow(2)
     for member in range(100):
         window.join(member, 0)
-    for unsettled, room, expected in ((1, 1, []), (2, 0, []), (1, 1, ["one", "two"]), (0, 2, [])):
+    for unsettled, room, expected in ((1, 1, []), (2, 0, []), (1, 1, ["two", "one"]), (0, 2, [])):
         for topic in (one, two, one, three):
             window.call_when_freed(topic)
         window.forget(three)
@@ -42,7 +42,7 @@ def test_room_is_told_once_to_each_topic_that_waits_and_only_where_there_was_non
         told.clear()
     window.count(7, 2)
     window.leave(7)
-    assert (window.room(), told) == (2, ["one", "two"])
+    assert (window.room(), told) == (2, ["two", "one"])
     window.count(8, 3)
     assert window.room() == -1
     window.call_when_freed(one)
