@@ -373,6 +373,9 @@ class AmqpTerminal:
                 if isinstance(self._state, Serving | Confirming):
                     await self._state.service.close_all()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
+                # Close-Ok tells the client to close the socket. One whose tasks close at the same time, or
+                # that reads on, would take the end of the stream for a failure.
+                self._duplex.is_closed_by_peer = True
                 self._end()
             case ClosedByPeer(number):
                 if isinstance(self._state, Serving | Confirming):

@@ -39,8 +39,8 @@ class Duplex:
     """
 
     __slots__ = (
-        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused", "last_outcomes",
-        "nursery", "scope", "sender",
+        "_context", "_known", "_reading", "_received", "_transport", "admission", "excused",
+        "is_closed_by_peer", "last_outcomes", "nursery", "scope", "sender",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, context: Context, received: bytes) -> None:
@@ -55,6 +55,8 @@ class Duplex:
         """Cancel it to cut the connection off."""
         self.excused = LivenessPause()
         """The times in which the server does not read the connection, so that its client is not silent."""
+        self.is_closed_by_peer = False
+        """Whether the other side has ended the protocol, and is to close the socket before this side."""
         self.nursery: trio.Nursery | None = None
         """The nursery of the tasks of the connection, while it is served."""
         self.last_outcomes = LastOutcomes()
@@ -82,7 +84,7 @@ class Duplex:
             self.last_outcomes.give_up()
             endpoint.stop_reading(is_evicted=self.admission.is_evicted)
         self.nursery = None
-        await self._transport.finish()
+        await self._transport.finish(after_peer=self.is_closed_by_peer)
 
     async def _write(self, endpoint: Endpoint, nursery: trio.Nursery) -> None:
         try:

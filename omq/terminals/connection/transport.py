@@ -188,22 +188,29 @@ class Transport:
     async def say_end(self) -> None:
         """Announce the end of the stream, if the protocol can. Raises trio.BrokenResourceError."""
 
-    async def finish(self) -> None:
-        """Close the sending direction, and read until the other side closes, within bounds.
+    async def finish(self, *, after_peer: bool = False) -> None:
+        """Close the sending direction, and read until the other side closes, within bounds. With `after_peer`
+        the other side closes first.
 
         Closing a socket with unread octets resets the connection, and the reset may discard what was sent
         last before the other side has read it, such as the Error that explains the end.
         """
         self.ends(BY_CLIENT)
         try:
+            if after_peer:
+                await self._read_to_end()
             with trio.move_on_after(LINGER_SECONDS):
                 await self.say_end()
                 self._end_sending()
-                dropped = 0
-                while dropped < LINGER_OCTETS and (data := await self.receive()):
-                    dropped += len(data)
+                await self._read_to_end()
         except trio.BrokenResourceError:
             pass  # the other side has closed, which is what this waits for
+
+    async def _read_to_end(self) -> None:
+        with trio.move_on_after(LINGER_SECONDS):
+            dropped = 0
+            while dropped < LINGER_OCTETS and (data := await self.receive()):
+                dropped += len(data)
 
     def _end_sending(self) -> None:
         try:
