@@ -15,6 +15,7 @@ An exclusive queue whose name the server made needs no right: nobody else can us
 quota of topics.
 """
 
+import base64
 import secrets
 import sys
 import time
@@ -35,7 +36,7 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
 from omq.drivers.purging import purge
 from omq.drivers.queue import QueueDriver
-from omq.drivers.queue_options import QueueOptions
+from omq.drivers.queue_options import QueueKind, QueueOptions
 from omq.drivers.reasons import NOT_REPLAYED, Inequivalent, Reason, Refused
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.times import first_since
@@ -148,20 +149,23 @@ class Topology:
 
     async def bind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
         """Bind a queue or an exchange to an exchange. Raises Refused."""
-        self._check_binding(source, destination)
+        self._check_binding_rights(source, destination)
+        if destination.kind is DestinationKind.QUEUE:
+            self._find(destination.name)
         await self._exchanges.bind(source, destination, key, arguments, self._session.admit_binding)
 
     async def unbind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
         """Remove a binding if there is one. Raises Refused."""
-        self._check_binding(source, destination)
+        self._check_binding_rights(source, destination)
+        driver = self._catalogue.lookup(destination.name)
+        if destination.kind is DestinationKind.QUEUE and driver is not None:
+            check_user(driver.lifetime, self._owner)
         await self._exchanges.unbind(source, destination, key, arguments)
 
-    def _check_binding(self, source: bytes, destination: Destination) -> None:
+    def _check_binding_rights(self, source: bytes, destination: Destination) -> None:
         self._session.check_unless_made(Right.PUBLISH, destination.name)
         if destination.name not in self._generated or not source.startswith(RESERVED):
             self._session.check_unless_made(Right.SUBSCRIBE, source)
-        if destination.kind is DestinationKind.QUEUE:
-            self._find(destination.name)
 
     # -- queues --------------------------------------------------------------------------------------------
 
@@ -232,7 +236,9 @@ class Topology:
 
     async def make_reply_queue(self) -> bytes:
         """Make the queue of this connection for replies, and return its name. Raises Refused."""
-        name = REPLIES + b"." + secrets.token_urlsafe(NAME_OCTETS).encode()
+        # Clients know such a name by its form, which is RabbitMQ's: two parts in base64.
+        parts = (base64.b64encode(secrets.token_bytes(NAME_OCTETS)) for _ in range(2))
+        name = b".".join((REPLIES, *parts))
         self._generated.add(name)
         options = QueueOptions(exclusive=True, auto_delete=True)
         await self._catalogue.declare_queue(name, options, self._owner, self._admit(name))
@@ -382,6 +388,11 @@ class Topology:
     def window(self, wanted: int) -> int:
         """Return the number of unsettled messages that a channel may have; 0 is for as many as possible."""
         return self._session.window(wanted or sys.maxsize)
+
+    def is_quorum(self, name: bytes) -> bool:
+        """Return whether this is a queue of type `quorum`."""
+        driver = self._catalogue.lookup(name)
+        return isinstance(driver, QueueDriver) and driver.options.kind is QueueKind.QUORUM
 
     def is_stream(self, name: bytes) -> bool:
         """Return whether a name that the client may subscribe to is that of a broadcast topic. Raises

@@ -322,8 +322,9 @@ class Catalogue:
             check_user(driver.lifetime, owner)
             if not isinstance(driver, QueueDriver):
                 raise Refused.of(NO_QUEUE)
-            if options.exclusive and not driver.options.exclusive:
-                raise Refused(Reason.LOCKED, "it exists, and is not exclusive")
+            if options.exclusive != driver.options.exclusive:
+                but = "" if driver.options.exclusive else "not "
+                raise Refused(Reason.LOCKED, f"it exists, and is {but}exclusive")
             differs = difference(name, options, driver.options)
             if differs is not None:
                 raise differs

@@ -245,9 +245,12 @@ class ExchangeRegistry:
     async def unbind(
         self, source: bytes, destination: Destination, key: bytes, arguments: Table = NO_ARGUMENTS
     ) -> None:
-        """Remove a binding if there is one. Raises Refused if one of its ends does not exist."""
+        """Remove a binding if there is one; its ends need not exist. Raises Refused."""
+        _check_is_not_default(source)
+        if destination.kind is DestinationKind.EXCHANGE:
+            _check_is_not_default(destination.name)
         async with self._change():
-            unwanted = self._checked(source, destination, key, arguments)
+            unwanted = binding(source, destination, key, arguments)
             if self._bound.has(unwanted):
                 with trio.CancelScope(shield=True):
                     record = self._record(unwanted)

@@ -220,12 +220,13 @@ class Client:
         octets: bytes = b"AMQP\0\0\x09\x01",
         frame_max: int | None = None,
         channel_max: int | None = None,
+        product: str = "probe",
     ) -> None:
         """Do everything up to Open; what the broker says is in `start`, `tune` and `opened`."""
         self.send(octets)
         self.start = self.wait()
         known = PROBE_CAPABILITIES if capabilities is None else capabilities
-        client_properties = table({"product": "probe", "capabilities": dict(known)})
+        client_properties = table({"product": product, "capabilities": dict(known)})
         response = b"\0" + user.encode() + b"\0" + secret.encode()
         self.send(method(0, 10, 11, client_properties + short("PLAIN") + long(response) + short("en_US")))
         self.tune = self.wait()

@@ -11,8 +11,10 @@ from server_command import running_server
 from .broker import Broker
 from .raw_client import Client
 from .serving import configuration, serving_guest
+from .test_long_ends import OPENAMQ
 from .wire import (
     ack,
+    bind,
     bind_by,
     cancel,
     close_channel,
@@ -283,7 +285,7 @@ def test_a_nack_of_several_returns_all_of_them(broker: Broker) -> None:
     client.send(ack(1, 2), nack(1, 4, multiple=1))
     again = [client.wait() for _ in range(3)]
     assert [(reply.body, reply.args[10]) for reply in again] == [(b"0", 1), (b"2", 1), (b"3", 1)]
-    assert [reply.properties for reply in again] == [{"headers": {"x-delivery-count": "l:1"}}] * 3
+    assert [reply.properties for reply in again] == [{"headers": {"x-delivery-count": "I:1"}}] * 3
 
 
 @pytest.mark.parametrize("count", [2, 1_000])
@@ -311,8 +313,25 @@ def test_a_window_of_all_consumers(broker: Broker) -> None:
     assert len(client.bodies(7)) == 7
 
 
-def test_no_message_comes_while_the_flow_is_off(broker: Broker) -> None:
+def test_each_queue_has_its_share_of_a_window_of_all_consumers(broker: Broker) -> None:
     client = broker.channel()
+    client.call(qos(1, 1, is_global=1))
+    for queue in ("first", "second", "third"):
+        client.call(declare_queue(1, queue, exclusive=1))
+        client.call(bind(1, queue, "amq.fanout"))
+        client.call(consume(1, queue, queue))
+    client.send(*[publish(1, "amq.fanout", "", b"") for _ in range(100)])
+    tags = set()
+    for _ in range(99):
+        reply = client.wait()
+        tags.add(reply.text)
+        client.call(declare_queue(1, "first", passive=1))  # meanwhile all queues find that there is no room
+        client.send(ack(1, reply.tag))
+    assert tags == {"first", "second", "third"}
+
+
+def test_no_message_comes_while_the_flow_is_off(broker: Broker) -> None:
+    client = broker.channel(product=OPENAMQ)
     client.said(declare_queue(1, "flowing", exclusive=1), consume(1, "flowing", "t", no_ack=1))
     assert client.call(flow(1, 0)).told() == "flow-ok"
     client.send(publish(1, "", "flowing", b"1"))

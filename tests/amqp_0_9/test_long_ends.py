@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,15 @@ async def hosting(store: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield host
 
 
-async def connected(host: InProcess) -> Client:
+OPENAMQ = "OpenAMQ Kernel Client"
+"""The product that OpenAMQ's clients name: they may turn the flow off."""
+
+
+async def connected(host: InProcess, product: str = "probe") -> Client:
     """Return a connection with channel 1."""
     client = Client(("127.0.0.1", host.port))
-    await trio.to_thread.run_sync(client.shake_hands, "guest", "guest")
+    shake_hands = partial(client.shake_hands, product=product)
+    await trio.to_thread.run_sync(shake_hands, "guest", "guest")
     await answer(client, open_channel(1))
     return client
 
@@ -57,10 +63,10 @@ async def deliveries(client: Client, count: int) -> list[str]:
 
 
 async def consuming(
-    host: InProcess, queue: bytes, count: int = CONSUMERS, prefetch: int = PREFETCH
+    host: InProcess, queue: bytes, count: int = CONSUMERS, prefetch: int = PREFETCH, product: str = "probe"
 ) -> Client:
     """Return a connection that makes a queue, with N (`count`) consumers."""
-    client = await connected(host)
+    client = await connected(host, product)
     assert (await answer(client, queue)).startswith("queue.declare-ok")
     await answer(client, qos(1, prefetch))
     for number in range(count):

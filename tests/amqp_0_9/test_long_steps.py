@@ -11,7 +11,7 @@ from omq.terminals.amqp_0_9.posts import MOST_BATCHES, MOST_MESSAGES
 from omq.terminals.connection import forwarding, transport
 
 from .raw_client import Client
-from .test_long_ends import answer, connected, consuming, the_queue
+from .test_long_ends import OPENAMQ, answer, connected, consuming, the_queue
 from .test_many_consumers import flow, held
 from .wire import (
     ack,
@@ -105,7 +105,7 @@ async def test_the_flow_of_many_unsent_messages_changes_in_short_steps(
         monkeypatch.setattr(module, "SLOW_SECONDS", 600)
     consumers, messages = 400, 12_000
     async with serving(tmp_path) as host:
-        client = await consuming(host, declare_queue(1, "q"), consumers, 0)
+        client = await consuming(host, declare_queue(1, "q"), consumers, 0, OPENAMQ)
         other = await connected(host)
         await sent(other, publishing(1, "", "q"), header(1, len(BLOCKING)), *in_frames(BLOCKING))
         await eventually(lambda: the_queue(host).unacknowledged == 1)

@@ -13,7 +13,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.statistics import ChannelStatistics
 from omq.terminals.amqp_0_9.consuming import CANCELLED_LOOKED_AT
 
-from .test_long_ends import CONSUMERS, answer, connected, consuming, hosting, the_queue
+from .test_long_ends import CONSUMERS, OPENAMQ, answer, connected, consuming, hosting, the_queue
 from .wire import ack, cancel, consume, declare_queue, method, publish, short
 
 
@@ -56,7 +56,7 @@ async def test_a_flow_of_many_consumers_is_changed_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hosting(tmp_path, monkeypatch) as host:
-        client = await consuming(host, declare_queue(1, "q"))
+        client = await consuming(host, declare_queue(1, "q"), product=OPENAMQ)
         with watched(held(host)) as paused:
             assert await answer(client, flow(0)) == "flow-ok"
             assert paused.all[-1] == CONSUMERS

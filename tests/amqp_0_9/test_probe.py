@@ -56,7 +56,6 @@ DECIDED = {
     "body longer than said": "connection.close 501 FRAME_ERROR (60,40)",
     "method unknown": "connection.close 503 COMMAND_INVALID (60,99)",
     "class unknown": "channel.close 404 NOT_FOUND (61500,10)",  # Direct.Put: there is no such sink
-    "channel flow off": "flow-ok",
     "exchange type unknown": "channel.close 406 PRECONDITION_FAILED (40,10)",
     "exchange amq direct other flags": "exchange.declare-ok",
     "exists amq.rabbitmq.trace": "channel.close 404 NOT_FOUND (40,10)",

@@ -2,6 +2,7 @@
 
 import struct
 
+import msgspec
 import pamqp.body
 import pamqp.frame
 import pamqp.header
@@ -105,14 +106,16 @@ def test_deliveries() -> None:
 
 
 @pytest.mark.usefixtures("each_codec")
-def test_some_messages_of_a_block_that_were_delivered_before() -> None:
+@pytest.mark.parametrize("kind", [NumberType.INT32, NumberType.INT64])
+def test_some_messages_of_a_block_that_were_delivered_before(kind: NumberType) -> None:
     block = encode(7, 10, [b"a", b"b", b"c", b"d"], 0)
-    found = read(deliveries(CONSUMER, 1, block, range(11, 14, 2), 3))
+    consumer = msgspec.structs.replace(CONSUMER, is_quorum=kind is NumberType.INT64)
+    found = read(deliveries(consumer, 1, block, range(11, 14, 2), 3))
     assert [body for *_, body in found] == [b"b", b"d"]
     for _, method, own, _ in found:
         assert isinstance(method, commands.Basic.Deliver)
         assert method.redelivered
-        expected = Properties(headers=Table(((b"x-delivery-count", Number(NumberType.INT64, 3)),)))
+        expected = Properties(headers=Table(((b"x-delivery-count", Number(kind, 3)),)))
         assert properties.decode(own) == expected
     assert deliveries(CONSUMER, 1, block, range(11, 11)) == b""
 

@@ -115,13 +115,16 @@ def test_a_secret_can_be_updated() -> None:
         call(1, GET)[:-1] + b"\0",
         FRAME.pack(9, 1, 0) + b"\xce",
         FRAME.pack(3, 1, 131072 - 7),
-        frame(FrameType.HEARTBEAT, 1, b""),
         frame(FrameType.HEARTBEAT, 0, b"x"),
         frame(FrameType.METHOD, 1, b"\0\x3c"),
     ],
 )
 def test_frame_errors(octets: bytes) -> None:
     assert failure(feed(opened(1), octets)) == (501, 0, 0)
+
+
+def test_a_heartbeat_on_a_channel() -> None:
+    assert failure(feed(opened(1), frame(FrameType.HEARTBEAT, 1, b""))) == (505, 0, 0)
 
 
 def test_arguments_that_are_cut() -> None:
@@ -184,8 +187,11 @@ def test_methods_of_the_server_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [BasicQos(1, 1), BasicRecover(False), BasicRecoverAsync(False), BasicPublish(b"", b"", False, True)],
-)
+    [
+        BasicQos(1, 1), BasicRecover(False), BasicRecoverAsync(False), BasicPublish(b"", b"", False, True),
+        ChannelFlow(False),
+    ],
+)  # fmt: skip
 def test_methods_without_implementation_are_refused(method: Method) -> None:
     assert failure(feed(opened(1), call(1, method))) == (540, method.CLASS, method.METHOD)
 
@@ -193,7 +199,7 @@ def test_methods_without_implementation_are_refused(method: Method) -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        BasicQos(0, 5), BasicRecover(True), BasicRecoverAsync(True), ChannelFlow(False), ChannelFlowOk(True),
+        BasicQos(0, 5), BasicRecover(True), BasicRecoverAsync(True), ChannelFlow(True), ChannelFlowOk(True),
         BasicCancelOk(b"c"), AccessRequest(b"/data", False, False, True, True, True),
         DirectPut(b"amq.direct"), QueueDeclare(b"", exclusive=True), BasicAck(0, False),
     ],

@@ -40,6 +40,8 @@ _DELIVER = b"\x00\x3c\x00\x3c"
 _FLAGS = Struct(">H")
 _LENGTH = Struct(">I")
 _ENTRY_VALUE = Struct(">cq")
+_COUNT_VALUE = Struct(">ci")
+_MOST_COUNTED = (1 << 31) - 1
 _NUMBER = Struct(">Q")
 
 _LONGEST_CACHED = 512
@@ -57,6 +59,8 @@ class ConsumerFraming(msgspec.Struct, frozen=True):
     is_stream: bool = False
     """Whether each message gets its id as the header `x-stream-offset`."""
     is_openamq: bool = False
+    is_quorum: bool = False
+    """Whether it is a queue of type `quorum`."""
 
 
 def properties(head: bytes) -> bytes:
@@ -69,7 +73,22 @@ def with_number(octets: bytes, name: bytes, number: int) -> bytes:
 
     If there is one of this name already, as in a message that was published again, this one is the last.
     """
-    entry = shortstr.write(name, "a header") + _ENTRY_VALUE.pack(b"l", number)
+    return _with_entry(octets, name, _ENTRY_VALUE.pack(b"l", number))
+
+
+def _with_count(consumer: ConsumerFraming, octets: bytes, deliveries: int) -> bytes:
+    """Append the header that tells how often a message was delivered before.
+
+    Quorum queues of RabbitMQ have it with type `l`. Other queues of RabbitMQ have none, and some clients of
+    these cannot read that type: they get `I`.
+    """
+    if consumer.is_quorum:
+        return with_number(octets, DELIVERY_COUNT, deliveries)
+    return _with_entry(octets, DELIVERY_COUNT, _COUNT_VALUE.pack(b"I", min(deliveries, _MOST_COUNTED)))
+
+
+def _with_entry(octets: bytes, name: bytes, value: bytes) -> bytes:
+    entry = shortstr.write(name, "a header") + value
     at, end = _headers(octets)
     table = octets[at + _LENGTH.size : end] + entry
     return b"".join(
@@ -133,7 +152,7 @@ def _made(consumer: ConsumerFraming, head: bytes, deliveries: int) -> _Template:
     if consumer.is_stream:
         octets = with_number(octets, STREAM_OFFSET, 0)
     elif deliveries:
-        octets = with_number(octets, DELIVERY_COUNT, deliveries)
+        octets = _with_count(consumer, octets, deliveries)
     if consumer.is_openamq:
         octets = openamq.narrowed_properties(octets)
     before = _DELIVER + shortstr.write(consumer.tag, "the consumer tag")
@@ -270,7 +289,7 @@ def get_opening(
     head = _shown(consumer, head, Portion())
     octets = properties(head)
     if deliveries:
-        octets = with_number(octets, DELIVERY_COUNT, deliveries)
+        octets = _with_count(consumer, octets, deliveries)
     if consumer.is_openamq:
         octets = openamq.narrowed_properties(octets)
     method = BasicGetOk(delivery_tag, deliveries > 0, *names(head), message_count)

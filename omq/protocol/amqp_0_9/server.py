@@ -288,8 +288,10 @@ class ServerConnection:
 
     def _frame(self, kind: FrameType, number: int, payload: bytes) -> tuple[Event, ...]:
         if kind is FrameType.HEARTBEAT:
-            if number or payload:
-                raise ConnectionProblem(ReplyCode.FRAME_ERROR, "a heartbeat has a channel or a payload")
+            if number:
+                raise ConnectionProblem(ReplyCode.UNEXPECTED_FRAME, f"a heartbeat on channel {number}")
+            if payload:
+                raise ConnectionProblem(ReplyCode.FRAME_ERROR, "a heartbeat has a payload")
             return ()
         if self._phase is _Phase.CLOSING:
             return self._while_closing(kind, number, payload)
@@ -416,6 +418,9 @@ class ServerConnection:
                 raise _problem(ReplyCode.CHANNEL_ERROR, text, method)
             case BasicQos(prefetch_size=size) if size:
                 raise _problem(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({size})", method)
+            case ChannelFlow(False) if not self._is_openamq:
+                # As with RabbitMQ: clients know from this reply that they must limit the prefetch instead.
+                raise _problem(ReplyCode.NOT_IMPLEMENTED, "active=false", method)
             case BasicRecover(False) | BasicRecoverAsync(False):
                 raise _problem(ReplyCode.NOT_IMPLEMENTED, "requeue=false", method)
             case _:

@@ -103,11 +103,11 @@ class Commands:
             case methods.AccessRequest():
                 channel.answer(self._outbox, methods.AccessRequestOk())
             case methods.ExchangeDeclare():
-                await self._declare_exchange(method)
+                await self._declare_exchange(method, in_one_line(method.exchange))
                 if not method.no_wait:
                     channel.answer(self._outbox, methods.ExchangeDeclareOk())
             case methods.ExchangeDelete(exchange, if_unused, no_wait):
-                await topology.delete_exchange(exchange, if_unused=if_unused)
+                await topology.delete_exchange(in_one_line(exchange), if_unused=if_unused)
                 if not no_wait:
                     channel.answer(self._outbox, methods.ExchangeDeleteOk())
             case methods.ExchangeBind(destination, source, key, no_wait, arguments):
@@ -141,7 +141,7 @@ class Commands:
                 if not no_wait:
                     channel.answer(self._outbox, methods.QueuePurgeOk(count))
             case methods.QueueDelete(queue, if_unused, if_empty, no_wait):
-                unwanted = channel.queue_named(queue)
+                unwanted = channel.queue_named(in_one_line(queue))
                 async with self._consuming.deferring():
                     count = await topology.delete_queue(unwanted, if_unused=if_unused, if_empty=if_empty)
                     if not no_wait:
@@ -200,12 +200,12 @@ class Commands:
 
     # -- exchanges and queues ------------------------------------------------------------------------------
 
-    async def _declare_exchange(self, method: methods.ExchangeDeclare) -> None:
+    async def _declare_exchange(self, method: methods.ExchangeDeclare, exchange: bytes) -> None:
         if method.passive:
-            self._topology.find_exchange(method.exchange)
+            self._topology.find_exchange(exchange)
             return
         await self._topology.declare_exchange(
-            method.exchange,
+            exchange,
             method.type,
             method.arguments,
             durable=method.durable,
@@ -214,12 +214,13 @@ class Commands:
         )
 
     async def _declare_queue(self, channel: AmqpChannel, method: methods.QueueDeclare) -> None:
-        if method.queue == REPLIES or method.queue.startswith(REPLIES + b"."):
-            state = self._topology.find_replies(method.queue)
+        queue = in_one_line(method.queue)
+        if queue == REPLIES or queue.startswith(REPLIES + b"."):
+            state = self._topology.find_replies(queue)
         elif method.passive:
-            state = self._topology.find_queue(channel.queue_named(method.queue))
+            state = self._topology.find_queue(channel.queue_named(queue))
         else:
-            name = method.queue or self._topology.generate()
+            name = queue or self._topology.generate()
             options = options_of(method)
             if isinstance(options, StreamDeclared):
                 state = await self._topology.declare_stream(
@@ -303,6 +304,11 @@ class Commands:
                     return
             if taken is not None:
                 channel.tags.unacknowledged.restore(taken)
+
+
+def in_one_line(name: bytes) -> bytes:
+    """Return the name that a declaration or a deletion means: as with RabbitMQ it has no ends of lines."""
+    return name.replace(b"\r", b"").replace(b"\n", b"")
 
 
 def _transaction(channel: AmqpChannel, method: Method) -> Transaction:

@@ -184,6 +184,7 @@ class Consuming:
             b"\0" + bytes([len(queue)]) + queue + b"\0\0",
             is_stream=is_stream,
             is_openamq=self._publishing.is_openamq,
+            is_quorum=self._topology.is_quorum(queue),
         )
 
     def _ended(self, channel: AmqpChannel, consumer: Consumer) -> None:
