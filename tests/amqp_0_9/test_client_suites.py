@@ -16,6 +16,7 @@ from .wire import (
     method,
     properties,
     publish,
+    select_confirms,
     short,
     unbind,
     unbind_exchange,
@@ -82,3 +83,11 @@ def test_the_client_that_closes_a_connection_closes_the_socket(broker: Broker) -
     assert client.call(method(0, 10, 50, b"\0\xc8" + short("bye") + b"\0\0\0\0")).told() == "close-ok"
     assert client.wait(0.3).told() == "nothing"
     assert client.wait().told() == "EOF"  # not for ever
+
+
+def test_confirms_and_returned_messages_come_in_the_order_of_publishing(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(select_confirms(1))
+    client.send(publish(1, "amq.fanout", "k", b"1") + publish(1, "amq.fanout", "k", b"2", mandatory=1))
+    replies = [client.wait().told() for _ in range(3)]
+    assert replies == ["ack tag=1 bits=0", "return 312 NO_ROUTE", "ack tag=2 bits=0"]

@@ -144,6 +144,13 @@ class AmqpChannel:
             if looked >= LOOKED_IN_TURN or self.failure is not before or isinstance(self.mode, Confirms):
                 self._changed(self)
 
+    def tell_settled(self, outbox: Outbox) -> None:
+        # Clients get the confirms and the returned messages in the order in which they published.
+        if isinstance(self.mode, Confirms) and not (self.is_over or outbox.is_held(self.number)):
+            confirmed, _ = self.mode.collect(LOOKED_IN_TURN)
+            if confirmed:
+                outbox.add(confirmed, channel=self.number)
+
     def _look(self, most: int) -> int:
         """Forget the posts at the beginning that are settled, and note a failure. Return the number of their
         parts: about as many as `most`.

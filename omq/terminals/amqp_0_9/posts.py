@@ -14,6 +14,7 @@ import msgspec
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.routed_topic import RoutedTopic
+from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.connection.last_outcomes import settled
 from omq_storage.batches import BLOCK_MESSAGES, BLOCK_OCTETS, Batch
 
@@ -52,6 +53,9 @@ class Publisher(Protocol):
 
     def look(self) -> None:
         """Check the published messages: some of them are settled."""
+
+    def tell_settled(self, outbox: Outbox) -> None:
+        """Confirm the settled messages: the next one is returned."""
 
 
 class Group:

@@ -129,6 +129,7 @@ class Publishing:
         for part in parts:
             batch = run.batch if part.indexes is None else chosen(run.batch, part.indexes)
             if not part.route and run.mandatory:
+                publisher.tell_settled(self._outbox)
                 self._return(publisher.number, await _bodies(batch), part.heads)
             for place, target in enumerate(part.route):
                 if place:
