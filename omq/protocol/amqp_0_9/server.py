@@ -145,7 +145,7 @@ class ServerConnection:
         self._is_openamq = False
         self.channel_max = CHANNEL_MAX
         self.frame_max = FRAME_MAX
-        self._limits = RunLimits(self._whole_body, FRAME_MAX - OVERHEAD)
+        self._limits = RunLimits(self._whole_body, FRAME_MAX)
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class ServerConnection:
     def _check_frame(self, kind: int, size: int) -> None:
         if kind not in (FrameType.METHOD, FrameType.HEADER, FrameType.BODY, FrameType.HEARTBEAT):
             raise ConnectionProblem(ReplyCode.FRAME_ERROR, f"no frame has the type {kind}")
-        if size > self.frame_max - OVERHEAD:
+        if size > self.frame_max:  # some clients fill it with the payload alone, and RabbitMQ takes that
             text = f"a frame has {size + OVERHEAD} octets, more than {self.frame_max}"
             raise ConnectionProblem(ReplyCode.FRAME_ERROR, text)
 
@@ -340,7 +340,7 @@ class ServerConnection:
         # With 0 the client leaves the limit to the server.
         self.frame_max = method.frame_max or frames
         self.channel_max = method.channel_max or channels
-        self._limits = RunLimits(self._whole_body, self.frame_max - OVERHEAD)
+        self._limits = RunLimits(self._whole_body, self.frame_max)
         self._phase = _Phase.TUNED
         return Tuned(self.channel_max, self.frame_max, method.heartbeat)
 
