@@ -430,7 +430,7 @@ def test_as_many_channels_as_there_may_be(broker: Broker) -> None:
         client.send(method(channel, 20, 10, b"\0"))
     assert {client.wait().name for _ in range(2047)} == {"channel.open-ok"}
     assert client.call(declare_queue(2047, "", exclusive=1)).name == "queue.declare-ok"
-    assert client.open(2048).told() == "connection.close 504 CHANNEL_ERROR (20,10)"
+    assert client.open(2048).told() == "connection.close 530 NOT_ALLOWED (20,10)"
 
 
 def test_many_exclusive_queues_end_with_their_connection(broker: Broker) -> None:

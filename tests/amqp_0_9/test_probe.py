@@ -52,7 +52,6 @@ DECIDED = {
     "frame max too small": "connection.close 501 FRAME_ERROR (10,31)",
     "frame max too large": "connection.close 501 FRAME_ERROR (10,31)",
     "channel max 0": "open-ok",  # 0 is no limit
-    "channel above max": "connection.close 504 CHANNEL_ERROR (20,10)",
     "body longer than said": "connection.close 501 FRAME_ERROR (60,40)",
     "method unknown": "connection.close 503 COMMAND_INVALID (60,99)",
     "class unknown": "channel.close 404 NOT_FOUND (61500,10)",  # Direct.Put: there is no such sink

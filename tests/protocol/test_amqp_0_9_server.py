@@ -165,10 +165,20 @@ def test_channels_that_are_not_open(number: int) -> None:
         assert failure(feed(opened(1), frame(kind, number, b""))) == (504, 0, 0)
 
 
-def test_channels_above_channel_max() -> None:
-    connection, _ = tuned(ConnectionTuneOk(5, 0, 0))
+def test_more_channels_than_channel_max() -> None:
+    """They may have any numbers, as with RabbitMQ: aiormq takes the numbers that its caller wants."""
+    connection, _ = tuned(ConnectionTuneOk(2, 0, 0))
     feed(connection, call(0, ConnectionOpen(b"/")))
-    assert failure(feed(connection, call(6, ChannelOpen()))) == (504, 20, 10)
+    for number in (65535, 6):
+        assert feed(connection, call(number, ChannelOpen())) == [MethodCalled(number, ChannelOpen())]
+    assert failure(feed(connection, call(1, ChannelOpen()))) == (530, 20, 10)
+
+
+def test_a_closed_channel_leaves_room_for_another() -> None:
+    connection, _ = tuned(ConnectionTuneOk(1, 0, 0))
+    close = ChannelClose(0, b"", 0, 0)
+    feed(connection, call(0, ConnectionOpen(b"/")) + call(1, ChannelOpen()) + call(1, close))
+    assert feed(connection, call(2, ChannelOpen())) == [MethodCalled(2, ChannelOpen())]
 
 
 def test_a_channel_that_is_opened_twice() -> None:

@@ -392,12 +392,14 @@ class ServerConnection:
 
     def _unopened(self, kind: FrameType, number: int, payload: bytes) -> tuple[Event, ...]:
         class_id, method_id = methods.ids(payload) if kind is FrameType.METHOD else (0, 0)
-        if number > self.channel_max:
-            text = f"channel {number} is above channel-max, which is {self.channel_max}"
-            raise ConnectionProblem(ReplyCode.CHANNEL_ERROR, text, class_id, method_id)
         if (class_id, method_id) != (ChannelOpen.CLASS, ChannelOpen.METHOD):
             text = f"channel {number} is not open"
             raise ConnectionProblem(ReplyCode.CHANNEL_ERROR, text, class_id, method_id)
+        count = len(self._channels)
+        if count >= self.channel_max:  # their number, as with RabbitMQ: libraries choose any numbers
+            most = f"the negotiated channel_max ({self.channel_max})"
+            text = f"number of channels opened ({count}) has reached {most}"
+            raise ConnectionProblem(ReplyCode.NOT_ALLOWED, text, class_id, method_id)
         method = self._decode(payload)
         self._channels[number] = ChannelInput(number)
         return (MethodCalled(number, method),)
