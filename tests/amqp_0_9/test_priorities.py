@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from .broker import Broker
-from .wire import consume, declare_queue, get, properties, publish
+from .wire import bind, consume, declare_queue, delete_queue, get, properties, publish
 
 
 def test_a_queue_that_is_too_long_drops_the_highest_priority(broker: Broker) -> None:
@@ -28,3 +28,20 @@ REFUSED = "channel.close 406 PRECONDITION_FAILED (50,10)"
 @pytest.mark.parametrize(("most", "answer"), [(0, MADE), (255, MADE), (256, REFUSED), (-1, REFUSED)])
 def test_the_highest_priority_is_an_octet(broker: Broker, most: int, answer: str) -> None:
     assert broker.channel().said(declare_queue(1, "", exclusive=1, x_max_priority=most)) == answer
+
+
+def test_a_consumer_gets_the_highest_priority_of_what_was_published_before(broker: Broker) -> None:
+    """Also while they are stored. Those of two exchanges in turn are stored each by itself."""
+    client = broker.channel()
+    client.call(declare_queue(1, "durable", durable=1, x_max_priority=9))
+    client.call(bind(1, "durable", "amq.direct", "durable"))
+    client.send(
+        *(
+            publish(1, exchange, "durable", b"%d" % each, properties(priority=each))
+            for each, exchange in ((1, ""), (5, "amq.direct"), (3, ""), (9, "amq.direct"), (0, ""))
+        ),
+        consume(1, "durable"),
+    )
+    assert client.wait().name == "consume-ok"
+    assert client.bodies(5) == [b"9", b"5", b"3", b"1", b"0"]
+    client.call(delete_queue(1, "durable"))

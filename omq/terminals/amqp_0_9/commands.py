@@ -34,9 +34,12 @@ REQUEUED = Modified(delivery_failed=True)
 """The outcome of a message that returns to its queue: it counts one delivery more."""
 
 LOOKING = (
-    methods.BasicGet, methods.QueueDeclare, methods.QueueDelete, methods.QueuePurge, methods.TxCommit,
+    methods.BasicConsume, methods.BasicGet, methods.QueueDeclare, methods.QueueDelete, methods.QueuePurge,
+    methods.TxCommit,
 )  # fmt: skip
-"""The methods whose answers depend on the contents of a queue."""
+"""The methods whose answers depend on the contents of a queue, or what they deliver first, as the messages of
+a queue with priorities.
+"""
 
 
 class Commands:
