@@ -116,7 +116,7 @@ class Administration:
         driver = self._catalogue.lookup(name)
         if driver is None:
             raise Refused.of(NO_TOPIC)
-        check_user(driver.lifetime, self._session.owner)
+        check_user(driver.topic.topic, driver.lifetime, self._session.owner)
         return driver
 
 

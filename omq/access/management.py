@@ -32,11 +32,10 @@ from omq.drivers.lifetime import check_user
 from omq.drivers.purging import purge
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT
-from omq.drivers.reasons import NO_QUEUE, Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, Reason, Refused, missing
 from omq.drivers.slices import Slices
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import ALTERNATE, RESERVED, Destination, DestinationKind
-from omq.logs import quoted
 from omq.model import PERSISTENCES, Persistent
 from omq.protocol.amqp.fields import LongString, Table
 
@@ -175,7 +174,7 @@ class Management:
             case management.Queue(name):
                 driver = self._catalogue.lookup(name)
                 if driver is not None:
-                    check_user(driver.lifetime, self._session.owner)
+                    check_user(driver.topic.topic, driver.lifetime, self._session.owner)
                 return Destination(DestinationKind.QUEUE, name)
             case _:
                 assert_never(destination)
@@ -187,8 +186,8 @@ class Management:
         self._session.check(right, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
-        check_user(driver.lifetime, self._session.owner)
+            raise missing("queue", name)
+        check_user(driver.topic.topic, driver.lifetime, self._session.owner)
         if not isinstance(driver, QueueDriver):
             raise Refused.of(NO_QUEUE)
         return driver
@@ -206,7 +205,7 @@ class Management:
         check_forwarding(self._session.check, options.dead_letter_exchange, options.dead_letter_key)
         existing = self._catalogue.lookup(name)
         if existing is not None:
-            check_user(existing.lifetime, self._session.owner)
+            check_user(existing.topic.topic, existing.lifetime, self._session.owner)
         named = frozenset(change.option.decode() for change in wanted.options)
         await self._catalogue.declare_changeable(
             name, persistence, options, named, partial(self._session.admit, name)
@@ -223,8 +222,8 @@ class Management:
         self._session.check(Right.PUBLISH, name)
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
-        check_user(driver.lifetime, self._session.owner)
+            raise missing("queue", name)
+        check_user(driver.topic.topic, driver.lifetime, self._session.owner)
         return driver
 
     def _target_of(self, source: Driver, to: bytes | None, died_in: bytes | None) -> Driver | None:

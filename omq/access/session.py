@@ -326,7 +326,7 @@ class Session:
         self.check(Right.DELETE, name)
         driver = self._catalogue.lookup(name)
         if driver is not None:
-            check_user(driver.lifetime, self.owner)
+            check_user(driver.topic.topic, driver.lifetime, self.owner)
         return await self._catalogue.delete(name)
 
     async def find(self, name: bytes, right: Right) -> tuple[Delivery, Persistence] | None:
@@ -432,7 +432,7 @@ class Session:
     ) -> tuple[S, Channel]:
         """See `open`. The caller has checked the rights. `priority` is for a queue, see
         `Driver.open`."""
-        check_user(driver.lifetime, self.owner)
+        check_user(driver.topic.topic, driver.lifetime, self.owner)
         release = self.hold_subscription() if held is None else held
         try:
             subscriber = make(driver.topic, release)

@@ -37,7 +37,15 @@ from omq.drivers.lifetime import Ephemeral, Ownership, check_user
 from omq.drivers.purging import purge
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueKind, QueueOptions
-from omq.drivers.reasons import NOT_REPLAYED, Inequivalent, Reason, Refused
+from omq.drivers.reasons import (
+    IN_VIRTUAL_HOST,
+    NOT_REPLAYED,
+    Inequivalent,
+    Reason,
+    Refused,
+    in_use,
+    missing,
+)
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.times import first_since
 from omq.exchanges.exchanges import ExchangeRegistry
@@ -210,7 +218,7 @@ class Topology:
                 self._admit(name),
                 retention=limits,
             )
-        check_user(driver.lifetime, self._owner)
+        check_user(driver.topic.topic, driver.lifetime, self._owner)
         what = f"queue {quoted(name)}"
         if driver.delivery is not Delivery.BROADCAST:
             raise Inequivalent(what, "x-queue-type", "'stream'", "'classic'")
@@ -250,7 +258,7 @@ class Topology:
         Refused.
         """
         if name != REPLIES and self._catalogue.lookup(name) is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
+            raise missing("queue", name)
         return QueueState(name, messages=0, consumers=1)
 
     def find_queue(self, name: bytes) -> QueueState:
@@ -267,12 +275,14 @@ class Topology:
         driver = self._catalogue.lookup(name)
         if driver is None:
             return 0
-        check_user(driver.lifetime, self._owner)
+        check_user(driver.topic.topic, driver.lifetime, self._owner)
         state = _state(driver)
         if if_unused and state.consumers:
-            raise Refused(Reason.INVALID, f"queue {quoted(name)} in use")
+            raise in_use("queue", name)
         if if_empty and state.messages:
-            raise Refused(Reason.INVALID, f"queue {quoted(name)} is not empty")
+            named = f"queue {quoted(name)}"
+            text = f"{named} {IN_VIRTUAL_HOST} not empty"
+            raise Refused(Reason.INVALID, f"{named} is not empty", text)
         await self._catalogue.delete(name)
         self._generated.discard(name)
         await self._exchanges.swept()
@@ -289,8 +299,8 @@ class Topology:
         """Return the topic with this name, unless it belongs to another connection. Raises Refused."""
         driver = self._catalogue.lookup(name)
         if driver is None:
-            raise Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
-        check_user(driver.lifetime, self._owner)
+            raise missing("queue", name)
+        check_user(driver.topic.topic, driver.lifetime, self._owner)
         return driver
 
     def _find_source(self, name: bytes) -> Driver:
@@ -352,7 +362,7 @@ class Topology:
         driver = await self._catalogue.find(name)
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "No such sink")
-        check_user(driver.lifetime, self._owner)
+        check_user(driver.topic.topic, driver.lifetime, self._owner)
         return await self._leasing(principal).lease_sink(name)
 
     def lease_feed(self, name: bytes, principal: Principal) -> tuple[bytes, LeasedFeed]:

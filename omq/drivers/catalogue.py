@@ -24,7 +24,7 @@ from omq.drivers.orphaned_blocks import OrphanedBlocks
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions, change_needed, difference
-from omq.drivers.reasons import NO_QUEUE, Reason, Refused
+from omq.drivers.reasons import NO_QUEUE, Reason, Refused, locked
 from omq.drivers.reservations import Reservations
 from omq.drivers.slices import Slices
 from omq.drivers.spool import Spool
@@ -319,12 +319,11 @@ class Catalogue:
                     return await self._create_durable(name, options, admit)
                 check_name(name)
                 return await self._ephemeral.create(name, options, owner, admit)
-            check_user(driver.lifetime, owner)
+            check_user(driver.topic.topic, driver.lifetime, owner)
             if not isinstance(driver, QueueDriver):
                 raise Refused.of(NO_QUEUE)
-            if options.exclusive != driver.options.exclusive:
-                but = "" if driver.options.exclusive else "not "
-                raise Refused(Reason.LOCKED, f"it exists, and is {but}exclusive")
+            if options.exclusive is not driver.options.exclusive:
+                raise locked(name, f"it exists, and is {'' if driver.options.exclusive else 'not '}exclusive")
             differs = difference(name, options, driver.options)
             if differs is not None:
                 raise differs

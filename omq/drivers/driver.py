@@ -26,7 +26,7 @@ from omq.drivers.producers import NO_PRODUCERS, PostProducers, TopicProducers
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer, WaitingPublisher
 from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
-from omq.drivers.reasons import DELETED, RETYPED, Failure, Reason, Refused
+from omq.drivers.reasons import DELETED, IN_VIRTUAL_HOST, RETYPED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.routed_topic import RoutedTopic
 from omq.drivers.seam import Channel, EndReason, Subscriber
@@ -428,13 +428,17 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         with a higher `priority` has room for them; other topics ignore the priority.
         """
         if self._exclusive is not None:
-            raise Refused(Reason.IN_USE, "the topic has an exclusive subscriber")
+            raise self._in_exclusive_use("the topic has an exclusive subscriber")
         if exclusive and self.has_consumers():
-            raise Refused(Reason.IN_USE, "the topic has other subscribers")
+            raise self._in_exclusive_use("the topic has other subscribers")
         channel = self._open(subscriber, replay, priority)
         if exclusive:
             self._exclusive = channel
         return channel
+
+    def _in_exclusive_use(self, text: str) -> Refused:
+        amqp = f"queue {quoted(self.topic.topic)} {IN_VIRTUAL_HOST} in exclusive use"
+        return Refused(Reason.IN_USE, text, amqp)
 
     @abstractmethod
     def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> Channel:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import Reason, Refused, locked
 
 
 class Ownership:
@@ -84,7 +84,7 @@ Lifetime = Durable | Ephemeral
 DURABLE = Durable()
 
 
-def check_user(lifetime: Lifetime, user: Ownership | None) -> None:
-    """Raise Refused if a topic with this lifetime belongs to another connection than the user's."""
+def check_user(name: bytes, lifetime: Lifetime, user: Ownership | None) -> None:
+    """Raise Refused if a topic with this name and lifetime belongs to another connection than the user's."""
     if isinstance(lifetime, Ephemeral) and lifetime.owner is not None and lifetime.owner is not user:
-        raise Refused(Reason.LOCKED, "it belongs to another connection")
+        raise locked(name, "it belongs to another connection")

@@ -9,6 +9,7 @@ from enum import Enum
 from msgspec import Struct
 
 from omq import refusal_words
+from omq.logs import quoted
 
 
 class Reason(Enum):
@@ -38,6 +39,8 @@ class Failure(Struct, frozen=True):
     reason: Reason
     text: str
     """One sentence for clients, without a full stop."""
+    amqp: str = ""
+    """The sentence of RabbitMQ for it, where there is one: clients of AMQP 0-9-1 compare it with that."""
 
     def __str__(self) -> str:
         return self.text
@@ -50,6 +53,9 @@ NO_QUEUE = Failure(Reason.DIFFERS, "it is a broadcast topic, and no queue")
 NO_CLIENT = Failure(Reason.FORBIDDEN, refusal_words.NO_CLIENT)
 NOT_REPLAYED = Failure(Reason.NO_REPLAY, "a transient topic cannot be replayed")
 
+IN_VIRTUAL_HOST = "in vhost '/'"
+"""The words of RabbitMQ that tell where a queue or an exchange is."""
+
 
 refusals: "Counter[Reason]" = Counter()
 """The number of requests refused so far for each reason, by all servers of this process."""
@@ -58,15 +64,15 @@ refusals: "Counter[Reason]" = Counter()
 class Refused(Exception):
     """A driver refuses a request. The message is one sentence for the client."""
 
-    def __init__(self, reason: Reason, text: str) -> None:
+    def __init__(self, reason: Reason, text: str, amqp: str = "") -> None:
         super().__init__(text)
-        self.failure = Failure(reason, text)
+        self.failure = Failure(reason, text, amqp)
         refusals[reason] += 1
 
     @classmethod
     def of(cls, failure: Failure) -> "Refused":
         """Return the exception for a failure."""
-        return cls(failure.reason, failure.text)
+        return cls(failure.reason, failure.text, failure.amqp)
 
     @property
     def reason(self) -> Reason:
@@ -74,13 +80,34 @@ class Refused(Exception):
 
 
 class Inequivalent(Refused):
-    """A declaration differs from what exists. The sentence has both values, in the words of RabbitMQ."""
+    """A declaration differs from what exists. The sentence has both values."""
 
     def __init__(self, what: str, argument: str, received: str, current: str) -> None:
         """Describe one argument that differs: `what` is a queue or an exchange with its name, and the values
         are as a client reads them.
         """
-        super().__init__(
-            Reason.DIFFERS,
-            f"inequivalent arg '{argument}' for {what}: received {received} but current is {current}",
-        )
+        values = f"received {received} but current is {current}"
+        differs = f"inequivalent arg '{argument}' for {what}"
+        super().__init__(Reason.DIFFERS, f"{differs}: {values}", f"{differs} {IN_VIRTUAL_HOST}: {values}")
+
+
+def missing(kind: str, name: bytes) -> Refused:
+    """Return the refusal for a name of a `kind`, queue or exchange, that does not exist."""
+    named = f"{kind} {quoted(name)}"
+    return Refused(Reason.NOT_FOUND, f"there is no {named}", f"no {named} {IN_VIRTUAL_HOST}")
+
+
+def in_use(kind: str, name: bytes) -> Refused:
+    """Return the refusal to delete what is in use."""
+    named = f"{kind} {quoted(name)}"
+    return Refused(Reason.INVALID, f"{named} in use", f"{named} {IN_VIRTUAL_HOST} in use")
+
+
+def locked(name: bytes, why: str) -> Refused:
+    """Return the refusal of a queue that belongs to one connection, or shall do."""
+    amqp = (
+        f"cannot obtain exclusive access to locked queue {quoted(name)} {IN_VIRTUAL_HOST}. It could be "
+        "originally declared on another connection or the exclusive property value does not match that of "
+        "the original declaration."
+    )
+    return Refused(Reason.LOCKED, why, amqp)

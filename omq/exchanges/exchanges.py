@@ -19,7 +19,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.queue_options import QueueOptions
-from omq.drivers.reasons import Inequivalent, Reason, Refused
+from omq.drivers.reasons import Inequivalent, Reason, Refused, in_use, missing
 from omq.drivers.topic_quota import Admit, Release
 from omq.exchanges.bindings import BoundExchanges
 from omq.exchanges.matching import index_of
@@ -43,6 +43,7 @@ from omq.exchanges.types import (
     binding,
     exchange_type,
     refusal_of_reserved,
+    refusal_to_delete,
 )
 from omq.logs import quoted
 from omq.protocol.amqp.fields import Table, table_octets
@@ -197,13 +198,13 @@ class ExchangeRegistry:
         """Delete an exchange with its bindings; return False if there is none. Raises Refused."""
         _check_is_not_default(name)
         if name.startswith(RESERVED):
-            raise refusal_of_reserved("exchange", name)
+            raise refusal_to_delete(name)
         async with self._change():
             exchange = self._declared.exchanges.get(name)
             if exchange is None:
                 return False
             if if_unused and self._bound.is_source(name):
-                raise Refused(Reason.INVALID, f"exchange {quoted(name)} in use")
+                raise in_use("exchange", name)
             with trio.CancelScope(shield=True):
                 if exchange.durable:
                     await self._change_store(partial(_delete, name))
@@ -409,7 +410,7 @@ def _unbind(record: BindingRecord, store: StoreCatalogue) -> None:
 
 
 def _missing_queue(name: bytes) -> Refused:
-    return Refused(Reason.NOT_FOUND, f"there is no queue {quoted(name)}")
+    return missing("queue", name)
 
 
 def _check_is_not_default(name: bytes) -> None:

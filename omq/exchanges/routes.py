@@ -11,12 +11,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from omq.drivers.driver import Driver
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import Refused, missing
 from omq.drivers.routed_topic import RoutedTopic
 from omq.exchanges.copies import check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
 from omq.exchanges.types import DEFAULT, Destination, DestinationKind, Exchange, refusal_of_internal
-from omq.logs import quoted
 from omq.protocol.amqp.fields import read_table
 from omq.protocol.amqp.head import headers_table
 from omq.protocol.steps import Steps
@@ -261,4 +260,4 @@ def headers_of_head(head: bytes) -> Headers:
 
 def missing_exchange(name: bytes) -> Refused:
     """Return the error for an exchange that is not declared."""
-    return Refused(Reason.NOT_FOUND, f"there is no exchange {quoted(name)}")
+    return missing("exchange", name)

@@ -8,7 +8,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import IN_VIRTUAL_HOST, Reason, Refused
 from omq.logs import quoted
 from omq.protocol.amqp.fields import LongString, Table, Value
 
@@ -25,12 +25,23 @@ ALTERNATE = b"alternate-exchange"
 
 def refusal_of_reserved(kind: str, name: bytes) -> Refused:
     """Return the refusal of a reserved name of a `kind`: queue or exchange."""
-    return Refused(Reason.FORBIDDEN, f"{kind} name {quoted(name)} contains reserved prefix 'amq.*'")
+    return Refused(Reason.FORBIDDEN, _reserved(kind, name))
+
+
+def refusal_to_delete(name: bytes) -> Refused:
+    """Return the refusal to delete an exchange with a reserved name."""
+    amqp = f"deletion of system exchange {quoted(name)} {IN_VIRTUAL_HOST} not allowed"
+    return Refused(Reason.FORBIDDEN, _reserved("exchange", name), amqp)
+
+
+def _reserved(kind: str, name: bytes) -> str:
+    return f"{kind} name {quoted(name)} contains reserved prefix 'amq.*'"
 
 
 def refusal_of_internal(name: bytes) -> Refused:
     """Return the refusal of a message that was published to an internal exchange."""
-    return Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(name)}")
+    text = f"cannot publish to internal exchange {quoted(name)}"
+    return Refused(Reason.FORBIDDEN, text, f"{text} {IN_VIRTUAL_HOST}")
 
 
 class ExchangeType(Enum):

@@ -104,4 +104,7 @@ def test_a_refusal_names_both_values(broker: Broker) -> None:
     declared(broker, "named", x_queue_type="stream", x_max_age="1h")
     channel = broker.channel()
     refused = channel.call(declare_queue(1, "named", durable=1, x_queue_type="stream", x_max_age="1D"))
-    assert b"'x-max-age' for queue 'named': received '86400s' but current is '3600s'" in refused.args
+    assert (
+        b"'x-max-age' for queue 'named' in vhost '/': received '86400s' but current is '3600s'"
+        in refused.args
+    )

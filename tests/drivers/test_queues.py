@@ -120,16 +120,16 @@ async def test_an_exclusive_queue_belongs_to_its_owner(drivers: Drivers) -> None
     drivers.catalogue.deletion.deleted = lambda driver: deleted.append(driver.topic.topic)
     queue = await declare(b"mine", exclusive, owner)
     assert await declare(b"mine", exclusive, owner) is queue
-    check_user(queue.lifetime, owner)
+    check_user(queue.topic.topic, queue.lifetime, owner)
     for user in (other, None):
         with pytest.raises(Refused) as refused:
-            check_user(queue.lifetime, user)
+            check_user(queue.topic.topic, queue.lifetime, user)
         assert refused.value.reason is Reason.LOCKED
         with pytest.raises(Refused) as refused:
             await declare(b"mine", exclusive, user)
         assert refused.value.reason is Reason.LOCKED
     everybodys = await declare(b"ours", QueueOptions(), owner)
-    check_user(everybodys.lifetime, other)
+    check_user(everybodys.topic.topic, everybodys.lifetime, other)
     with pytest.raises(Refused) as refused:
         await declare(b"ours", exclusive, owner)
     assert refused.value.reason is Reason.LOCKED

@@ -320,7 +320,7 @@ class ServerConnection:
                 return (self._tuned(method),)
             case _Phase.TUNED, ConnectionOpen(host):
                 if host not in VIRTUAL_HOSTS:
-                    raise _problem(ReplyCode.NOT_ALLOWED, f"there is no virtual host {_text(host)}", method)
+                    raise _problem(ReplyCode.NOT_ALLOWED, f"vhost {_text(host)[1:-1]} not found", method)
                 self._phase = _Phase.OPEN
                 return (Opened(),)
             case _Phase.OPEN, ConnectionUpdateSecret():

@@ -6,7 +6,7 @@ from typing import Any
 
 from omq.access.administration import LONGEST_RETENTION
 from omq.drivers.queue_options import Overflow, QueueKind, QueueOptions
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import IN_VIRTUAL_HOST, Reason, Refused
 from omq.logs import quoted
 from omq.model import Sync
 from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
@@ -79,7 +79,9 @@ def _read(queue: bytes, arguments: Table) -> dict[str, Any]:
 
 
 def _invalid(argument: str, queue: bytes, why: str) -> Refused:
-    return Refused(Reason.INVALID, f"invalid arg '{argument}' for queue {quoted(queue)}: {why}")
+    return Refused(
+        Reason.INVALID, f"invalid arg '{argument}' for queue {quoted(queue)} {IN_VIRTUAL_HOST}: {why}"
+    )
 
 
 # -- values: each raises ValueError -------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from omq.drivers.offer import Offered
 from omq.drivers.reasons import Refused
 from omq.drivers.slices import Slices
 from omq.exchanges.routes import RoutedPart, RouteIsLong, TopicIsReplaced
+from omq.logs import quoted
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties as stored_properties
 from omq.protocol.amqp_0_9.delivery import returned
@@ -241,10 +242,11 @@ class Publishing:
         found = stored_properties.strings(head, stored_head.names_end(head))
         user = found.get("user_id", self._user)
         if user != self._user:
-            raise _refused(f"user_id property set to {user!r} but authenticated user was {self._user!r}")
+            own = quoted(self._user)
+            raise _refused(f"user_id property set to {quoted(user)} but authenticated user was {own}")
         expiration = found.get("expiration", b"0")
         if not expiration.isdigit() or int(expiration) >= 1 << 32:
-            raise _refused(f"invalid expiration {expiration!r}")
+            raise _refused(f"invalid expiration {quoted(expiration)}")
         if found.get("reply_to") != REPLIES:
             return head
         if publisher.reply_queue is None:

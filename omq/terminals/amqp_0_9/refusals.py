@@ -28,7 +28,8 @@ def code_of(reason: Reason) -> ReplyCode:
 
 def problem_of(failure: Failure, method: type[Method]) -> ChannelProblem:
     """Return the problem that ends the channel on which a method of this type was refused."""
-    return ChannelProblem(code_of(failure.reason), failure.text, method.CLASS, method.METHOD)
+    text = failure.amqp or failure.text
+    return ChannelProblem(code_of(failure.reason), text, method.CLASS, method.METHOD)
 
 
 def failed(method: Method, text: str) -> ChannelProblem:

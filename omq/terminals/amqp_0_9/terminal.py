@@ -16,12 +16,11 @@ import trio
 
 from omq.access.leases import Principal
 from omq.access.session import Session
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reasons import NO_CLIENT, Reason, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices, in_slices
 from omq.logs import subject
 from omq.model import Topic
-from omq.protocol.amqp.fields import Table
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
     CloseAnswered,
@@ -404,7 +403,7 @@ class AmqpTerminal:
         try:
             session = await self._context.access.connect(login.id, host, peer)
         except Refused as refused:
-            self._refuse(refused, event.client_properties)
+            self._refuse(refused, event)
             return
         self._duplex.admit(session)
         self._duplex.log_connected(session)
@@ -441,12 +440,17 @@ class AmqpTerminal:
         self._state = Serving(service)
         self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
 
-    def _refuse(self, refused: Refused, client_properties: Table) -> None:
+    def _refuse(self, refused: Refused, event: StartOk) -> None:
         """Refuse a client. One that cannot read Connection.Close at this point finds the connection
         closed.
         """
-        if not has_capability(client_properties, b"authentication_failure_close"):
+        if not has_capability(event.client_properties, b"authentication_failure_close"):
             self._end()
             return
         code = ReplyCode.ACCESS_REFUSED if refused.reason is Reason.FORBIDDEN else ReplyCode.NOT_ALLOWED
-        self._fail(ConnectionProblem(code, str(refused)))
+        text = refused.failure.text
+        if refused.failure == NO_CLIENT:  # in the words of RabbitMQ
+            mechanism = event.mechanism.decode()
+            text = f"Login was refused using authentication mechanism {mechanism}. "
+            text += "For details see the broker logfile."
+        self._fail(ConnectionProblem(code, text))
