@@ -163,11 +163,15 @@ class Topology:
         await self._exchanges.bind(source, destination, key, arguments, self._session.admit_binding)
 
     async def unbind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
-        """Remove a binding if there is one. Raises Refused."""
+        """Remove a binding if there is one. Raises Refused.
+
+        As with RabbitMQ, there is none where one of its ends does not exist: clients unbind queues that they
+        have deleted, and exchanges that have ended with their last binding.
+        """
         self._check_binding_rights(source, destination)
         driver = self._catalogue.lookup(destination.name)
         if destination.kind is DestinationKind.QUEUE and driver is not None:
-            check_user(driver.lifetime, self._owner)
+            check_user(driver.topic.topic, driver.lifetime, self._owner)
         await self._exchanges.unbind(source, destination, key, arguments)
 
     def _check_binding_rights(self, source: bytes, destination: Destination) -> None:

@@ -16,6 +16,8 @@ from .wire import (
     properties,
     publish,
     purge,
+    unbind,
+    unbind_exchange,
 )
 
 
@@ -124,3 +126,19 @@ def test_what_is_in_use_says_so(broker: Broker) -> None:
     assert text_of(client.call(delete_queue(2, "mine", if_unused=1))).endswith(
         "queue 'mine' in vhost '/' in use"
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "answer"),
+    [
+        (unbind(1, "none", "amq.direct"), "unbind-ok"),
+        (unbind(1, "mine", "none"), "unbind-ok"),
+        (unbind_exchange(1, "none", "amq.direct", ""), "exchange.unbind-ok"),
+        (unbind_exchange(1, "amq.direct", "none", ""), "exchange.unbind-ok"),
+    ],
+)
+def test_a_binding_without_its_ends_can_be_unbound(broker: Broker, step: bytes, answer: str) -> None:
+    """aio-pika does so when it closes what made a queue that it has deleted."""
+    client = broker.channel()
+    client.call(declare_queue(1, "mine", exclusive=1))
+    assert client.said(step) == answer
