@@ -238,16 +238,22 @@ class PriorityQueueDriver(QueueDriver):
     def done(self, ids: range) -> None:
         """See `RoundRobinDriver.done`."""
         super().done(ids)
-        self._levels.forget(ids)
+        self._forget(ids)
 
     def _settle(self, run: Run) -> None:
         super()._settle(run)
         for ids in ranges(run):
-            self._levels.forget(ids)
+            self._forget(ids)
 
     @property
     def _settles_by_range(self) -> bool:
         return True
+
+    def _forget(self, ids: range) -> None:
+        """Forget messages that are done. Keep the others in memory: they may return."""
+        self._levels.forget(ids)
+        if not self.assigned and not self._returned:
+            self.tail.clear()
 
     def _keep(self, block: Block) -> None:
         if not self._is_loaded.is_set():
@@ -287,12 +293,6 @@ class PriorityQueueDriver(QueueDriver):
             self._levels.sort()
             await trio.lowlevel.checkpoint()
         await super()._watch_head()
-
-    def _pop_returned(self) -> int:
-        message = super()._pop_returned()
-        if not self._returned:
-            self.tail.clear()
-        return message
 
     def _learn(self, block: Block) -> None:
         """Read the priorities of a block."""

@@ -93,7 +93,7 @@ class RoundRobinDriver(CompetingDriver):
                     if not is_dealing:
                         pass
                     elif self._returned:
-                        await self._deal_returned()
+                        await self._deal_some_returned()
                     else:
                         await self._deal_next()
                 except StoreError:
@@ -152,6 +152,22 @@ class RoundRobinDriver(CompetingDriver):
             channel.undealt += channel.is_undeliverable(message)
         self._aside.add([Run(message, 1, 1, deliveries)])
         self._count()
+
+    async def _deal_some_returned(self) -> None:
+        """Assign returned messages in one step while they are in memory, so that a subscriber that leaves
+        after its next write has them together.
+        """
+        for _ in range(MOST_DEALT):
+            is_dealt = await self._deal_returned()
+            if not is_dealt or not self._returned or not self._is_at_hand(self._returned.lowest):
+                return
+
+    def _is_at_hand(self, message: int) -> bool:
+        """Return whether `_find` finds this message without a read."""
+        if not self.is_persistent:
+            return self._holdings.find(message) is not None
+        dealing = self._dealing
+        return (dealing is not None and dealing.first <= message < dealing.next) or self.tail.covers(message)
 
     async def _deal_returned(self, taker: RoundRobinChannel | None = None) -> bool:
         """Assign the lowest returned message: to `taker` if there is one, else to a subscriber with room.

@@ -20,6 +20,7 @@ from omq.model import Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
+from omq_storage.environment import Environment
 from omq_storage.runs import RUN_OCTETS, Ids
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
@@ -65,6 +66,46 @@ async def test_the_highest_priority_comes_first(drivers: Drivers, durable: bool)
     assert await everything(queue) == ["20", "10", "11", "5", "5", "3", "0", "None", "None"]
     await quiet()
     assert (queue.ready, queue.info().messages) == (0, 0)
+
+
+class Hasty(Client):
+    """A consumer that notes how many messages it has when others have had a turn since its first one."""
+
+    def __init__(self, queue: QueueDriver) -> None:
+        self.first: list[int] = []
+        super().__init__(queue, priority=0)
+
+    def wake(self) -> None:
+        super().wake()
+        if self.wakes == 1:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._note)
+
+    def _note(self) -> None:
+        self.first.append(self.channel.statistics().behind)
+
+
+@EITHER
+async def test_returned_messages_leave_together(
+    drivers: Drivers, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that cancels after its next message gets the others that were ready, too."""
+    queue = await queue_of(drivers, durable=durable)
+    for each in (3, 6, 3):
+        await publish(queue, each)
+    before = Client(queue, priority=0)
+    before.request(10)
+    await quiet()
+    assert [got.id for got in await before.take()] == [2, 1, 3]
+    before.channel.cancel()
+    with monkeypatch.context() as patch:
+        patch.setattr(Environment, "read_stored", None)  # they are in memory
+        before.settle(1, 2, 3, outcome=Modified(delivery_failed=True))
+        await publish(queue, 9)
+        hasty = Hasty(queue)
+        hasty.request(10)
+        await quiet()
+    assert hasty.first == [4]
+    assert [got.id for got in await hasty.take()] == [4, 2, 1, 3]
 
 
 @EITHER
