@@ -15,6 +15,7 @@ from omq.drivers.driver import InitialState
 from omq.drivers.message_outbox import mean_octets
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Unavailable
+from omq.drivers.slices import Slices
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.gap_reasons import ONE_NOT_KEPT, damage
 from omq.logs import LogThrottle, quoted
@@ -157,9 +158,12 @@ class RoundRobinDriver(CompetingDriver):
         """Assign returned messages in one step while they are in memory, so that a subscriber that leaves
         after its next write has them together.
         """
+        slices = Slices()
         for _ in range(MOST_DEALT):
             is_dealt = await self._deal_returned()
             if not is_dealt or not self._returned or not self._is_at_hand(self._returned.lowest):
+                return
+            if slices.is_over:
                 return
 
     def _is_at_hand(self, message: int) -> bool:
