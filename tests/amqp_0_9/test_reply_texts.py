@@ -58,6 +58,11 @@ EXCLUSIVE = "ACCESS_REFUSED - queue 'mine' in vhost '/' in exclusive use"
             declare_queue(1, "new", exclusive=1, x_max_priority=-1),
             "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'new' in vhost '/': it is negative",
         ),
+        (
+            declare_queue(1, "new", exclusive=1, x_overflow="foo"),
+            "PRECONDITION_FAILED - invalid arg 'x-overflow' for queue 'new' in vhost '/': it must be "
+            "drop-head or reject-publish",
+        ),
         (delete_queue(1, "mine", if_empty=1), "PRECONDITION_FAILED - queue 'mine' in vhost '/' not empty"),
         (
             delete_exchange(1, "amq.direct"),

@@ -133,7 +133,10 @@ def _truth(value: Value) -> bool:
 
 
 def _overflow(value: Value) -> Overflow:
-    return Overflow(_text(value).decode(errors="replace"))
+    try:
+        return Overflow(_text(value).decode(errors="replace"))
+    except ValueError:
+        raise ValueError(f"it must be {' or '.join(each.value for each in Overflow)}") from None
 
 
 def _queue_type(value: Value) -> bytes:
