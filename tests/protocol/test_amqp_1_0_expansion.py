@@ -158,7 +158,8 @@ def test_any_sections_are_a_head_or_stay(before: bytes) -> None:
 @pytest.mark.parametrize("deliveries", [0, 2])
 def test_consumers_of_amqp_0_9_get_the_expanded_head(deliveries: int) -> None:
     octets = stored_head(section(Section.PROPERTIES, List(("m", None, None, "subject"))))
-    consumer = delivery.ConsumerFraming(1, b"tag", 4096, head.encode(Head(routing_key=b"queue")))
+    own_head = head.encode(Head(routing_key=b"queue"))
+    consumer = delivery.ConsumerFraming(1, b"tag", 4096, own_head, is_quorum=True)
     shown = expanded(octets, b"queue", Portion())
     properties = shown[head.names_end(shown) :]
     if deliveries:

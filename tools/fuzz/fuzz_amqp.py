@@ -87,6 +87,8 @@ def _events(pieces: list[bytes], choice: int) -> list[object]:
                 case ConnectionFault(broken):
                     check_sentence(broken.reply_text)
                     connection.close(broken)
+                    if broken.code is ReplyCode.FRAME_ERROR:
+                        return found  # no frame can be found behind it, unless the next read begins with one
                 case PublishRun(channel, _, b"missing"):
                     connection.close_channel(channel, _MISSING)
                 case _:
