@@ -23,11 +23,13 @@ print(max(scanned[0]), max(scanned[1]), len(scanned[2]))
 
 
 def test_a_scan_of_new_objects_is_short_however_many_are_kept() -> None:
-    """A scan takes some 60 ns an object. Objects that were scanned twice are not scanned a third time."""
+    """A scan takes some 60 ns an object, and up to 1 µs where the processor caches nothing. Objects that were
+    scanned twice are not scanned a third time.
+    """
     run = subprocess.run(
         [sys.executable, "-c", SCANS], capture_output=True, text=True, timeout=120, check=True
     )
     youngest, younger, full = map(int, run.stdout.split())
-    assert 0 < youngest <= 1_500
-    assert 0 < younger <= 5_000
+    assert 0 < youngest <= 450
+    assert 0 < younger <= 900
     assert full == 0
