@@ -164,7 +164,7 @@ class AtExits(trio.abc.Instrument):
         self.raised: list[RuntimeError] = []
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
-        if task.name.endswith("Duplex._write"):
+        if task.name.endswith("Sender.run"):
             for terminal in self._host.server.terminals():
                 try:
                     terminal.disconnect("for a test")

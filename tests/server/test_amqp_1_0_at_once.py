@@ -168,7 +168,7 @@ class WritingSteps(trio.abc.Instrument):
         self.count = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task.name.endswith("Duplex._write")
+        self.count += task.name.endswith("Sender.run")
 
 
 EXPIRING = properties(*(None,) * 8, Number(NumberType.TIMESTAMP, 9))

@@ -93,14 +93,25 @@ class ReadAdmission:
             await rate.wait()
 
     def receive(self) -> Awaitable[bytes]:
-        """Read the socket: everything that has arrived, as far as there is memory for it and the rate limit
-        allows, and otherwise a little.
+        """Read the socket: what has arrived, as far as there is memory for it and the rate limit allows, and
+        otherwise a little. Pass the result to `completed`.
 
         Return nothing when the other side has finished sending. Raises trio.BrokenResourceError.
         """
         # Most connections wait here most of the time. Each coroutine in which they wait takes some 230 octets
         # of memory, and time when octets arrive.
-        return self._receive_bounded() if self._limit is not None or self._may_hold else self._receive()
+        if self._limit is not None or self._may_hold:
+            return self._receive_bounded()
+        return self._receive_streaming() if self._is_streaming else self._transport.receive()
+
+    def completed(self, received: bytes) -> bytes:
+        """Return these octets, which `receive` has returned, with those that have arrived behind them."""
+        if self._limit is None and not self._is_streaming and len(received) == FIRST_OCTETS:
+            self._is_streaming = True
+            octets = self._take_arrived()
+            if octets:
+                received += self._transport.receive_arrived(octets)
+        return received
 
     async def _receive_bounded(self) -> bytes:
         if self._limit is not None:
@@ -111,7 +122,7 @@ class ReadAdmission:
         received = b""
         holding.begin_wait()
         try:
-            received = await self._receive()
+            received = self.completed(await self._receive())
         finally:
             holding.end_wait(len(received))
         return received
@@ -122,20 +133,19 @@ class ReadAdmission:
             self._limit.spend(len(received))
             return received
         if self._is_streaming:
-            # The last read was full. If much has arrived again, read all of it at once.
-            octets = self._take_arrived()
-            if octets:
-                await trio.lowlevel.checkpoint()  # the others have their turn between two reads
-                if received := self._transport.receive_arrived(octets):
-                    return received
-            self.done()
-        received = await self._transport.receive()
-        self._is_streaming = len(received) == FIRST_OCTETS
-        if self._is_streaming:
-            octets = self._take_arrived()
-            if octets:
-                received += self._transport.receive_arrived(octets)
-        return received
+            return await self._receive_streaming()
+        return await self._transport.receive()
+
+    async def _receive_streaming(self) -> bytes:
+        """Read after a full read. If much has arrived again, read all of it at once."""
+        octets = self._take_arrived()
+        if octets:
+            await trio.lowlevel.checkpoint()  # the others have their turn between two reads
+            if received := self._transport.receive_arrived(octets):
+                return received
+        self._is_streaming = False
+        self.done()
+        return await self._transport.receive()
 
     def _take_arrived(self) -> int:
         """Return the number of further octets that can be read at once, as far as there is memory for it, and

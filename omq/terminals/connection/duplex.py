@@ -69,13 +69,13 @@ class Duplex:
         then.
         """
         async with trio.open_nursery() as self.nursery:
-            self.nursery.start_soon(self._write, endpoint, self.nursery)
+            self.nursery.start_soon(self.sender.run, endpoint, self.nursery)
             try:
                 with self._reading:
                     received, self._received = self._received, b""
                     while not received or await endpoint.feed(received):
                         del received  # an idle connection holds nothing
-                        received = await self.admission.receive()
+                        received = self.admission.completed(await self.admission.receive())
                         if not received:
                             break
             except trio.BrokenResourceError:
@@ -85,12 +85,6 @@ class Duplex:
             endpoint.stop_reading(is_evicted=self.admission.is_evicted)
         self.nursery = None
         await self._transport.finish(after_peer=self.is_closed_by_peer)
-
-    async def _write(self, endpoint: Endpoint, nursery: trio.Nursery) -> None:
-        try:
-            await self.sender.run(endpoint, nursery)
-        except trio.BrokenResourceError:
-            self.scope.cancel()  # the client closed the connection, as it may at any time
 
     def admit(self, session: Session) -> None:
         """Note that the client is known, and apply its rate limits to sending. `limit_reading` is for the

@@ -35,32 +35,64 @@ class EndedPart(Protocol):
         """Free the rest of its memory, in steps, after they have ended."""
 
 
+class _Work:
+    """The work that is left. Most connections have nothing to end, and three empty deques take 2 KiB."""
+
+    __slots__ = ("closing", "ended", "freeing", "retiring")
+
+    def __init__(self) -> None:
+        self.ended: deque[EndedPart] = deque()
+        self.retiring: Iterator[Ending] | None = None
+        self.closing: deque[Ending] = deque()
+        self.freeing: deque[Iterator[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self.ended or self.retiring or self.closing or self.freeing)
+
+    def step(self) -> None:
+        """Let one consumer retire, or close one, or free some memory."""
+        if self.retiring is not None:
+            ending = next(self.retiring, None)
+            if ending is None:
+                self.retiring = None
+            else:
+                self.closing.append(ending)
+                ending.retire()
+        elif self.ended:
+            ended = self.ended.popleft()
+            self.retiring = ended.ending()
+            self.freeing.append(ended.free())
+        elif self.closing:
+            self.closing.popleft().close()
+        elif self.freeing and next(self.freeing[0], self) is self:
+            self.freeing.popleft()
+
+
 class Endings:
     """The consumers of one connection that are ending. Await `finish` at the end of the connection."""
 
-    __slots__ = ("_closing", "_ended", "_freeing", "_retiring", "_then")
+    __slots__ = ("_then", "_work")
 
     def __init__(self) -> None:
-        self._ended: deque[EndedPart] = deque()
-        self._retiring: Iterator[Ending] | None = None
-        self._closing: deque[Ending] = deque()
-        self._freeing: deque[Iterator[None]] = deque()
-        self._then: list[Callable[[], None]] = []
+        self._work: _Work | None = None
+        self._then: tuple[Callable[[], None], ...] = ()
 
     def __bool__(self) -> bool:
         """Return whether something is left to do."""
-        return bool(self._ended or self._retiring or self._closing or self._freeing)
+        return self._work is not None
 
     def add(self, ended: EndedPart) -> None:
         """End the consumers of a part of the connection. Call `begin` or `finish` then."""
-        self._ended.append(ended)
+        if self._work is None:
+            self._work = _Work()
+        self._work.ended.append(ended)
 
     def begin(self, nursery: trio.Nursery | None, then: Callable[[], None] | None = None) -> None:
         """End the added consumers: as many as a slice allows at once, and the others in a task of
         the nursery; without a nursery, in `finish`. Call `then` when all of them are closed.
         """
         if then is not None:
-            self._then.append(then)
+            self._then = (*self._then, then)
         slices = Slices()
         while self._step() and not slices.is_over:
             pass
@@ -81,25 +113,16 @@ class Endings:
         self._done()
 
     def _step(self) -> bool:
-        """Let one consumer retire, or close one, or free some memory. Return whether more is left to do."""
-        if self._retiring is not None:
-            ending = next(self._retiring, None)
-            if ending is None:
-                self._retiring = None
-            else:
-                self._closing.append(ending)
-                ending.retire()
-        elif self._ended:
-            ended = self._ended.popleft()
-            self._retiring = ended.ending()
-            self._freeing.append(ended.free())
-        elif self._closing:
-            self._closing.popleft().close()
-        elif self._freeing and next(self._freeing[0], self) is self:
-            self._freeing.popleft()
-        return bool(self)
+        """Do some of the work. Return whether more is left to do."""
+        work = self._work
+        if work is None:
+            return False
+        work.step()  # what ends may add more, or begin this
+        if not work and self._work is work:
+            self._work = None
+        return self._work is not None
 
     def _done(self) -> None:
-        then, self._then = self._then, []
+        then, self._then = self._then, ()
         for act in then:
             act()

@@ -112,6 +112,7 @@ class Sender:
         "_pace",
         "_ready",
         "_rest",
+        "_scope",
         "_shared_octets",
         "_side",
         "_transport",
@@ -125,11 +126,12 @@ class Sender:
     def __init__(
         self, transport: Transport, stalled: Stalled, tails: TailMemory, pace: Pace, scope: trio.CancelScope
     ) -> None:
-        """Create a sender. `scope` is the connection: it is cancelled if a message that is begun cannot be
-        completed.
+        """Create a sender. `scope` is the connection: it is cancelled if the connection breaks, or a message
+        that is begun cannot be completed.
         """
         self._transport = transport
         transport.pace = self._pace = pace
+        self._scope = scope
         self.forwarder = Forwarder(transport, stalled, scope)
         """Sources use it in their turns."""
         self._answers: RateLimit | None = None
@@ -312,8 +314,8 @@ class Sender:
     # -- the task ------------------------------------------------------------------------------------------
 
     async def run(self, side: SendingTerminal, nursery: trio.Nursery) -> None:
-        """Send until `side` has ended. `nursery` has the tasks of the connection. Raises
-        trio.BrokenResourceError.
+        """Send until `side` has ended, or the connection breaks: then its scope is cancelled. `nursery` has
+        the tasks of the connection.
         """
         self.forwarder.attach(side.channels, nursery)
         self._side = side
@@ -347,6 +349,8 @@ class Sender:
                 if self.signal.is_set or (self._ready and self._may_begin()):
                     # A send that the socket takes at once is no checkpoint: let the other tasks have a turn.
                     await trio.lowlevel.checkpoint()
+        except trio.BrokenResourceError:
+            self._scope.cancel()  # the client may close the connection at any time, so this is not logged
         finally:
             self._side = None
             self._has_ended = True
@@ -505,13 +509,13 @@ class Sender:
                     limit.spend(octets)
             side.urgent_sent()
 
-    def _wait(self, side: SendingTerminal) -> Awaitable[None]:
+    def _wait(self, side: SendingTerminal) -> Awaitable[object]:
         until = side.due()
         if self._answers is not None and not self._answers.is_open():
             until = min(until, self._answers.until, trio.current_time() + LIMIT_LOOK_SECONDS)
         if self._ready and self._messages is not None and not self._messages.is_open():
             until = min(until, self._messages.until, trio.current_time() + LIMIT_LOOK_SECONDS)
-        return self.signal.wait() if until == math.inf else self._wait_until(until)
+        return self.signal.waiting() if until == math.inf else self._wait_until(until)
 
     async def _wait_until(self, until: float) -> None:
         with trio.move_on_at(until):

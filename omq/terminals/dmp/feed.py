@@ -78,12 +78,7 @@ class FeedService:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen, received)
-                # An exception that leaves a nursery has frames that point to it: the memory of the connection
-                # would wait for a garbage collection.
-                try:
-                    await self._sender.run(self, nursery)
-                except trio.BrokenResourceError:
-                    pass  # the client may close the connection at any time, so this is not logged
+                await self._sender.run(self, nursery)
                 nursery.cancel_scope.cancel()
         if self._feed.has_ended:
             self._transport.ends(DELETED.text)

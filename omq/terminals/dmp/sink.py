@@ -239,7 +239,7 @@ class SinkService:
         while True:
             if received:
                 await self._take(received)
-            received = await self._admission.receive()
+            received = self._admission.completed(await self._admission.receive())
             if not received:
                 break
         self._finished = True
@@ -355,7 +355,7 @@ class SinkService:
             self._admission.done()
             if not left:
                 break
-            received = await self._admission.receive()
+            received = self._admission.completed(await self._admission.receive())
             if not received:
                 self._finished = True
                 why = f"the connection ended {long.size - left} octets into the body of an envelope"

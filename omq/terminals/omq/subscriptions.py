@@ -19,14 +19,6 @@ from omq.terminals.omq.replies import Replies
 from omq_storage.errors import StoreError
 
 
-class Unreadable(Exception):
-    """A subscribed topic cannot be read from its store, so the connection ends with this Error."""
-
-    def __init__(self, text: bytes) -> None:
-        super().__init__(text)
-        self.text = text
-
-
 class OmqSubscription:
     """The terminal's side of a channel (`omq.drivers.seam.Subscriber`), and its turns to send."""
 
@@ -119,7 +111,7 @@ class _Credit(Struct, frozen=True):
 class Subscriptions:
     """The subscriptions of one connection, by the names of their topics."""
 
-    __slots__ = ("_by_name", "_credits", "_form", "_is_over", "_replies", "_sending", "sender")
+    __slots__ = ("_by_name", "_credits", "_form", "_is_over", "_replies", "_sending", "sender", "unreadable")
 
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self.sender = sender
@@ -129,6 +121,8 @@ class Subscriptions:
         self._sending: OmqSubscription | None = None
         self._is_over = False
         """Whether no more messages are sent."""
+        self.unreadable: bytes | None = None
+        """The Error with which the connection ends, after a topic could not be read from its store."""
         # By the names of topics that are not subscribed yet; from the first one on.
         self._credits: dict[bytes, _Credit] | None = None
 
@@ -205,7 +199,7 @@ class Subscriptions:
     async def forward(self, subscription: OmqSubscription) -> bool:
         """Send the messages that the channel of one subscription has ready; return whether it has more.
 
-        Raises Unreadable and trio.BrokenResourceError.
+        Sets `unreadable` if they cannot be read. Raises trio.BrokenResourceError.
         """
         channel = subscription.channel
         if not self.may_send(subscription) or channel is None or not channel.ready():
@@ -218,7 +212,8 @@ class Subscriptions:
             )
         except StoreError as problem:
             what = f"{for_clients(problem)}, the connection is closed"
-            raise Unreadable(sentence("Subscribe", topic, what)) from problem
+            self.unreadable = sentence("Subscribe", topic, what)
+            return False
         finally:
             self._sending = None
             if subscription.is_closed():

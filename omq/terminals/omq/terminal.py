@@ -48,7 +48,7 @@ from omq.terminals.omq.greeting import ConnectedClient, id_in
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.pipeline import Pipeline
 from omq.terminals.omq.replies import Make, Replies
-from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
+from omq.terminals.omq.subscriptions import Subscriptions
 from omq.terminals.omq.watching import Watching
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 WRITER_NAME = "writer of an omq connection"
 """The name of the tasks that write: one string for all, otherwise Trio makes one for each."""
+
+CUT_LINE = "the connection ended in the middle of a line"
 
 LONGEST_CONNECT = 4 << 10
 """The greatest number of octets of a line before the client is known, if clients are configured."""
@@ -178,10 +180,21 @@ class OmqTerminal:
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._write, nursery, name=WRITER_NAME)
-                self._fetches.nursery = nursery
-                await self._read()
+                self._nursery = self._fetches.nursery = nursery
+                nursery.start_soon(self._sender.run, self, nursery, name=WRITER_NAME)
+                try:
+                    with self._reading:
+                        while not self._received or await self._feed():
+                            self._received = self._admission.completed(await self._admission.receive())
+                            if not self._received:
+                                if self._lines.buffered:
+                                    self._replies.add(types.Error(sentence("Bad sexp", None, CUT_LINE)))
+                                break
+                        if self._client is not None:
+                            await self._client.held.wait_for_all()
+                except trio.BrokenResourceError:
+                    self._scope.cancel()
+                self._received_last()
             await self._transport.finish()
         finally:
             self._state = InputEnded()
@@ -355,20 +368,6 @@ class OmqTerminal:
 
     # -- writing: the sender asks (see omq.terminals.connection.sender.SendingTerminal) ----------------------
 
-    async def _write(self, nursery: trio.Nursery) -> None:
-        while True:
-            try:
-                await self._sender.run(self, nursery)
-            except Unreadable as unreadable:
-                self.fail(unreadable.text)  # the next round sends this
-            except trio.BrokenResourceError:
-                # The client closed the connection. It may do so at any time, so this is not logged.
-                self._scope.cancel()
-                return
-            else:
-                self._fetches.stop()
-                return
-
     def _answer(self) -> None:
         """Let the answers go that messages, which are stored now, have delayed."""
         self._context.at_once.add(self)
@@ -389,6 +388,9 @@ class OmqTerminal:
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return the answers that are ready and a ping that is due, or else a long answer."""
+        if self._subscriptions.unreadable is not None:
+            text, self._subscriptions.unreadable = self._subscriptions.unreadable, None
+            self.fail(text)
         if not may_answer:
             may_answer = isinstance(self._state, Stopping) or self._state == Answering(is_hurried=True)
         octets = self._replies.collect() if may_answer else b""
@@ -432,6 +434,7 @@ class OmqTerminal:
 
     def _finish(self) -> Finishing:
         """Let the subscriptions finish: as many as a slice allows at once, and the others in a task."""
+        self._fetches.stop()  # all are answered; its task ends
         steps = self._subscriptions.finish()
         slices = Slices()
         for _ in steps:
@@ -458,20 +461,8 @@ class OmqTerminal:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        try:
-            with self._reading:
-                while not self._received or await self._feed():
-                    self._received = await self._admission.receive()
-                    if not self._received:
-                        if self._lines.buffered:
-                            text = sentence("Bad sexp", None, "the connection ended in the middle of a line")
-                            self._replies.add(types.Error(text))
-                        break
-                if self._client is not None:
-                    await self._client.held.wait_for_all()
-        except trio.BrokenResourceError:
-            self._scope.cancel()
+    def _received_last(self) -> None:
+        """Note that no more commands follow: the client is done, or something ends the connection."""
         # Give the memory of an incomplete line back before the last answers: others may wait for it.
         self._lines.drop()
         self._admission.close()
