@@ -207,13 +207,33 @@ class Ids:
         if run.last < id:
             self._put(index + 1, Run(id, 1, 1))
             return
-        # The id lies between two ids of a run with another step: split that run, and insert the id between.
-        place = (id - run.first) // run.step + 1
-        self._put(index + 1, Run(id, 1, 1))
-        self._put(index + 2, Run(run.first + place * run.step, run.step, run.bits >> place))
-        below = run.bits & ((1 << place) - 1)
+        # The id lies between two ids of a run with another step.
+        self._put_between(index, run, id)
+
+    def _put_between(self, index: int, run: Run, id: int) -> None:
+        """Add an id between two ids of a run whose step does not reach it.
+
+        The ids around it get the common step, as far as one run may reach: the next id that comes between
+        them then finds its place there. Messages with lower priorities come so, between others with a step.
+        """
+        common = gcd(id - run.first, run.step)
+        count = max(1, RUN_IDS * common // run.step)
+        place = (id - run.first) // run.step
+        start = place - place % count
+        if count == 1:  # too far from each other
+            start, count = place + 1, 0
+            around = Run(id, 1, 1)
+        else:
+            bits = _spread(run.bits >> start & ((1 << count) - 1), run.step // common)
+            first = run.first + start * run.step
+            around = Run(first, common, bits | 1 << (id - first) // common)
+        below = run.bits & ((1 << start) - 1)
+        above = run.bits >> start + count
+        if above:
+            self._put(index + 1, Run(run.first + (start + count) * run.step, run.step, above))
+        self._put(index + 1, around)
         if below:
-            self._set(index, Run(run.first, run.step, below))
+            self._set(index, run._replace(bits=below))
         else:
             self._delete(index)
 

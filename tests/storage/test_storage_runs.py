@@ -157,6 +157,18 @@ def test_a_share_of_the_work_takes_little_however_it_is_confirmed(workers: int) 
     assert ids.octets <= most
 
 
+@pytest.mark.parametrize("priorities", [2, 6, 100])
+def test_ids_that_come_between_those_of_a_run_need_few_runs(priorities: int) -> None:
+    ids, count = Ids(), 30_000
+    for priority in range(priorities, 0, -1):  # as those of a queue with priorities are dealt
+        for id in range(priority, count, priorities):
+            ids.add(range(id, id + 1))
+    assert len(ids) == count - 1
+    assert ids_of(ids.runs()) == [*range(1, count)]
+    assert len(ids.runs()) <= 2 * (count // RUN_IDS + 1) + priorities
+    assert ids.octets == sum(run.octets for run in ids.runs())
+
+
 @given(st.integers(0, (1 << 64) - 1), st.lists(st.tuples(st.integers(0, 1 << 40), STEPS, COUNTS), max_size=4))
 def test_positions_are_read_as_they_were_stored(cursor: int, shapes: list[tuple[int, int, int]]) -> None:
     ids = {id for start, step, count in shapes for id in range(start, start + step * count, step)}
