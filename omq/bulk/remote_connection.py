@@ -30,13 +30,12 @@ from omq.protocol.omq.client import (
     UnsolicitedError,
     UnsolicitedFrame,
 )
-from omq.protocol.omq.frames import FrameDecoder, FrameError, FrameType, MessageRun
+from omq.protocol.omq.frames import Decoded, DroppedMessage, FrameDecoder, FrameError, FrameType, MessageRun
 from omq.protocol.omq.sentences import RefusalKind, Sentence
 from omq.protocol.omq.types import (
     BlockList,
     Blocks,
     Fetch,
-    Frame,
     Leased,
     Put,
     StoredBlock,
@@ -247,7 +246,7 @@ class RemoteConnection:
         length, kind = _HEADER.unpack(header)
         if not 1 <= length < _LONGEST:
             raise ConnectionLost(f"{self.address} sent a frame of {length} octets")
-        frame: StoredBlock | Frame | MessageRun
+        frame: Decoded
         if kind == FrameType.BLOCK:
             # Do not copy a block, which may be large: use the receive buffer.
             frame = StoredBlock(self._receive_block(length - 1))
@@ -257,7 +256,7 @@ class RemoteConnection:
                 (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
             except FrameError as error:
                 raise ConnectionLost(f"{self.address} sent what is no frame: {error}") from error
-        if isinstance(frame, MessageRun):
+        if isinstance(frame, (MessageRun, DroppedMessage)):
             raise ConnectionLost(f"{self.address} sent messages, and nothing was subscribed to")
         try:
             event = self._session.take(frame)

@@ -47,7 +47,7 @@ from omq.protocol.omq.client import (
     constructor,
 )
 from omq.protocol.omq.commands import sexp_of_command
-from omq.protocol.omq.frames import FrameError, MessageRun
+from omq.protocol.omq.frames import DroppedMessage, FrameError, MessageRun
 from omq.protocol.omq.sentences import sentence, shortened
 from omq.protocol.omq.types import Confirm, Request, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from omq.server_address import Security
@@ -331,6 +331,10 @@ class Connection:
                     if sink.full:
                         self._flush()  # an Ack that is due must not wait for room
                         await self._wait_for_room(sink)
+            case DroppedMessage(topic):
+                sink = self._routes.get(topic)
+                if sink is not None:
+                    sink.put_dropped(event)
             case Answered(_, pending, frame):
                 self._answered(pending, frame)
             case Declined(_, pending, octets):

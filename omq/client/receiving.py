@@ -5,7 +5,7 @@ from typing import Protocol
 
 from omq.client.errors import Gap, OmqError
 from omq.model import Topic
-from omq.protocol.omq.frames import MessageRun
+from omq.protocol.omq.frames import DroppedMessage, MessageRun
 
 
 class SubscribedConnection(Protocol):
@@ -36,6 +36,8 @@ class Receiver(Protocol):
     def subscribed(self, connection: SubscribedConnection, topic: Topic) -> None: ...
 
     def put(self, run: MessageRun) -> None: ...
+
+    def put_dropped(self, message: DroppedMessage) -> None: ...
 
     def put_gap(self, gap: Gap) -> None: ...
 

@@ -4,13 +4,24 @@ from collections import deque
 from collections.abc import Callable
 
 from omq.client.arguments import check_positive, check_replay
-from omq.client.errors import ConnectionLost, Gap, OmqError
+from omq.client.errors import BodyTooLong, ConnectionLost, Gap, OmqError
 from omq.client.parking import ParkingLot
+from omq.client.reasons import named
 from omq.client.receiving import SubscribedConnection
 from omq.client.run_iterator import RunIterator
-from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Topic, TopicInfo, Transient
+from omq.model import (
+    DEFAULT_MAX_BODY,
+    Delivery,
+    FromCurrent,
+    FromMessage,
+    Persistent,
+    Replay,
+    Topic,
+    TopicInfo,
+    Transient,
+)
 from omq.protocol.omq.commands import sexp_of_command
-from omq.protocol.omq.frames import MESSAGE_OVERHEAD, MessageRun
+from omq.protocol.omq.frames import MESSAGE_OVERHEAD, DroppedMessage, MessageRun
 from omq.protocol.omq.types import Message, Received
 
 DEFAULT_CAPACITY = 1 << 20
@@ -27,6 +38,9 @@ class Subscription:
     With credit, the subscription confirms a message when the caller advances the iterator to the next one, or
     passes the message to `received`. A message whose handler raised, and the last one before the end of the
     loop, stays unconfirmed and goes to another worker.
+
+    A body of more than 64 MiB is not held: its message is a gap. With credit the iteration raises BodyTooLong
+    after the messages before it, and another worker gets it.
 
     Iteration ends when the topic is deleted. It raises ConnectionLost when the connection ends for good,
     after the messages that arrived before; with credit it drops those, because other workers get them.
@@ -177,16 +191,35 @@ class Subscription:
 
     def put(self, run: MessageRun) -> None:
         """Buffer messages that have arrived."""
-        if self._closed:
+        if self._closed or self._error is not None:
             return
-        if self._expected is not None and run.ids[0] > self._expected:
-            self.put_gap(Gap(self.name, self._expected, run.ids[0] - 1, _WHILE_AWAY))
-        self._expected = None
+        if self._expected is not None:
+            self._note_first(run.ids[0])
         self.last = run.ids[-1]
         octets = sum(map(len, run.bodies)) + (4 + MESSAGE_OVERHEAD) * len(run.ids)
         self.buffered += octets
         self._buffer.append((run, octets))
         self._arrived.unpark()
+
+    def put_dropped(self, message: DroppedMessage) -> None:
+        """Report a message whose body is too long to be held: as a gap, or, with credit, as the end of the
+        subscription, so that another worker gets the message.
+        """
+        if self._closed or self._error is not None:
+            return
+        why = f"its body of {message.octets} octets is longer than {DEFAULT_MAX_BODY}: receive it by a feed"
+        if self.credit is not None:
+            self.fail(BodyTooLong(f"message {message.id} of {named(self.name)}: {why}"))
+            return
+        if self._expected is not None:
+            self._note_first(message.id)
+        self.put_gap(Gap(self.name, message.id, message.id, why))
+
+    def _note_first(self, id: int) -> None:
+        """Note the first message after a reconnect, and the gap before it."""
+        if self._expected is not None and id > self._expected:
+            self.put_gap(Gap(self.name, self._expected, id - 1, _WHILE_AWAY))
+        self._expected = None
 
     def put_gap(self, gap: Gap) -> None:
         """Buffer a gap, which the iterating task reports when it reaches it."""

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo, Transient
-from omq.protocol.omq.frames import DEFAULT_MAX_FRAME, FrameDecoder, FrameError, MessageRun, encode
+from omq.protocol.omq.frames import (
+    DEFAULT_MAX_FRAME,
+    Decoded,
+    DroppedMessage,
+    FrameDecoder,
+    FrameError,
+    MessageRun,
+    encode,
+)
 from omq.protocol.omq.types import (
     Confirmed,
     Declared,
@@ -168,8 +176,38 @@ def test_frames_before_a_bad_one_are_not_lost() -> None:
 def test_the_limit_counts_as_the_length_does() -> None:
     just = encode(Message(1, 5, b"x" * 87))
     assert FrameDecoder(max_frame=100).feed(just) == [MessageRun(5, [1], [b"x" * 87])]
-    with pytest.raises(FrameError, match="limit of 99"):
-        FrameDecoder(max_frame=99).feed(just)
+    assert FrameDecoder(max_frame=99).feed(just) == [DroppedMessage(5, 1, 87)]
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 16, 17, 18, 90, 110, 1000])
+def test_messages_above_the_limit_are_dropped_and_told(each_codec: None, pieces: int) -> None:
+    """Each as soon as its header is there, and nothing of its body is held."""
+    bodies = [b"a", b"x" * 90, b"y" * 500, b"", b"z" * 87]
+    wire = b"".join(encode(Message(id, 5, body)) for id, body in enumerate(bodies, 1))
+    decoder = FrameDecoder(max_frame=100)
+    found: list[Decoded] = []
+    for start in range(0, len(wire), pieces):
+        found += decoder.feed(wire[start : start + pieces])
+    told = [each for each in found if isinstance(each, DroppedMessage)]
+    assert told == [DroppedMessage(5, 2, 90), DroppedMessage(5, 3, 500)]
+    runs = [each for each in found if isinstance(each, MessageRun)]
+    assert [(id, body) for run in runs for id, body in zip(run.ids, run.bodies, strict=True)] == [
+        (1, b"a"),
+        (4, b""),
+        (5, b"z" * 87),
+    ]
+    assert [each for each in found if not isinstance(each, DroppedMessage)] == runs
+    assert decoder.unfinished == 0
+
+
+def test_a_message_above_the_limit_is_told_before_its_body_comes() -> None:
+    wire = encode(Message(1, 5, b"x" * 100))
+    decoder = FrameDecoder(max_frame=99)
+    assert decoder.feed(wire[:16]) == []
+    assert decoder.feed(wire[16:17]) == [DroppedMessage(5, 1, 100)]
+    assert decoder.unfinished == 100  # to be dropped: the end of the stream would come too early
+    assert decoder.feed(wire[17:-1]) == []
+    assert decoder.feed(wire[-1:] + encode(Error(b"next"))) == [Error(b"next")]
 
 
 @pytest.mark.parametrize("pieces", [1, 2], ids=["at once", "in two pieces"])
@@ -185,7 +223,7 @@ def test_the_limit_is_the_same_for_every_type(pieces: int) -> None:
 
 def test_an_oversized_frame_is_refused_before_it_arrives() -> None:
     with pytest.raises(FrameError, match="limit"):
-        FrameDecoder().feed(struct.pack(">I", DEFAULT_MAX_FRAME + 1))
+        FrameDecoder().feed(struct.pack(">IB", DEFAULT_MAX_FRAME + 1, 0))
 
 
 def test_a_large_frame_in_many_small_pieces_is_linear() -> None:
@@ -193,7 +231,7 @@ def test_a_large_frame_in_many_small_pieces_is_linear() -> None:
     body = bytes(16 * 2**20)
     wire = encode(Message(1, 5, body))
     decoder = FrameDecoder()
-    found: list[Frame | MessageRun] = []
+    found: list[Decoded] = []
     for start in range(0, len(wire), 256):
         found += decoder.feed(wire[start : start + 256])
     assert found == [MessageRun(5, [1], [body])]

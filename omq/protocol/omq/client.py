@@ -20,7 +20,14 @@ from omq.model import Topic
 from omq.protocol import handshake
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.commands import sexp_of_command
-from omq.protocol.omq.frames import DEFAULT_MAX_FRAME, FrameDecoder, FrameError, MessageRun
+from omq.protocol.omq.frames import (
+    DEFAULT_MAX_FRAME,
+    Decoded,
+    DroppedMessage,
+    FrameDecoder,
+    FrameError,
+    MessageRun,
+)
 from omq.protocol.omq.sentences import Sentence, read_sentence
 from omq.protocol.omq.types import (
     Ack,
@@ -152,6 +159,7 @@ Event = (
     | UnsolicitedError
     | Reported
     | MessageRun
+    | DroppedMessage
 )
 
 
@@ -210,7 +218,7 @@ class ClientSession(Generic[T]):
 
     def __init__(self, id: bytes, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         """Create a session that has begun with Connect. `id` is the client's id; `max_frame` bounds the
-        length of a frame.
+        length of a frame, and longer messages are dropped.
         """
         self._decoder = FrameDecoder(max_frame)
         self._output: list[bytes] = []
@@ -262,13 +270,13 @@ class ClientSession(Generic[T]):
         Raises FrameError and UnsolicitedFrame, after the events before.
         """
         failure: FrameError | None = None
-        frames: list[Frame | MessageRun]
+        frames: list[Decoded]
         try:
             frames = self._decoder.feed(octets)
         except FrameError as error:
             failure, frames = error, error.before
         for frame in frames:
-            if isinstance(frame, MessageRun):
+            if isinstance(frame, (MessageRun, DroppedMessage)):
                 yield frame
             elif (event := self.take(frame)) is not None:
                 yield event

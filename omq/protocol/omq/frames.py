@@ -109,6 +109,16 @@ class MessageRun:
         return iter(self.messages())
 
 
+@dataclass(frozen=True, slots=True)
+class DroppedMessage:
+    """A Message frame that was above the limit of the decoder: its body is dropped as it arrives."""
+
+    topic: int
+    id: int
+    octets: int
+    """The length of the body."""
+
+
 class FrameError(ValueError):
     """The octets are not frames of protocol one; the stream cannot be read further.
 
@@ -116,9 +126,13 @@ class FrameError(ValueError):
     is not lost.
     """
 
-    def __init__(self, text: str, before: "list[Frame | MessageRun] | None" = None) -> None:
+    def __init__(self, text: str, before: "list[Decoded] | None" = None) -> None:
         super().__init__(text)
-        self.before: list[Frame | MessageRun] = before if before is not None else []
+        self.before: list[Decoded] = before if before is not None else []
+
+
+Decoded = Frame | MessageRun | DroppedMessage
+"""A part of the octets of a server, decoded."""
 
 
 def encode(frame: Frame) -> bytes:
@@ -187,7 +201,7 @@ class FrameDecoder:
     every octet a constant number of times, however small the pieces.
     """
 
-    __slots__ = ("_max_frame", "_needed", "_unfinished")
+    __slots__ = ("_dropped", "_max_frame", "_needed", "_unfinished")
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         """Create a decoder without octets. `max_frame`: the largest accepted value of a frame's length field,
@@ -196,25 +210,33 @@ class FrameDecoder:
         self._max_frame = max_frame
         self._unfinished = bytearray()
         self._needed = _LENGTH.size  # octets of `_unfinished` needed for progress
+        self._dropped = 0  # octets still to come of a DroppedMessage
 
     @property
     def unfinished(self) -> int:
-        """The held octets of an incomplete frame: not 0 at the end of the stream means truncation."""
-        return len(self._unfinished)
-
-    def feed(self, data: bytes) -> list[Frame | MessageRun]:
-        """Return the frames that `data` completes, in order; consecutive messages of one topic as one run.
-
-        Raises `FrameError` for an unknown type, a malformed payload or a frame longer than `max_frame`; do
-        not feed the decoder after that.
+        """The octets of an incomplete frame, held or to be dropped: not 0 at the end of the stream means
+        truncation.
         """
+        return len(self._unfinished) + self._dropped
+
+    def feed(self, data: bytes) -> list[Decoded]:
+        """Return the frames that `data` completes, in order; consecutive messages of one topic as one run.
+        A Message longer than `max_frame` is a DroppedMessage, as soon as its header is there.
+
+        Raises `FrameError` for an unknown type, a malformed payload or another frame longer than `max_frame`;
+        do not feed the decoder after that.
+        """
+        if self._dropped:
+            dropped = min(self._dropped, len(data))
+            self._dropped -= dropped
+            data = data[dropped:]
         if self._unfinished:
             if len(self._unfinished) + len(data) < self._needed:
                 self._unfinished += data
                 return []
             data = b"".join((self._unfinished, data))
             self._unfinished = bytearray()
-        found: list[Frame | MessageRun] = []
+        found: list[Decoded] = []
         try:
             done = self._scan(data, found)
         except FrameError as error:
@@ -224,7 +246,7 @@ class FrameDecoder:
             self._unfinished += memoryview(data)[done:]
         return found
 
-    def _scan(self, data: bytes, found: list[Frame | MessageRun]) -> int:
+    def _scan(self, data: bytes, found: list[Decoded]) -> int:
         """Append the whole frames of `data` to `found`; return where the first unfinished one begins."""
         size = len(data)
         largest = self._max_frame
@@ -240,7 +262,18 @@ class FrameDecoder:
             if length < 1:
                 raise FrameError("a frame of length 0 has no type")
             if length > largest:
-                raise FrameError(f"a frame of {length} octets is above the limit of {largest}")
+                if data[position + 4 : position + 5] not in (bytes((FrameType.MESSAGE,)), b""):
+                    raise FrameError(f"a frame of {length} octets is above the limit of {largest}")
+                if available < MESSAGE_HEADER.size:
+                    self._needed = MESSAGE_HEADER.size
+                    return position
+                _, _, id, topic = MESSAGE_HEADER.unpack_from(data, position)
+                found.append(DroppedMessage(topic, id, length - MESSAGE_OVERHEAD))
+                position += 4 + length
+                if position > size:
+                    self._dropped = position - size
+                    return size
+                continue
             if available < 4 + length:
                 self._needed = 4 + length
                 return position
@@ -248,7 +281,7 @@ class FrameDecoder:
             found.append(_control(data[start], data[start + 1 : position]))
 
 
-def take_messages(data: bytes, position: int, largest: int, found: list[Frame | MessageRun]) -> int:
+def take_messages(data: bytes, position: int, largest: int, found: list[Decoded]) -> int:
     """Append the runs of complete messages at `position`; return the position of anything else.
 
     Anything else is a frame of another type, a bad one, one longer than `largest`, or the unfinished end.
@@ -258,7 +291,7 @@ def take_messages(data: bytes, position: int, largest: int, found: list[Frame | 
     return take_messages_plain(data, position, largest, found)
 
 
-def take_messages_plain(data: bytes, position: int, largest: int, found: list[Frame | MessageRun]) -> int:
+def take_messages_plain(data: bytes, position: int, largest: int, found: list[Decoded]) -> int:
     """Take messages as `take_messages` does, in plain Python."""
     size = len(data)
     last_start = size - MESSAGE_HEADER.size
