@@ -20,6 +20,7 @@ from omq.protocol.amqp_1_0.events import (
     Event,
     Opening,
     Part,
+    Pause,
     SessionEnded,
     SettledByPeer,
     StoredRun,
@@ -39,6 +40,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Open,
     Transfer,
 )
+from omq.protocol.amqp_1_0.unsettled import RUNS_A_STEP
 
 DATA = b"\0Su\xa0\1x"
 ACCEPTED = performatives.write(Accepted())
@@ -157,6 +159,23 @@ def test_links_go_on_when_all_that_waited_was_dropped_during_a_send(peer: Peer) 
     assert peer.connection.may_flush
     assert second in peer.connection.flush()
     assert not peer.connection.may_flush
+
+
+@pytest.mark.parametrize("how", ["end", "lost"])
+def test_a_session_with_many_unsettled_deliveries_is_freed_in_steps(peer: Peer, how: str) -> None:
+    link = peer.attach_receiver()
+    count = 5 * RUNS_A_STEP
+    for number in range(count):  # each is a run of its own, as of messages that come in no order
+        link.session.begin(link, range(2 * number, 2 * number + 1), settled=False)
+    left = []
+    if how == "end":
+        for event in peer.connection.feed(frame(End())):
+            left.append(link.session.unsettled)
+            assert isinstance(event, (Pause, SessionEnded))
+    else:
+        peer.connection.lost()
+        left += [link.session.unsettled for _ in peer.connection.free()]
+    assert list(dict.fromkeys(left)) == [4 * RUNS_A_STEP, 3 * RUNS_A_STEP, 2 * RUNS_A_STEP, RUNS_A_STEP, 0]
 
 
 def test_a_session_that_ends_drops_what_waits(peer: Peer) -> None:

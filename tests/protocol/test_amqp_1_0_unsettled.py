@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp_1_0 import serials
-from omq.protocol.amqp_1_0.unsettled import UnsettledDeliveries
+from omq.protocol.amqp_1_0.unsettled import RUNS_A_STEP, UnsettledDeliveries
 
 ACTIONS = st.lists(
     st.one_of(
@@ -80,6 +80,15 @@ def test_links_that_are_over_take_no_look_at_all_deliveries_each() -> None:
     assert lines.total < 1000 * len(links)  # a look at all deliveries for each would be 20 millions
     assert len(unsettled) == 20
     assert [len(run.ids) for run in unsettled.settle(0, 20 * len(links))] == [1] * 20
+    assert len(unsettled) == 0
+
+
+def test_deliveries_of_a_session_that_is_over_are_freed_in_steps() -> None:
+    unsettled: UnsettledDeliveries[str] = UnsettledDeliveries(0)
+    for number in range(10 * RUNS_A_STEP):
+        unsettled.add("link", range(number, number + 1), settled=False)
+    left = [len(unsettled) for _ in unsettled.clear()]
+    assert left == [count * RUNS_A_STEP for count in range(9, 0, -1)]
     assert len(unsettled) == 0
 
 

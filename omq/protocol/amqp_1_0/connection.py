@@ -449,9 +449,11 @@ class AmqpConnection:
         self._finish()
 
     def free(self) -> Iterator[None]:
-        """Free the memory of a connection that is over, in steps: it may have thousands of links."""
+        """Free the memory of a connection that is over, in steps: it may have thousands of links, and of
+        deliveries.
+        """
         while self._lost:
-            self._lost.pop().free()
+            yield from self._lost.pop().free()
             yield
         while self._links:
             self._links.popitem()

@@ -195,15 +195,16 @@ class Session:
             self._peer.detached(each)
             if not number % LINKS_IN_TURN:
                 yield Pause()
-        self.free()
+        for _ in self.free():
+            yield Pause()
         if ended:
             yield SessionEnded(ended, error)
 
-    def free(self) -> None:
-        """Free the memory of a session that is over."""
+    def free(self) -> Iterator[None]:
+        """Free the memory of a session that is over, in steps."""
         self.outgoing.free()
-        self._deliveries.clear()
         self._links.clear()
+        yield from self._deliveries.clear()
 
     # -- in ------------------------------------------------------------------------------------------------
 
