@@ -178,6 +178,24 @@ def test_a_session_with_many_unsettled_deliveries_is_freed_in_steps(peer: Peer, 
     assert list(dict.fromkeys(left)) == [4 * RUNS_A_STEP, 3 * RUNS_A_STEP, 2 * RUNS_A_STEP, RUNS_A_STEP, 0]
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_many_unsettled_deliveries_are_settled_in_steps(peer: Peer, settled: bool) -> None:
+    link = peer.attach_receiver()
+    count = 3 * RUNS_A_STEP
+    for number in range(count):
+        link.session.begin(link, range(2 * number, 2 * number + 1), settled=False)
+    ids: list[int] = []
+    left = []
+    for event in peer.connection.feed(frame(Disposition(True, 1, count + 7, settled, ACCEPTED))):
+        assert isinstance(event, SettledByPeer)
+        ids += [id for sent in event.sent for id in sent.ids]
+        left.append(link.session.unsettled)
+    assert ids == [*range(2, 2 * count, 2)]
+    assert left == [2 * RUNS_A_STEP, RUNS_A_STEP, 1]
+    answer = Disposition(False, 1, count + 7, True, ACCEPTED)
+    assert peer.heard() == ([] if settled else [answer])
+
+
 def test_a_session_that_ends_drops_what_waits(peer: Peer) -> None:
     link = peer.attach_receiver()
     credit(peer, 5, 0)

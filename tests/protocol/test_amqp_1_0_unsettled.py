@@ -18,6 +18,7 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 5), st.booleans()),
         st.tuples(st.just("settle"), st.integers(-12, 3), st.integers(-2, 8)),
+        st.tuples(st.just("settle in parts"), st.integers(-12, 3), st.integers(-2, 8)),
         st.tuples(st.just("take back"), st.integers(0, 4), st.just(False)),
         st.tuples(st.just("drop"), st.integers(0, 1), st.just(False)),
     ),
@@ -31,6 +32,7 @@ def test_runs_are_settled_as_single_deliveries_would_be(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omq.protocol.amqp_1_0.unsettled.RUNS_A_LOOK", runs_a_look)
+        patch.setattr("omq.protocol.amqp_1_0.unsettled.RUNS_A_STEP", runs_a_look)
         compare(actions, UnsettledDeliveries(first))
 
 
@@ -49,10 +51,16 @@ def compare(actions: list[tuple[str, int, int]], unsettled: UnsettledDeliveries[
                 for index, number in enumerate(ids):
                     if not two:
                         expected[serials.add(at, index)] = (link, number)
-            case "settle":
+            case "settle" | "settle in parts":
                 sent = 0
                 begin, count = serials.add(unsettled.next_id, one), two
-                found = unsettled.settle(begin, serials.add(begin, count - 1))
+                end = serials.add(begin, count - 1)
+                if what == "settle":
+                    found = unsettled.settle(begin, end)
+                else:
+                    parts = list(unsettled.settle_in_parts(begin, end))
+                    assert all(0 < len(part) <= 4 for part in parts)
+                    found = [run for part in parts for run in part]
                 told = [(run.link, number) for run in found for number in run.ids]
                 ids_told = [serials.add(begin, index) for index in range(max(count, 0))]
                 assert told == [expected.pop(each) for each in ids_told if each in expected]

@@ -3,7 +3,7 @@
 Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
@@ -44,7 +44,7 @@ from omq.protocol.amqp_1_0.performatives import (
 )
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import NULL
-from omq.protocol.amqp_1_0.unsettled import UnsettledDeliveries
+from omq.protocol.amqp_1_0.unsettled import RUNS_A_STEP, UnsettledDeliveries
 
 WINDOW = 64
 """The transfers that the client may send before the server says that it takes more."""
@@ -401,7 +401,7 @@ class Session:
             self.tell_windows()
             self._peer.told_window(self)
 
-    def _disposition(self, told: Disposition) -> Sequence[SettledByPeer]:
+    def _disposition(self, told: Disposition) -> Iterable[SettledByPeer]:
         if not told.role:
             return ()  # the sender settles what the server has settled
         state = None if told.state == NULL else performatives.read_state(told.state)
@@ -415,6 +415,8 @@ class Session:
         if outcome is None and not told.settled:
             return ()
         last = told.first if told.last is None else told.last
+        if not 0 <= last - told.first < RUNS_A_STEP:
+            return self._settled_in_parts(told, last, outcome)
         sent = self._deliveries.settle(told.first, last)
         if not sent:
             return ()
@@ -422,6 +424,17 @@ class Session:
             # The client told the outcome and waits for the sender to settle (section 2.6.12).
             self.send(Disposition(False, told.first, told.last, True, told.state))
         return (SettledByPeer(tuple(sent), outcome, b"" if outcome is None else told.state),)
+
+    def _settled_in_parts(
+        self, told: Disposition, last: int, outcome: DeliveryState | None
+    ) -> Iterator[SettledByPeer]:
+        """Settle many deliveries as the client told, in parts, so that others have their turns."""
+        is_answered = told.settled
+        for sent in self._deliveries.settle_in_parts(told.first, last):
+            if not is_answered:
+                self.send(Disposition(False, told.first, told.last, True, told.state))
+                is_answered = True
+            yield SettledByPeer(tuple(sent), outcome, b"" if outcome is None else told.state)
 
 
 def _error(octets: bytes) -> Error | None:

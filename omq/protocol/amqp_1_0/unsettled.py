@@ -16,7 +16,7 @@ RUNS_A_LOOK = 256
 """The number of runs that are looked at together for those of links that are over."""
 
 RUNS_A_STEP = 512
-"""The number of runs that are freed in one step, of some tenths of a millisecond at most."""
+"""The greatest number of runs that are settled or freed in one step, of some tenths of a millisecond."""
 
 L = TypeVar("L")
 
@@ -98,7 +98,26 @@ class UnsettledDeliveries(Generic[L]):
         if self._places[at] == begin and begin + len(self._runs[at].ids) == end:
             del self._places[at]
             return [self._runs.pop(at)]  # settled as it was sent, as where messages come one by one
-        stop = bisect_left(self._places, end, lo=at)
+        return self._take(begin, end, at, bisect_left(self._places, end, lo=at))
+
+    def settle_in_parts(self, first: int, last: int) -> Iterator[list[Sent[L]]]:
+        """Do as `settle`, with at most RUNS_A_STEP runs at a time: each delivery may be a run of its own."""
+        begin = self._next + serials.difference(first, self._next_id)
+        end = min(self._next + serials.difference(last, self._next_id) + 1, self._next)
+        while begin < end and self._places:
+            at = max(bisect_right(self._places, begin) - 1, 0)
+            stop = min(bisect_left(self._places, end, lo=at), at + RUNS_A_STEP)
+            after = self._places[stop] if stop < len(self._places) else end
+            found = self._take(begin, end, at, stop)
+            begin = after
+            if self._dropped:
+                found = [run for run in found if run.link not in self._dropped]
+                self._look()
+            if found:
+                yield found
+
+    def _take(self, begin: int, end: int, at: int, stop: int) -> list[Sent[L]]:
+        """Remove the deliveries from the place `begin` on, up to `end`, from the runs `at` to `stop`."""
         found = self._runs[at:stop]
         kept: list[tuple[int, Sent[L]]] = []
         if found:  # there may be thousands, of which only the first and the last one can be settled in part
