@@ -197,7 +197,7 @@ def test_messages_above_the_limit_are_dropped_and_told(each_codec: None, pieces:
         (5, b"z" * 87),
     ]
     assert [each for each in found if not isinstance(each, DroppedMessage)] == runs
-    assert decoder.unfinished == 0
+    assert not decoder.is_within_a_frame
 
 
 def test_a_message_above_the_limit_is_told_before_its_body_comes() -> None:
@@ -205,7 +205,8 @@ def test_a_message_above_the_limit_is_told_before_its_body_comes() -> None:
     decoder = FrameDecoder(max_frame=99)
     assert decoder.feed(wire[:16]) == []
     assert decoder.feed(wire[16:17]) == [DroppedMessage(5, 1, 100)]
-    assert decoder.unfinished == 100  # to be dropped: the end of the stream would come too early
+    assert decoder.unfinished == 0
+    assert decoder.is_within_a_frame  # the end of the stream would come too early
     assert decoder.feed(wire[17:-1]) == []
     assert decoder.feed(wire[-1:] + encode(Error(b"next"))) == [Error(b"next")]
 
@@ -224,6 +225,10 @@ def test_the_limit_is_the_same_for_every_type(pieces: int) -> None:
 def test_an_oversized_frame_is_refused_before_it_arrives() -> None:
     with pytest.raises(FrameError, match="limit"):
         FrameDecoder().feed(struct.pack(">IB", DEFAULT_MAX_FRAME + 1, 0))
+    decoder = FrameDecoder()
+    assert decoder.feed(struct.pack(">I", DEFAULT_MAX_FRAME + 1)) == []
+    with pytest.raises(FrameError, match="limit"):
+        decoder.feed(b"\0")  # its type: it is no Message, whose body would be dropped
 
 
 def test_a_large_frame_in_many_small_pieces_is_linear() -> None:

@@ -8,7 +8,7 @@ from omq.protocol.omq import frames, sexp, times, topics
 from omq.protocol.omq.commands import CommandError, parse, sexp_of_command
 from omq.protocol.omq.converters import ConversionError
 from omq.protocol.omq.events import BadLine, Parsed, PublishRun, ReceivedRun, TooLong
-from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
+from omq.protocol.omq.frames import Decoded, DroppedMessage, FrameDecoder, FrameError, MessageRun
 from omq.protocol.omq.lines import LineReader
 from omq.protocol.omq.sexp import Sexp, SexpError
 from omq.protocol.omq.types import (
@@ -18,7 +18,6 @@ from omq.protocol.omq.types import (
     Declared,
     Deleted,
     Error,
-    Frame,
     Leased,
     Ping,
     Received,
@@ -177,12 +176,15 @@ def _read_frames(pieces: list[bytes], _: int) -> tuple[list[object], str | None]
     return said, None
 
 
-def _one_by_one(found: list[Frame | MessageRun]) -> list[object]:
+def _one_by_one(found: list[Decoded]) -> list[object]:
     said: list[object] = []
     for item in found:
         if isinstance(item, MessageRun):
             assert len(item.ids) == len(item.bodies) > 0
             said += item.messages()
+        elif isinstance(item, DroppedMessage):
+            assert item.octets + frames.MESSAGE_OVERHEAD > MAX_FRAME
+            said.append(item)
         else:
             again = FrameDecoder().feed(frames.encode(item))
             assert again == [item], (again, item)

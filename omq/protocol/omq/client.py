@@ -262,7 +262,7 @@ class ClientSession(Generic[T]):
     @property
     def is_within_a_frame(self) -> bool:
         """Whether the received octets end in the middle of a frame."""
-        return self._decoder.unfinished > 0
+        return self._decoder.is_within_a_frame
 
     def feed(self, octets: bytes) -> Iterator[Event[T]]:
         """Yield the events in these octets; the state of the session is that after the last yielded event.

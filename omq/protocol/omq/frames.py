@@ -214,10 +214,13 @@ class FrameDecoder:
 
     @property
     def unfinished(self) -> int:
-        """The octets of an incomplete frame, held or to be dropped: not 0 at the end of the stream means
-        truncation.
-        """
-        return len(self._unfinished) + self._dropped
+        """The held octets of an incomplete frame."""
+        return len(self._unfinished)
+
+    @property
+    def is_within_a_frame(self) -> bool:
+        """Whether the octets so far end in the middle of a frame: at the end of the stream, it is cut off."""
+        return bool(self._unfinished or self._dropped)
 
     def feed(self, data: bytes) -> list[Decoded]:
         """Return the frames that `data` completes, in order; consecutive messages of one topic as one run.
@@ -265,7 +268,7 @@ class FrameDecoder:
                 if data[position + 4 : position + 5] not in (bytes((FrameType.MESSAGE,)), b""):
                     raise FrameError(f"a frame of {length} octets is above the limit of {largest}")
                 if available < MESSAGE_HEADER.size:
-                    self._needed = MESSAGE_HEADER.size
+                    self._needed = MESSAGE_HEADER.size if available > 4 else _HEADER.size
                     return position
                 _, _, id, topic = MESSAGE_HEADER.unpack_from(data, position)
                 found.append(DroppedMessage(topic, id, length - MESSAGE_OVERHEAD))
