@@ -8,6 +8,7 @@ import pytest
 from server_command import RunningServer, running_server
 
 from omq import blocking
+from omq.watching import Limits
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
@@ -83,6 +84,74 @@ def test_nothing_is_cut_off_on_a_telephone(
             assert page.script(CUT_OFF) == [], tab
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+COLUMNS_CUT_OFF = """
+    const shown = (each) => getComputedStyle(each).display !== "none";
+    const scroller = document.querySelector(".scroller");
+    const right = scroller.getBoundingClientRect().left + scroller.clientWidth;
+    const cells = [...document.querySelectorAll(".grid .cell")].filter(shown);
+    const outside = cells.filter((each) => each.getBoundingClientRect().right > right + 1);
+    for (const each of document.querySelectorAll(".rows .number")) each.textContent = arguments[0];
+    const texts = ".col-name, .col-client, .col-slow";
+    const narrow = [...document.querySelectorAll(".rows .cell")]
+        .filter((each) => shown(each) && !each.matches(texts))
+        .filter((each) => each.scrollWidth > each.clientWidth);
+    return [...outside, ...narrow].map((each) => each.className);
+"""
+"""The cells of a table that lie outside of it, or have no room for this number or for their text."""
+
+
+def test_no_column_is_cut_off_at_any_width(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, "kept", "1")
+    client.retain("kept", Limits(10 * 2**30, 30 * 86_400_000))
+    try:
+        for width in (320, 361, 721, 768, 1001, 1024, 1201, 1281):
+            size = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+            page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            for path in ("#/topics", "#/connections"):
+                page.open(origin(server), path)
+                page.until(lambda: page.all(".rows .row"), "there is no row")
+                if path == "#/topics":
+                    page.sees(".rows .col-retention", "30 d, 10 GiB")
+                assert page.script(COLUMNS_CUT_OFF, "9,999") == [], (width, path)
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_numbers_and_times_of_tables_are_short(page: Page, server: RunningServer) -> None:
+    page.open(origin(server))
+    told = page.script(
+        """
+        return import("/app/format.js").then(({ brief, duration }) => [
+            [0, 999_999, 1_000_000, 12_345_678, 987_654_321_000].map(brief),
+            [1500, 60_000, 61_000, 3_600_000, 5_400_000, 86_400_000, 90_000_000, 2_592_000_000].map(duration),
+        ])
+        """
+    )
+    assert told == [
+        ["0", "999,999", "1M", "12.3M", "987.7B"],
+        ["1.5 s", "1 min", "1 min 1 s", "1 h", "1 h 30 min", "1 d", "1 d 1 h", "30 d"],
+    ]
+
+
+def test_a_placeholder_is_as_dark_as_other_text(page: Page, server: RunningServer) -> None:
+    page.open(origin(server))
+    page.until(lambda: page.all("input[type=search]"), "there is no filter")
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        colours = page.script(
+            """
+            const search = document.querySelector("input[type=search]");
+            const muted = document.querySelector(".counts");
+            return [getComputedStyle(search, "::placeholder"), getComputedStyle(muted)]
+                .map(({ color, opacity }) => `${color} ${opacity}`);
+            """
+        )
+        assert colours[0] == colours[1], scheme
 
 
 @pytest.mark.parametrize("width", [320, 360])

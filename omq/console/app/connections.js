@@ -2,9 +2,9 @@
 
 import { OmqError, encodeName, printable } from "../client/omq.js";
 import { confirmed, open, toast, tried } from "./dialogs.js";
-import { fill, h, setText } from "./dom.js";
+import { fill, h, setText, wide } from "./dom.js";
 import { count, duration, many, reason, size } from "./format.js";
-import { Grid } from "./grid.js";
+import { Grid, setLong, setNumber } from "./grid.js";
 import { pathOf } from "./page.js";
 
 /**
@@ -29,13 +29,13 @@ export function connectionsPage(context) {
     empty: "No connection matches the filter.",
     columns: [
       { key: "client", title: "Client", value: (each) => clientOf(each).toLowerCase(), update: text(clientOf) },
-      { key: "peer", title: "From", isMinor: true, value: (each) => each.peer, update: text((each) => printable(each.peer)) },
+      { key: "peer", title: "From", isMinor: true, value: (each) => each.peer, update: (cell, each) => setLong(cell, printable(each.peer)) },
       { key: "protocol", title: "Protocol", isMinor: true, value: (each) => each.protocol, update: text((each) => each.protocol + (each.encrypted ? ", TLS" : "")) },
       { key: "age", title: "Since", isNumber: true, isMinor: true, value: (each) => each.age, update: text((each) => duration(each.age)) },
       { key: "in", title: "In /s", isNumber: true, isMinor: true, hint: "Octets received per second", value: (each) => each.inRate, update: text((each) => size(each.inRate)) },
       { key: "out", title: "Out /s", isNumber: true, isMinor: true, hint: "Octets sent per second", value: (each) => each.outRate, update: text((each) => size(each.outRate)) },
-      { key: "subscriptions", title: "Subscriptions", isNumber: true, isMinor: true, value: (each) => each.subscriptions, update: text((each) => count(each.subscriptions)) },
-      { key: "behind", title: "Behind", isNumber: true, hint: "Messages that its subscriptions have not been sent yet", value: (each) => each.behind, update: text((each) => count(each.behind)) },
+      { key: "subscriptions", title: "Subscriptions", isNumber: true, isMinor: true, value: (each) => each.subscriptions, update: (cell, each) => setNumber(cell, each.subscriptions) },
+      { key: "behind", title: "Behind", isNumber: true, hint: "Messages that its subscriptions have not been sent yet", value: (each) => each.behind, update: (cell, each) => setNumber(cell, each.behind) },
       { key: "held", title: "Memory", isNumber: true, isMinor: true, value: (each) => each.held, update: text((each) => size(each.held)) },
       {
         key: "slow", title: "State", value: (each) => (each.slow === null ? 0 : 1),
@@ -139,9 +139,8 @@ function details(context, each) {
     const figures = h("dl", { class: "properties" });
     fill(figures, ...Object.entries(entries).flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
     const heads = ["Topic", "Position", "Behind", "Unconfirmed", "Memory"];
-    const table = h(
-      "div",
-      { class: "wide" },
+    const table = wide(
+      "Subscriptions",
       h(
         "table",
         {},

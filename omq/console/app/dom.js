@@ -75,6 +75,16 @@ export function select(options, attributes = {}) {
 }
 
 /**
+ * A part of a page that scrolls sideways on a narrow screen, also by keyboard.
+ *
+ * @param {string} label
+ * @param {Child[]} children
+ */
+export function wide(label, ...children) {
+  return h("div", { class: "wide", role: "region", tabindex: 0, "aria-label": label }, ...children);
+}
+
+/**
  * A message in place of a page.
  *
  * @param {string} title

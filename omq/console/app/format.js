@@ -7,6 +7,14 @@ const precise = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 /** @param {number | bigint} number */
 export const count = (number) => whole.format(number);
 
+/**
+ * Return a number for a column of a table, which has room for seven characters: a number that is cut off looks like a
+ * smaller one.
+ *
+ * @param {number} number
+ */
+export const brief = (number) => (number < 1_000_000 ? whole : short).format(number);
+
 /** @param {number} perSecond */
 export function rate(perSecond) {
   if (!perSecond) return "0";
@@ -31,9 +39,22 @@ export function duration(milliseconds) {
   const seconds = milliseconds / 1000;
   if (seconds < 1) return `${precise.format(milliseconds)} ms`;
   if (seconds < 60) return `${seconds < 10 ? precise.format(seconds) : whole.format(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  if (seconds < 3600) return both(seconds, 60, "min", "s");
+  if (seconds < 86400) return both(seconds / 60, 60, "h", "min");
+  return both(seconds / 3600, 24, "d", "h");
+}
+
+/**
+ * Return a time in two units, or in the larger one if nothing of the smaller one is left.
+ *
+ * @param {number} time  in the smaller unit
+ * @param {number} ratio  of the units
+ * @param {string} larger
+ * @param {string} smaller
+ */
+function both(time, ratio, larger, smaller) {
+  const rest = Math.floor(time % ratio);
+  return `${Math.floor(time / ratio)} ${larger}${rest ? ` ${rest} ${smaller}` : ""}`;
 }
 
 /** @param {number} microseconds */

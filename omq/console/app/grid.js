@@ -3,7 +3,8 @@
  * by the first column. It is used by keyboard: arrows, Page Up and Page Down, Home and End move, Enter opens.
  */
 
-import { h } from "./dom.js";
+import { h, setText } from "./dom.js";
+import { brief, count } from "./format.js";
 
 const ROW = 40;
 const SPARE = 4;
@@ -233,3 +234,34 @@ export class Grid {
 }
 
 let made = 0;
+
+/**
+ * Show a number in a cell: briefly, with the whole number as its title.
+ *
+ * @param {Element} cell
+ * @param {number} number
+ */
+export function setNumber(cell, number) {
+  const text = brief(number);
+  setText(cell, text);
+  setTitle(cell, text === count(number) ? "" : count(number));
+}
+
+/**
+ * Show what a cell may be too narrow for, also as its title.
+ *
+ * @param {Element} cell
+ * @param {string} text
+ */
+export function setLong(cell, text) {
+  setText(cell, text);
+  setTitle(cell, text);
+}
+
+/**
+ * @param {Element} cell
+ * @param {string} title
+ */
+function setTitle(cell, title) {
+  if ((cell.getAttribute("title") ?? "") !== title) cell.setAttribute("title", title);
+}

@@ -1,7 +1,7 @@
 /** The page of the server: memory, commits, disk, connections, and the last warnings. */
 
 import { printable } from "../client/omq.js";
-import { fill, h, notice } from "./dom.js";
+import { fill, h, notice, wide } from "./dom.js";
 import { count, duration, latency, moment, rate, size } from "./format.js";
 import { draw, sparkline } from "./sparkline.js";
 
@@ -45,7 +45,7 @@ export function serverPage(context) {
       h(
         "div",
         { class: "stack" },
-        card("Commits", h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads.map(head))), commits))),
+        card("Commits", wide("Commits", h("table", {}, h("thead", {}, h("tr", {}, ...heads.map(head))), commits))),
         card("Disk", disk),
       ),
       h("div", { class: "whole" }, card("Warnings and errors", warnings, none)),

@@ -3,7 +3,7 @@
 import { OmqError, Refused, decodeName, printable } from "../client/omq.js";
 import { browseView } from "./browse.js";
 import { closeAll, confirmed, open, toast, tried } from "./dialogs.js";
-import { field, fill, h, notice, setText } from "./dom.js";
+import { field, fill, h, notice, setText, wide } from "./dom.js";
 import { count, duration, many, rate, reason, size } from "./format.js";
 import { octetsOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
@@ -261,7 +261,7 @@ function subscribersView(context, name) {
   const element = h(
     "div",
     { class: "panel" },
-    h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, at) => h("th", { scope: "col", class: at > 2 ? "number" : "" }, head)))), table)),
+    wide("Subscribers", h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, at) => h("th", { scope: "col", class: at > 2 ? "number" : "" }, head)))), table)),
     note,
   );
   let isAsking = false;

@@ -4,7 +4,7 @@ import { encodeName, printable } from "../client/omq.js";
 import { open, tried, toast } from "./dialogs.js";
 import { field, h, notice, select, setText } from "./dom.js";
 import { count, duration, rate, size } from "./format.js";
-import { Grid } from "./grid.js";
+import { Grid, setLong, setNumber } from "./grid.js";
 import { pathOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
 
@@ -36,6 +36,13 @@ export function waiting({ delivery, info }) {
 export function waitingText(state) {
   const number = waiting(state);
   return number === undefined ? "–" : count(number);
+}
+
+/** @param {Element} cell @param {import("./store.js").TopicState} state */
+function setWaiting(cell, state) {
+  const number = waiting(state);
+  if (number === undefined) setText(cell, "–");
+  else setNumber(cell, number);
 }
 
 /**
@@ -73,11 +80,11 @@ export function topicsPage(context) {
       { key: "in", title: "In /s", isNumber: true, hint: "Messages published per second", value: (state) => state.inRate, update: text((state) => rate(state.inRate)) },
       { key: "spark", title: "Last minute", isMinor: true, make: sparkline, update: (chart, state) => draw(chart, store.series(state.history, state.round)) },
       { key: "out", title: "Out /s", isNumber: true, isMinor: true, hint: "Messages sent per second, to all subscribers together", value: (state) => state.outRate, update: text((state) => (state.isWatched ? rate(state.outRate) : "–")) },
-      { key: "messages", title: "Messages", isNumber: true, value: (state) => state.info.messages, update: text((state) => count(state.info.messages)) },
+      { key: "messages", title: "Messages", isNumber: true, value: (state) => state.info.messages, update: (cell, state) => setNumber(cell, state.info.messages) },
       { key: "octets", title: "Size", isNumber: true, isMinor: true, value: (state) => state.info.octets, update: text((state) => size(state.info.octets)) },
-      { key: "subscribers", title: "Subscribers", isNumber: true, isMinor: true, value: (state) => state.info.subscribers, update: text((state) => count(state.info.subscribers)) },
-      { key: "behind", title: "Waiting", isNumber: true, hint: "Queues: messages that are not done. Others: how far the slowest subscriber is behind.", value: (state) => waiting(state) ?? -1, update: text((state) => waitingText(state)) },
-      { key: "retention", title: "Keeps", isMinor: true, update: text((state) => retention(state.info)) },
+      { key: "subscribers", title: "Subscribers", isNumber: true, isMinor: true, value: (state) => state.info.subscribers, update: (cell, state) => setNumber(cell, state.info.subscribers) },
+      { key: "behind", title: "Waiting", isNumber: true, hint: "Queues: messages that are not done. Others: how far the slowest subscriber is behind.", value: (state) => waiting(state) ?? -1, update: setWaiting },
+      { key: "retention", title: "Keeps", isMinor: true, update: (cell, state) => setLong(cell, retention(state.info)) },
     ],
   });
 
