@@ -28,6 +28,7 @@ from omq.cli.output import (
 )
 from omq.cli.progress import progress
 from omq.cli.subscribing import sub
+from omq.cli.top import top
 from omq.cli.whole_files import (
     READ_OCTETS,
     STANDARD_INPUT,
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except* KeyboardInterrupt:
         # Ctrl-C is the normal end of a subscription without a count; it interrupts anything else.
         is_endless = options.action is sub and options.count is None
-        code = 0 if is_endless or (options.action is watching.top and not options.once) else 1
+        code = 0 if is_endless or (options.action is top and not options.once) else 1
     except* (OmqError, OSError) as group:
         sentences = list(dict.fromkeys(_sentences(group, lines)))  # one for all that have the same reason
         if (hint := advice(group)) is not None:
@@ -294,12 +295,12 @@ ACTIONS: Mapping[str, command_line.Action] = {
     "queues": management.run,
     "exchanges": management.run,
     "bindings": management.run,
-    "top": watching.top,
+    "top": top,
     "connections": watching.connections,
     "disconnect": watching.disconnect,
     "purge": watching.purge,
     "retain": watching.retain,
 }
 
-PRINTING = (sub, _topics, _ping, management.run, watching.top, watching.connections, watching.purge)
+PRINTING = (sub, _topics, _ping, management.run, top, watching.connections, watching.purge)
 """The commands that print something."""

@@ -1,141 +1,18 @@
-"""The commands that watch and control a server: top, connections, topics --lag, disconnect, purge, retain."""
+"""Lists and control of connections and topics: omq connections, topics --lag, disconnect, purge, retain."""
 
 import argparse
-import dataclasses
-import json
 import math
-import os
-import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import msgspec
-import trio
 
 from omq import watching
-from omq.cli.cells import cut, shortened
-from omq.cli.json_values import json_text
-from omq.cli.output import (
-    CommandFailed,
-    ShowName,
-    column_widths,
-    columns,
-    print_table,
-    print_text,
-    shown,
-    watch_output,
-)
-from omq.client import Client, Numbers, Round
-from omq.counted import counted
-from omq.model import Delivery, Persistence, delivery_name, persistence_name
-
-CLEAR = b"\x1b[H\x1b[2J"
-"""Moves the cursor home, and clears the screen of a terminal."""
-
-WAITING = (
-    "waiting for the first statistics of the server: with thousands of topics, or if it is busy, "
-    "they take seconds"
-)
-"""The screen of `omq top` until they have come."""
-
-SORTS = ("in", "out", "behind", "ready", "octets", "name")
-"""The columns by which `omq top` sorts topics."""
-
-MIN_NAME = 12
-"""The least number of characters of a name that fit into a narrow terminal."""
-
-_WITH_UNITS = {name: f"{name}_ms" for name in ("age", "stalled", "uptime")}
-"""The names in JSON of fields whose names in the protocol have no unit."""
-
-MOST_WARNINGS = 3
-"""The number of the last warnings that `omq top` shows."""
-
+from omq.cli.output import CommandFailed, ShowName, print_table, print_text, shown
+from omq.cli.records import duration, json_line
+from omq.client import Client
 
 # -- topics -------------------------------------------------------------------------------------------------
-
-
-class TopicRates:
-    """The rates of topics between two rounds."""
-
-    def __init__(self) -> None:
-        self._before: dict[int, Numbers] = {}
-        self._rates: dict[int, tuple[float, float]] = {}
-
-    def take(self, round: Round) -> None:
-        """Note the numbers of a round."""
-        changed = set(round.changed)
-        for id in self._rates:
-            if id not in changed:
-                self._rates[id] = (0.0, 0.0)
-        for id in round.changed:
-            now, before = round.topics[id], self._before.get(id)
-            seconds = 0.0 if before is None else (now.time_us - before.time_us) / 1_000_000
-            if before is None or seconds <= 0:
-                self._rates[id] = (0.0, 0.0)
-            else:
-                self._rates[id] = (
-                    (now.topic.messages_in - before.topic.messages_in) / seconds,
-                    (now.topic.messages_out - before.topic.messages_out) / seconds,
-                )
-        for id in round.gone:
-            self._rates.pop(id, None)
-        # Numbers that did not change were the same at the end of the round: the next difference begins there.
-        self._before = {
-            id: dataclasses.replace(numbers, time_us=max(numbers.time_us, round.time_us))
-            if id not in changed
-            else numbers
-            for id, numbers in round.topics.items()
-        }
-
-    def of(self, id: int) -> tuple[float, float]:
-        """Return the messages in and out of a topic in each second."""
-        return self._rates.get(id, (0.0, 0.0))
-
-
-def _rows(topics: Sequence[watching.TopicWatch], rates: TopicRates, width: int | None = None) -> str:
-    """Format topics as a table. What tells most comes first: where a `width` is given, the last columns that
-    do not fit are left out, and names may be shortened.
-    """
-    rows: list[tuple[str, ...]] = [
-        (
-            shown(topic.topic),
-            *(f"{rate:.0f}" for rate in rates.of(topic.id)),
-            *map(str, (topic.behind, topic.subscribers, topic.ready, topic.unconfirmed)),
-            *map(str, (topic.messages, topic.octets)),
-            delivery_name(topic.delivery),
-            persistence_name(topic.persistence),
-        )
-        for topic in topics
-    ]
-    head = ("TOPIC", "IN/S", "OUT/S", "BEHIND", "SUBSCRIBERS", "READY", "UNCONFIRMED", "MESSAGES", "OCTETS",
-            "DELIVERY", "PERSISTENCE")  # fmt: skip
-    if width is not None:
-        longest = max(MIN_NAME, width // 4)
-        rows = [(shortened(row[0], longest), *row[1:]) for row in rows]
-    rows.insert(0, head)
-    if width is not None:
-        widths = column_widths(rows)
-        count = len(widths)
-        while count > 1 and sum(widths[:count]) + 2 * (count - 1) > width:
-            count -= 1
-        rows = [row[:count] for row in rows]
-    return columns(rows, range(1, 9))
-
-
-def _sorted(topics: Sequence[watching.TopicWatch], rates: TopicRates, by: str) -> list[watching.TopicWatch]:
-    def key(topic: watching.TopicWatch) -> tuple[float, bytes]:
-        rate_in, rate_out = rates.of(topic.id)
-        first = {
-            "in": rate_in,
-            "out": rate_out,
-            "behind": topic.behind,
-            "ready": topic.ready,
-            "octets": topic.octets,
-            "name": 0,
-        }[by]
-        return -first, topic.topic
-
-    return sorted(topics, key=key)
 
 
 async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
@@ -155,122 +32,6 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
     await _print_records(options, found, head, range(1, 7), row)
 
 
-# -- top ----------------------------------------------------------------------------------------------------
-
-
-async def top(client: Client, options: argparse.Namespace) -> None:
-    """Run `omq top`."""
-    rates = TopicRates()
-    lines: list[watching.Line] = []
-    is_live = os.isatty(1) and not options.once
-    if is_live:
-        await print_text("lines", f"{WAITING}\n", before=CLEAR)
-    async with trio.open_nursery() as nursery, client.watch(options.interval) as rounds:
-        nursery.start_soon(watch_output, nursery.cancel_scope)
-        number = 0
-        async for round in rounds:
-            rates.take(round)
-            lines = [*lines, *round.lines][-MOST_WARNINGS:]
-            number += 1
-            if options.once and number == 1:
-                continue  # rates need two rounds
-            if options.format == "json":
-                await print_text("json", _json_round(round, rates))
-            else:
-                text = _screen(round, rates, lines, options, is_live=is_live)
-                await print_text("lines", text, before=CLEAR if is_live else b"")
-            if options.once:
-                break
-        nursery.cancel_scope.cancel()
-
-
-def _screen(
-    round: Round,
-    rates: TopicRates,
-    lines: Sequence[watching.Line],
-    options: argparse.Namespace,
-    *,
-    is_live: bool,
-) -> str:
-    head = [] if round.server is None else _head(round.server)
-    head += [f"{line.level.decode()} {shown(line.logger)}: {shown(line.text)}" for line in lines]
-    topics = [numbers.topic for numbers in round.topics.values()]
-    total = [sum(each) for each in zip((0.0, 0.0), *(rates.of(topic.id) for topic in topics), strict=True)]
-    head.append(f"topics: {len(topics)}, {total[0]:.0f} messages/s in, {total[1]:.0f} messages/s out")
-    size = shutil.get_terminal_size()
-    rows = size.lines - len(head) - 3 if is_live else len(topics)
-    if options.limit is not None:
-        rows = min(rows, options.limit)
-    width = size.columns if is_live else None
-    table = _rows(_sorted(topics, rates, options.sort)[: max(1, rows)], rates, width)
-    text = "\n".join([*head, "", table])
-    if is_live:
-        text = "\n".join(cut(line, size.columns) for line in text.split("\n"))
-    return text
-
-
-def _head(server: watching.Server) -> list[str]:
-    spoken = ", ".join(f"{each.connections} {shown(each.protocol)}" for each in server.protocols)
-    held = sum(share.used for share in server.memory)
-    limit = sum(share.limit for share in server.memory)
-    full = [f"{shown(s.name)} {_percent(s)}" for s in server.memory if s.used * 2 > s.limit]
-    commits = ", ".join(
-        f"{shown(writer.level)} {writer.last_commit_us / 1000:.1f} ms"
-        for writer in server.writers
-        if writer.commits
-    )
-    found = [
-        f"omq {shown(server.version)}, up {_duration(server.uptime)}",
-        f"connections: {server.connections} of {server.max_connections} ({spoken or 'none'}),"
-        f" {counted(server.subscriptions, 'subscription')}",
-        f"memory: {_octets(held)} of {_octets(limit)}" + (f"; {', '.join(full)}" if full else ""),
-        f"last commits: {commits or 'none'}",
-        f"disk: {_octets(server.disk_free)} free, the store has {_octets(server.store_octets)}"
-        + (f", the spool {_octets(server.spool)} of {_octets(server.spool_limit)}" if server.spool else ""),
-    ]
-    found += [f"{shown(w.level)}: {shown(w.refusal)}" for w in server.writers if w.refusal is not None]
-    return found
-
-
-def _percent(share: watching.Share) -> str:
-    return f"{100 * share.used // share.limit} %"
-
-
-def _octets(octets: float) -> str:
-    if octets < 1024:
-        return counted(round(octets), "octet")
-    for unit in ("KiB", "MiB", "GiB"):
-        octets /= 1024
-        if octets < 1023.95:  # it would be shown as 1024.0
-            return f"{octets:.1f} {unit}"
-    octets /= 1024
-    return f"{octets:.1f} TiB"
-
-
-def _duration(milliseconds: int) -> str:
-    seconds = milliseconds // 1000
-    days, seconds = divmod(seconds, 86_400)
-    clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{days} d {clock}" if days else clock
-
-
-def _json_round(round: Round, rates: TopicRates) -> str:
-    topics = [
-        {
-            **_jsonable_fields(numbers.topic),
-            **dict(zip(("in_per_second", "out_per_second"), rates.of(id), strict=True)),
-        }
-        for id, numbers in round.topics.items()
-    ]
-    record = {
-        "time_us": round.time_us,
-        "server": None if round.server is None else _jsonable_fields(round.server),
-        "warnings": [_jsonable_fields(line) for line in round.lines],
-        "topics": topics,
-    }
-    return json.dumps(record, ensure_ascii=False) + "\n"
-
-
 # -- connections --------------------------------------------------------------------------------------------
 
 
@@ -288,9 +49,9 @@ async def connections(client: Client, options: argparse.Namespace) -> None:
             show(each.client) or "-",
             shown(each.peer),
             shown(each.protocol),
-            _duration(each.age),
+            duration(each.age),
             *map(str, (each.octets_in, each.octets_out, each.subscriptions, each.behind, each.held)),
-            "-" if each.stalled is None else _duration(each.stalled),
+            "-" if each.stalled is None else duration(each.stalled),
             "-" if each.slow is None else shown(each.slow),
         )
 
@@ -361,33 +122,6 @@ async def _print_records(
 ) -> None:
     """Print records as JSON, or as rows of a table with this heading: see `print_table`."""
     if options.format == "json":
-        await print_text("json", "".join(_json(each) for each in records))
+        await print_text("json", "".join(json_line(each) for each in records))
     else:
         await print_table(lambda show: [head, *(row(each, show) for each in records)], numbers)
-
-
-def _json(record: msgspec.Struct) -> str:
-    return json.dumps(_jsonable_fields(record), ensure_ascii=False) + "\n"
-
-
-def _jsonable_fields(record: msgspec.Struct) -> Mapping[str, object]:
-    fields = msgspec.structs.asdict(record)
-    return {_WITH_UNITS.get(name, name): _jsonable(value) for name, value in fields.items()}
-
-
-def _jsonable(value: object) -> object:
-    match value:
-        case bytes():
-            return json_text(value)
-        case Delivery():
-            return delivery_name(value)
-        case tuple():
-            return [_jsonable(each) for each in value]
-        case int() | float() | None:
-            return value
-        case _ if isinstance(value, Persistence):
-            return persistence_name(value)
-        case msgspec.Struct():
-            return _jsonable_fields(value)
-        case _:
-            raise TypeError(f"{value!r} cannot be written as JSON")

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 
-from omq.cli.watching import SORTS
+from omq.cli.top import SORTS
 
 LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
 """The bounds of the seconds between two reports of a server (docs/PROTOCOL.md, "Watch and control")."""

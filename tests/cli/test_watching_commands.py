@@ -4,8 +4,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import termios
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from cli_helpers import OMQ, Shell, right_aligned
 from server_command import configured_server, running_server
 
-from omq.cli.watching import TopicRates
+from omq.cli.top import TopicRates, moment
 from omq.client import Numbers, Round
 from omq.model import Delivery, Transient
 from omq.watching import TopicWatch
@@ -134,6 +136,24 @@ def test_top_shows_only_commits_that_there_were(tmp_path: Path) -> None:
         shell.ok("pub", "readings", "1", "--confirm")
         assert re.search(rb"\nlast commits: weak \d+\.\d ms\n", shell.ok(*once))
         assert server.stop()[0] == 0
+
+
+def test_top_shows_since_when_a_warning_is_in_the_log(tmp_path: Path) -> None:
+    with configured_server(tmp_path, "") as server:
+        (tmp_path / "omq.toml").write_text("nonsense = 1\n")
+        server.process.send_signal(signal.SIGHUP)
+        shell = Shell(server.address, tmp_path)
+        shown = b""
+        while b"ERROR" not in shown:
+            shown = shell.ok("top", "--once", "--interval", "0.1")
+        assert re.search(rb"^\d\d:\d\d:\d\d ERROR omq\.server: SIGHUP: ", shown, re.MULTILINE)
+        assert server.stop()[0] == 0
+
+
+def test_a_warning_of_another_day_has_its_date() -> None:
+    noon = int(datetime(2026, 3, 4, 12).timestamp()) * 1_000_000
+    assert moment(noon - 3_600_000_000, noon) == "11:00:00"
+    assert moment(noon - 36 * 3_600_000_000, noon) == "2026-03-03 00:00:00"
 
 
 @pytest.mark.parametrize(
