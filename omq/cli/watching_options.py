@@ -75,7 +75,8 @@ def add_commands(
         "retain",
         "change how long a topic in use keeps messages",
         "The server deletes the oldest messages beyond these limits. They also hold after a restart, whatever"
-        " the\nconfiguration says. It takes the right to administer the topic.",
+        " the\nconfiguration says. A limit that is not given ends: with --seconds alone there is none of the"
+        " size, not even\nthat of the configuration. It takes the right to administer the topic.",
     )
     add_topic(retain)
     limits = retain.add_argument_group("limits")
