@@ -51,7 +51,7 @@ class Administration:
         """
         session = self._session
         if not session.rights.watch.exact and not session.rights.watch.beginnings:
-            raise Refused(Reason.FORBIDDEN, "this client may not watch anything")
+            raise session.denied("may not watch anything")
         if period == 0:
             return None
         if not SHORTEST_PERIOD <= period <= LONGEST_PERIOD:

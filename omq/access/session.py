@@ -11,6 +11,7 @@ The right is checked before anything is looked up. So a refusal does not tell a 
 whether there is such a topic.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
@@ -37,7 +38,7 @@ from omq.drivers.spooled_uploads import begin_upload
 from omq.drivers.tail import TailMemory
 from omq.drivers.topic_quota import Release as Release
 from omq.drivers.uploads import Upload
-from omq.logs import quoted
+from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage.batches import Batch, joined
 
@@ -45,6 +46,12 @@ MOST_REMEMBERED = 1024
 """The number of topics for which a session remembers that its client may publish to them."""
 
 S = TypeVar("S", bound=Subscriber)
+
+log = logging.getLogger("omq.access")
+
+
+def _denials() -> LogThrottle:
+    return LogThrottle(log, logging.DEBUG, "commands without the right to them")
 
 
 class SessionContext(Struct, frozen=True):
@@ -68,6 +75,8 @@ class SessionContext(Struct, frozen=True):
     """The memory for messages that were not pushed to all their subscribers."""
     pushes: Pushes = field(default_factory=Pushes)
     """The messages that the session pushes which is pushing now; empty between."""
+    denials: LogThrottle = field(default_factory=_denials)
+    """Logs which client lacks which right."""
 
 
 class TooLarge(Refused):
@@ -192,7 +201,7 @@ class Session:
     def check(self, right: Right, topic: bytes) -> None:
         """Raise Refused when the client does not have this right to the topic."""
         if topic not in self._client.rights.of(right):
-            raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} it")
+            raise self.denied(f"may not {right.value}", topic)
 
     def check_unless_made(self, right: Right, topic: bytes) -> None:
         """Check the right to a topic as `check` does, unless the server made its name for this connection."""
@@ -204,12 +213,22 @@ class Session:
         and the server did not make its name for this connection.
         """
         if topic not in self.made_names and not self._client.rights.sees(topic):
-            raise Refused(Reason.FORBIDDEN, "this client has no right to it")
+            raise self.denied("has no right to", topic)
 
     def check_server(self, right: Right) -> None:
         """Raise Refused when the client does not have this right to all topics, and so to the server."""
         if not self._client.rights.of(right).are_all:
-            raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} the server")
+            raise self.denied(f"may not {right.value} the server")
+
+    def denied(self, what: str, topic: bytes | None = None) -> Refused:
+        """Log that the client lacks the right for this, and return the refusal."""
+        self._log_denial(what, topic)
+        return Refused(Reason.FORBIDDEN, f"this client {what}" + ("" if topic is None else " it"))
+
+    def _log_denial(self, what: str, topic: bytes | None) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            of = "" if topic is None else f" {quoted(topic)}"
+            self._shared.denials.add(f"{quoted(self.name)} {what}{of}", client=self.name, topic=topic)
 
     def use_feed(self, feed: LeasedFeed) -> None:
         """Admit this connection to a feed that was leased to its client. Raises Refused when the client has
@@ -355,6 +374,7 @@ class Session:
         Refused.
         """
         if not is_allowed and name not in self.rights.declare:
+            self._log_denial("may not declare", name)
             raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
         self._catalogue.check_room()
         return self._client.hold(self._client.topics, "topic")

@@ -306,3 +306,26 @@ def test_log_levels_of_areas(tmp_path: Path) -> None:
         assert not [line for line in log if "'one'" in line]
         assert run.peer("three").works()
         assert not [line for line in run.reload("") if "'three'" in line]
+
+
+def test_the_log_tells_which_client_lacks_a_right(tmp_path: Path) -> None:
+    clients = client("alice", "a1", declare=["news"], publish=["news"], subscribe=["sport", "new"])
+    with configured(tmp_path, clients) as run:
+        alice = run.peer("alice:a1")
+        assert alice.ask(b"(Publish sport 1)") == (ERROR, b"Publish sport: this client may not publish to it")
+        log = run.reload('log_levels = {access = "debug"}\n' + clients)
+        assert not [line for line in log if "sport" in line]  # nothing is logged at the level info
+        assert alice.ask(b"(Publish sport 1)")[0] == ERROR
+        assert alice.ask(b"(Subscribe news From_current)")[0] == ERROR
+        assert alice.ask(b"(Subscribe new From_current)")[0] == ERROR
+        assert alice.ask(b"(Watch 1000)")[0] == ERROR
+        with rabbit(run, "alice", "a1") as broker, pytest.raises(pika.exceptions.ChannelClosedByBroker):
+            broker.channel().queue_declare("jobs")
+        told = [line.partition(" omq.access: ")[2] for line in run.reload(clients)]
+        assert [line for line in told if line] == [
+            "'alice' may not publish to 'sport'",
+            "'alice' may not subscribe to 'news'",
+            "'alice' may not declare 'new'",
+            "'alice' may not watch anything",
+            "'alice' may not declare 'jobs'",
+        ]
