@@ -3,7 +3,8 @@
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -73,13 +74,31 @@ class _Printer:
         """Cancelled when no message has arrived for the timeout."""
         self.form = form
         self._timeout = math.inf if timeout is None else timeout
+        self._rest = self._timeout
+        self._pauses = 0
         self._end = end
         self._lock = trio.Lock()
         self._is_terminal = os.isatty(1)
         self._wait()
 
     def _wait(self) -> None:
-        self.waiting.deadline = trio.current_time() + self._timeout
+        self._rest = self._timeout
+        if not self._pauses:
+            self.waiting.deadline = trio.current_time() + self._rest
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of this block as silence of the server."""
+        if not self._pauses:
+            self._rest = self.waiting.deadline - trio.current_time()
+        self._pauses += 1
+        self.waiting.deadline = math.inf
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                self.waiting.deadline = trio.current_time() + self._rest
 
     async def print(self, count: int, text: Callable[[int], bytes]) -> int:
         """Print the first of `count` messages, up to the number still to print, and return the number
@@ -134,11 +153,17 @@ class _Subscriber:
         """Print until all named topics are deleted; without end if there is a pattern."""
         async with trio.open_nursery() as nursery:
             for name in self._named:
-                nursery.start_soon(self._print, name, self._options.replay, None)
+                nursery.start_soon(self._print, name, self._options.replay, None, self._begun())
             if self._patterns:
-                nursery.start_soon(self._look, nursery)
+                nursery.start_soon(self._look, nursery, self._begun())
 
-    async def _look(self, nursery: trio.Nursery) -> None:
+    def _begun(self) -> ExitStack:
+        """Return what to close when something that begins now has begun: until then, no message can come."""
+        begun = ExitStack()
+        begun.enter_context(self._printer.paused())
+        return begun
+
+    async def _look(self, nursery: trio.Nursery, begun: ExitStack) -> None:
         """Find matching topics, including those that appear later, and print them."""
         matching = Names.of_octets(self._patterns)
         ids: set[int] = set()
@@ -148,20 +173,23 @@ class _Subscriber:
                 # Wait for the connection first: the time of an outage is no time of the server's answer.
                 await self._client.ping()
                 before = trio.current_time()
-                infos = await self._client.topics()
+                with self._printer.paused():  # a long list takes seconds
+                    infos = await self._client.topics()
             except ConnectionLost:
                 if not self._options.reconnect or self._client.ended:
                     raise
+                begun.close()
                 continue
             for info in infos:
                 if info.topic in matching and info.topic not in self._named and info.id not in ids:
-                    nursery.start_soon(self._print_found, info, start)
+                    nursery.start_soon(self._print_found, info, start, self._begun())
             # A topic that is deleted and created again has another id.
             ids = {info.id for info in infos}
             start = None
+            begun.close()
             await trio.sleep(max(LOOK_SECONDS, LOOK_SHARE * (trio.current_time() - before)))
 
-    async def _print_found(self, info: TopicInfo, start: Start | None) -> None:
+    async def _print_found(self, info: TopicInfo, start: Start | None, begun: ExitStack) -> None:
         """Print a topic that matches a pattern. `start` is None for a topic that appeared later, which is
         printed from its beginning. If the server refuses a topic, report it and continue with the others.
         """
@@ -171,27 +199,30 @@ class _Subscriber:
                 say(f"{shown(info.topic)} cannot be replayed: it is printed from the next message on")
             start = FromCurrent()
         try:
-            await self._print(info.topic, FromBeginning() if start is None else start, info)
+            await self._print(info.topic, FromBeginning() if start is None else start, info, begun)
         except (ServerError, FeedFailed) as error:
             say(str(error))
 
-    async def _print(self, name: bytes, start: Start, info: TopicInfo | None) -> None:
-        """Print one topic until it is deleted."""
-        while True:
-            try:
-                replay = await self._replay(name, start, info)
-                if self._options.output_dir is not None:
-                    await self._save_messages(name, replay, self._options.output_dir)
-                elif self._options.dmp:
-                    await self._print_envelopes(name, replay)
+    async def _print(self, name: bytes, start: Start, info: TopicInfo | None, begun: ExitStack) -> None:
+        """Print one topic until it is deleted. Close `begun` when its messages can come."""
+        with begun:
+            while True:
+                try:
+                    replay = await self._replay(name, start, info)
+                    if self._options.output_dir is not None:
+                        await self._save_messages(name, replay, self._options.output_dir, begun)
+                    elif self._options.dmp:
+                        await self._print_envelopes(name, replay, begun)
+                    else:
+                        await self._print_messages(name, replay, begun)
+                except ConnectionLost:
+                    # This repeats no message: iteration raises only when the client has given up the
+                    # connection.
+                    if not self._options.reconnect or self._client.ended:
+                        raise
+                    begun.close()
                 else:
-                    await self._print_messages(name, replay)
-            except ConnectionLost:
-                # This repeats no message: iteration raises only when the client has given up the connection.
-                if not self._options.reconnect or self._client.ended:
-                    raise
-            else:
-                return
+                    return
 
     async def _replay(self, name: bytes, start: Start, info: TopicInfo | None) -> Replay:
         match start:
@@ -204,10 +235,11 @@ class _Subscriber:
             case _:
                 assert_never(start)
 
-    async def _print_messages(self, name: bytes, replay: Replay) -> None:
+    async def _print_messages(self, name: bytes, replay: Replay, begun: ExitStack) -> None:
         credit = self._options.credit
         printer = self._printer
         async with self._client.subscribe(name, replay, credit=credit) as subscription:
+            begun.close()
             if printer.left == 0:
                 return
             async for run in subscription.runs():
@@ -225,9 +257,10 @@ class _Subscriber:
                     # Until it is cancelled: a gap after the last message is not reported.
                     await trio.sleep_forever()
 
-    async def _print_envelopes(self, name: bytes, replay: Replay) -> None:
+    async def _print_envelopes(self, name: bytes, replay: Replay, begun: ExitStack) -> None:
         printer = self._printer
         async with self._client.feed(name, replay) as feed:
+            begun.close()
             if printer.left == 0:
                 return
             async for run in feed.runs():
@@ -244,9 +277,10 @@ class _Subscriber:
                 if printer.left == 0:
                     await trio.sleep_forever()
 
-    async def _save_messages(self, name: bytes, replay: Replay, directory: Path) -> None:
+    async def _save_messages(self, name: bytes, replay: Replay, directory: Path, begun: ExitStack) -> None:
         files = Files(directory, name)
         async with self._client.feed(name, replay) as feed:
+            begun.close()
             if self._printer.left == 0:
                 return
             async for message in feed.opened():

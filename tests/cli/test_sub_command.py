@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from cli_helpers import SECONDS, Shell, on_a_terminal, running_server
+from relays import relayed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli import command_line
@@ -209,6 +210,43 @@ async def test_each_message_restarts_the_timeout(
                 mock_clock.jump(4)
                 await wait_all_tasks_blocked(0.01)
     assert lines == [b"%d\n" % number for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("command", "topic"), [(b"Topics\n", "late1-*"), (b"(Subscribe ", "late2-*"), (b"(Subscribe ", "late3-1")]
+)
+async def test_the_timeout_begins_when_messages_can_come(
+    shell: Shell, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, command: bytes, topic: str
+) -> None:
+    await trio.to_thread.run_sync(shell.ok, "pub", topic.replace("*", "1"), "told", "--confirm")
+    arguments = ["sub", topic, "--from", "beginning", "--timeout", "4"]
+    options = command_line.parser(ACTIONS).parse_args(arguments)
+    reading, writing = os.pipe()
+    ended = trio.Event()
+
+    async def run() -> None:
+        await sub(client, options)
+        ended.set()
+
+    with os.fdopen(writing, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        async with (
+            trio.lowlevel.FdStream(reading) as printed,
+            relayed(int(shell.url.rpartition(":")[2])) as relay,
+        ):
+            held = relay.hold(command)
+            async with connect(relay.url) as client, trio.open_nursery() as nursery:
+                nursery.start_soon(run)
+                await held.arrived.wait()
+                for _ in range(3):  # as many seconds as a list of thousands of topics may take
+                    mock_clock.jump(4)
+                    await wait_all_tasks_blocked(0.01)
+                assert not ended.is_set()
+                held.released.set()
+                assert await printed.receive_some() == b"told\n"
+                while not ended.is_set():
+                    mock_clock.jump(4)
+                    await wait_all_tasks_blocked(0.01)
 
 
 def test_with_reconnect_sub_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
