@@ -238,15 +238,18 @@ async def tidy(driver: Driver, writer: Writer) -> None:
         await delete_done(driver, writer)
     octets, _ = driver.retention
     too_many = octets is not None and driver.extent.bytes > octets
-    if driver.ages is not None:
-        driver.ages.mark(driver.next_id)
-    if not driver.extent.messages or not (too_many or driver.ages is not None):
+    ages = driver.ages
+    if ages is not None:
+        ages.mark(driver.next_id)
+    if not driver.extent.messages or not (too_many or (ages and ages.is_due(driver.extent.first))):
         return
-    too_old = None if driver.ages is None else driver.ages.too_old()
+    too_old = None if ages is None else ages.too_old()
     keep_from = None
     if isinstance(driver, RoundRobinDriver):
         keep_from = await _lowest(await driver.position(), Slices())
     await delete_oldest(driver, writer, octets, too_old, keep_from)
+    if ages is not None and too_old is not None:
+        ages.looked(too_old)
 
 
 def _span(driver: Driver) -> int:

@@ -255,6 +255,35 @@ async def test_a_topic_without_changes_waits_for_no_commit(tmp_path: Path, saved
                     await tidy(driver, driver.writer)
 
 
+@pytest.mark.parametrize("kind", [Delivery.BROADCAST, Delivery.ROUND_ROBIN])
+@pytest.mark.parametrize("is_older", [False, True])
+async def test_a_topic_with_young_messages_waits_for_no_commit(
+    tmp_path: Path, clock: MockClock, is_older: bool, kind: Delivery
+) -> None:
+    """Whether its messages came before or after the server was started. Thousands of topics have a limit."""
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.declare(WEAK, kind)
+        assert driver.writer is not None
+        if is_older:
+            await post(driver, b"one")
+        driver.retain(None, 6400.0)
+        if not is_older:
+            await post(driver, b"one")
+        await tidy(driver, driver.writer)
+        for _ in range(10):
+            clock.jump(2)
+            async with driver.writer.paused():
+                with trio.fail_after(60):
+                    await tidy(driver, driver.writer)
+        for _ in range(2):  # the first one notes that the message is there
+            clock.jump(6400)
+            await tidy(driver, driver.writer)
+        assert driver.info().messages == (1 if kind is Delivery.ROUND_ROBIN else 0)
+        async with driver.writer.paused():  # what nobody has taken stays
+            with trio.fail_after(60):
+                await tidy(driver, driver.writer)
+
+
 async def test_a_changed_age_limit_applies_to_older_messages(tmp_path: Path, clock: MockClock) -> None:
     async with opened(tmp_path / "store") as drivers:
         driver = await drivers.declare(WEAK)
