@@ -121,6 +121,28 @@ def test_no_column_is_cut_off_at_any_width(
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_names_that_begin_alike_differ_on_a_telephone(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    for name in ("warehouse-7.shelf-0001", "warehouse-7.shelf-0002"):
+        publish(client, name, "1")
+    size = {"width": 361, "height": 700, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.open(origin(server))
+        page.sees(".rows .col-name", "warehouse-7.shelf-0002")
+        whole = page.script(
+            """
+            return [...document.querySelectorAll(".rows .col-name")]
+                .filter((each) => each.textContent.startsWith("warehouse"))
+                .map((each) => each.scrollWidth <= each.clientWidth && each.scrollHeight <= each.clientHeight)
+            """
+        )
+        assert whole == [True, True]
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_numbers_and_times_of_tables_are_short(page: Page, server: RunningServer) -> None:
     page.open(origin(server))
     told = page.script(
