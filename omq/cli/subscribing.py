@@ -110,10 +110,9 @@ class _Printer:
                 octets = text(wanted)
                 if self._is_terminal:
                     octets = for_terminal(self.form, octets)
-                # Do not count the time of a slow reader of our output as silence of the server.
-                self.waiting.deadline = math.inf
-                # Write directly to the descriptor: no buffer holds back messages, and a run is one write.
-                await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+                with self.paused():  # a slow reader of our output is no silence of the server
+                    # Write directly to the descriptor: no buffer holds back messages, and a run is one write.
+                    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
                 self._wait()
                 if self.left is not None:
                     self.left -= wanted
