@@ -141,6 +141,10 @@ class Block(msgspec.Struct, frozen=True):
         """Return the frame of one message.  Raises ValueError if the block does not have it."""
         return memoryview(self.frames)[self._offset(message) : self._offset(message + 1)]
 
+    def body(self, message: int) -> memoryview:
+        """Return the body of one message.  Raises ValueError if the block does not have it."""
+        return self.frame(message)[FRAME_HEADER:]
+
     def slices(self, message: int, end: int | None = None) -> list[memoryview]:
         """Return each frame from this message id on, up to the one before `end` or to the last one of the
         block. Raises ValueError for an id outside first to next.

@@ -220,6 +220,17 @@ def test_a_sink_whose_block_fails_confirms_nothing(client: Client, topic: str) -
         sink.close()
 
 
+def test_the_bodies_of_fetched_blocks(client: Client, topic: str) -> None:
+    client.publish_many(topic, [b"one", b"", b"three"])
+    client.confirm()
+    with client.fetch(topic) as blocks:
+        bodies = [bytes(block.body(id)) for block in blocks for id in range(block.first, block.next)]
+    assert bodies == [b"one", b"", b"three"]
+    (block,) = client.fetch(topic)
+    with pytest.raises(ValueError, match="4"):
+        block.body(4)
+
+
 def test_fetch_and_blocks(client: Client, topic: str) -> None:
     client.publish_many(topic, [b"x"] * 1000)
     client.confirm()
