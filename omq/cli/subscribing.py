@@ -157,7 +157,7 @@ class _Subscriber:
                 nursery.start_soon(self._look, nursery, self._begun())
 
     def _begun(self) -> ExitStack:
-        """Return what to close when something that begins now has begun: until then, no message can come."""
+        """Stop the clock until this is closed: when a subscription has begun, and its messages can come."""
         begun = ExitStack()
         begun.enter_context(self._printer.paused())
         return begun

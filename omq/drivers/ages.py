@@ -32,7 +32,7 @@ class Ages:
         self._wall = _wall()
         # Pairs (time, id): at that time all messages below the id had arrived. The oldest pair comes first.
         self._marks: deque[tuple[float, int]] = deque([(self._began, next_id)])
-        # What was too old when the topic was looked at last.
+        # The time of the last look at the topic, and the id below which messages were too old then.
         self._looked = -math.inf
         self._looked_below = 0
 
