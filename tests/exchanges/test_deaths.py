@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from omq.drivers.dead_letters import Death
-from omq.exchanges.deaths import DeadMessage, add_death
+from omq.exchanges.deaths import FIRSTS, DeadMessage, add_death
 from omq.protocol.amqp import fields
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import VALUES_A_STEP, Array, LongString, Number, NumberType, Table, Value, Void
@@ -37,6 +37,14 @@ def record(queue: bytes, *entries: tuple[bytes, Value]) -> Table:
     return Table(((b"queue", LongString(queue)), (b"reason", LongString(b"rejected")), *entries))
 
 
+def number(of: int) -> Number:
+    return Number(NumberType.INT64, of)
+
+
+def counted(count: int) -> tuple[bytes, Value]:
+    return b"count", number(count)
+
+
 def deaths(*records: Value) -> tuple[bytes, Value]:
     return b"x-death", Array(records)
 
@@ -62,14 +70,14 @@ def of_others(count: int) -> tuple[Table, ...]:
 def test_the_largest_heads_are_written_in_steps(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     places, looked_at = fields.places, 0
 
-    def counted(data: bytes, at: int, *, is_named: bool = True) -> Iterator[tuple[bytes, int, int, int]]:
+    def counting(data: bytes, at: int, *, is_named: bool = True) -> Iterator[tuple[bytes, int, int, int]]:
         nonlocal looked_at
         for place in places(data, at, is_named=is_named):
             looked_at += 1
             yield place
 
     assert MAX_HEAD - 30_000 < len(head) <= MAX_HEAD
-    monkeypatch.setattr(fields, "places", counted)
+    monkeypatch.setattr(fields, "places", counting)
     longest = 0
     steps = add_death(head, b"q", b"dlx", None, Death.REJECTED, NOW)
     while True:
@@ -92,22 +100,65 @@ def test_other_headers_and_properties_stay_as_they_are() -> None:
         (b"twice", Void()),
         (b"table", Table(((b"x-death", Void()), (b"", Void())))),
         (b"twice", LongString(b"x")),
-        (b"x-first-death-queue", LongString(b"first")),
+        (b"x-first-death-other", LongString(b"first")),
         (b"CC", LongString(b"no array")),
     )
     made = buried(headed(*entries))
     kept = headers_of(made)
     assert kept[: len(entries)] == entries
-    assert [name for name, _ in kept[len(entries) :]] == [
-        b"x-first-death-reason",
-        b"x-first-death-exchange",
-        b"x-death",
-    ]
+    assert [name for name, _ in kept[len(entries) :]] == [*FIRSTS, b"x-death"]
     properties = heads.decode(made.head).properties
     assert (properties.content_type, properties.message_id, properties.expiration) == (b"text", b"id", None)
     again = headers_of(buried(made.head))
     assert again[: len(entries)] == entries
     assert [name for name, _ in again] == [name for name, _ in kept]
+
+
+@pytest.mark.parametrize(
+    ("published", "first"),
+    [
+        ((), b"q"),
+        ((deaths(),), b"mine"),
+        ((deaths(record(b"p")),), b"mine"),
+        (((b"x-death", LongString(b"[]")),), b"mine"),
+    ],
+    ids=["without-deaths", "without-records", "with-a-record", "with-no-array"],
+)
+def test_the_first_death_is_that_of_a_message_without_the_header(published: Entries, first: bytes) -> None:
+    """A client that publishes a dead letter again and removes `x-death` begins anew."""
+    made = headers_of(buried(headed((b"x-first-death-queue", LongString(b"mine")), *published)))
+    assert [value for name, value in made if name == b"x-first-death-queue"] == [LongString(first)]
+    assert (b"x-first-death-reason" in dict(made)) is not bool(published)
+
+
+def counts(made: DeadMessage) -> list[tuple[bytes | None, Value | None]]:
+    """Return the queues and counts of the deaths."""
+    read = (fields.read_table(each.octets, 0, len(each.octets))[0] for each in made.records)
+    found = [dict(table.entries).get(b"count") for table in read]
+    return [(each.queue, count) for each, count in zip(made.records, found, strict=True)]
+
+
+def test_records_of_the_same_death_are_one() -> None:
+    """As with RabbitMQ: only clients publish such ones."""
+    more = [record(b"p", counted(2)), record(b"r"), record(b"p", counted(9)), record(b"r"), record(b"q")]
+    made = buried(headed(deaths(*more)))
+    assert counts(made) == [(b"q", number(2)), (b"p", number(2)), (b"r", number(2))]
+    assert counts(buried(made.head)) == [(b"q", number(3)), (b"p", number(2)), (b"r", number(2))]
+
+
+def test_a_record_without_a_count_gets_one() -> None:
+    assert counts(buried(headed(deaths(record(b"q"))))) == [(b"q", number(1))]
+    assert counts(buried(headed(deaths(record(b"p"))))) == [(b"q", number(1)), (b"p", None)]
+
+
+def test_records_of_unknown_queues_differ() -> None:
+    odd = [Table(((b"queue", number(each)), (b"reason", LongString(b"rejected")))) for each in (1, 2, 1)]
+    assert counts(buried(headed(deaths(*odd, Table(()))))) == [
+        (b"q", number(1)),
+        (None, number(2)),
+        (None, number(1)),
+        (None, number(1)),
+    ]
 
 
 @pytest.mark.parametrize(("key", "is_kept"), [(None, True), (b"new", False)])
@@ -125,8 +176,8 @@ def test_further_routing_keys_are_told(key: bytes | None, is_kept: bool) -> None
 
 
 def test_a_record_with_many_values_is_made_again() -> None:
-    many = record(b"q", (b"count", Number(NumberType.INT64, 7)), *[(b"", Void())] * VALUES_A_STEP)
+    many = record(b"q", counted(7), *[(b"", Void())] * VALUES_A_STEP)
     (latest, other) = buried(headed(deaths(many, record(b"p")))).records
     table, _ = fields.read_table(latest.octets, 0, len(latest.octets))
-    assert dict(table.entries)[b"count"] == Number(NumberType.INT64, 1)
+    assert dict(table.entries)[b"count"] == number(1)
     assert other.queue == b"p"
