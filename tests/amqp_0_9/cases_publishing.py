@@ -4,14 +4,17 @@ from .broker import Broker, case
 from .wire import (
     Long,
     Timestamp,
+    ack,
     body,
     commit,
+    consume,
     declare_queue,
     get,
     header,
     properties,
     publish,
     publishing,
+    recover,
     rollback,
     select_confirms,
     select_tx,
@@ -87,6 +90,32 @@ def tx_commit_and_rollback(broker: Broker) -> str:
         publish(1, "", "p.tx", b"b") + rollback(1),
         declare_queue(1, "p.tx", exclusive=1),
     )
+
+
+@case
+def tx_commit_of_a_refused_message(broker: Broker) -> str:
+    client = broker.channel()
+    return client.said(
+        declare_queue(1, "p.txr", exclusive=1, x_max_length=1, x_overflow="reject-publish"),
+        select_tx(1),
+        publish(1, "", "p.txr", b"a") + publish(1, "", "p.txr", b"b") + commit(1),
+    )
+
+
+@case
+def tx_recover(broker: Broker) -> str:
+    """Show that a recover does not wait for the commit, and spares what was acknowledged before it."""
+    client = broker.channel()
+    client.call(declare_queue(1, "p.txv", exclusive=1))
+    client.open(2)
+    client.call(select_tx(2))
+    client.call(consume(2, "p.txv", "t"))
+    client.send(publish(1, "", "p.txv", b"a"), publish(1, "", "p.txv", b"b"))
+    first = client.deliveries(2)
+    told = [client.said(ack(2, first[0].tag) + recover(2, 1))]
+    told += [reply.told() for reply in client.deliveries(1)]
+    told.append(client.said(rollback(2), recover(2, 1)))
+    return " | ".join([*told, *sorted(reply.body.decode() for reply in client.deliveries(2))])
 
 
 @case

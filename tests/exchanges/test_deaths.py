@@ -125,7 +125,7 @@ def test_other_headers_and_properties_stay_as_they_are() -> None:
     ids=["without-deaths", "without-records", "with-a-record", "with-no-array"],
 )
 def test_the_first_death_is_that_of_a_message_without_the_header(published: Entries, first: bytes) -> None:
-    """A client that publishes a dead letter again and removes `x-death` begins anew."""
+    """A client that publishes a dead letter again and removes `x-death` has a new first death."""
     made = headers_of(buried(headed((b"x-first-death-queue", LongString(b"mine")), *published)))
     assert [value for name, value in made if name == b"x-first-death-queue"] == [LongString(first)]
     assert (b"x-first-death-reason" in dict(made)) is not bool(published)

@@ -216,11 +216,24 @@ class AmqpChannel:
             await self._settle(unknown.taken, outcome, slices)
             raise
 
+    async def recover(self, outcome: Outcome) -> None:
+        """Settle all messages, in turn with other connections. That is no part of a transaction, and spares
+        those that were acknowledged in it.
+        """
+        slices = Slices()
+        for taken in self.tags.unacknowledged.take_until(0):
+            await self._settle_now(taken, outcome, slices)
+            if self.is_over:
+                return
+
     async def _settle(self, taken: Sequence[Settled], outcome: Outcome, slices: Slices) -> None:
         if isinstance(self.mode, Transaction):
             self.mode.settled += [(each, outcome) for each in taken]
             await slices.step()
             return
+        await self._settle_now(taken, outcome, slices)
+
+    async def _settle_now(self, taken: Sequence[Settled], outcome: Outcome, slices: Slices) -> None:
         for each in taken:
             each.settle(outcome)
             if slices.is_over:

@@ -169,9 +169,9 @@ class Commands:
             case methods.BasicRecover():
                 # The answer goes first: deliveries before it return, and those after it stay.
                 channel.answer(self._outbox, methods.BasicRecoverOk())
-                await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
+                await channel.recover(REQUEUED)
             case methods.BasicRecoverAsync():
-                await channel.settle(channel.tags.unacknowledged.take_until(0), REQUEUED)
+                await channel.recover(REQUEUED)
             case methods.ConfirmSelect(no_wait):
                 if isinstance(channel.mode, Transaction):
                     raise failed(method, "cannot switch from tx to confirm mode")
@@ -290,8 +290,9 @@ class Commands:
             posted = transaction.posted.popleft()
             await posted.settled()
             for failure in posted.failures().values():
-                if failure.reason is not Reason.OVERFLOW:  # which only confirms tell
-                    raise problem_of(failure, type(method))
+                if failure.reason is Reason.OVERFLOW:
+                    raise failed(method, "partial tx completion")
+                raise problem_of(failure, type(method))
         slices = Slices()
         with trio.CancelScope(shield=True):  # all of them are settled, or none
             while acknowledged:
