@@ -74,7 +74,7 @@ NAMES = ("dead_letter_exchange", "dead_letter_key")
 OPTIONS = (*NUMBERS[:4], "overflow", *NAMES, *NUMBERS[4:])
 """The options of a queue that may be set with a `Change`."""
 
-OVERFLOWS = (b"drop-head", b"reject-publish")
+OVERFLOWS = (b"drop-head", b"reject-publish", b"reject-publish-dlx")
 
 LONGEST_NAME = 255
 
@@ -85,7 +85,8 @@ def problem_of(change: Change) -> str | None:
     if name not in OPTIONS:
         return f"{name!r} is none of {', '.join(OPTIONS)}"
     if name == "overflow":
-        return None if value in OVERFLOWS else f"overflow must be {b' or '.join(OVERFLOWS).decode()}"
+        *others, last = map(bytes.decode, OVERFLOWS)
+        return None if value in OVERFLOWS else f"overflow must be {', '.join(others)} or {last}"
     if value is None:
         return None
     if name in NAMES:

@@ -379,8 +379,9 @@ def _add_changes(parser: argparse.ArgumentParser, nargs: str) -> None:
         nargs=nargs,
         type=_change_of,
         metavar="OPTION=[VALUE]",
-        help="ttl_ms, expires_ms, max_length, max_octets, overflow (drop-head or reject-publish), "
-        "dead_letter_exchange (amq.default: the default exchange), dead_letter_key or delivery_limit; "
+        help="ttl_ms, expires_ms, max_length, max_octets, overflow (drop-head, reject-publish or "
+        "reject-publish-dlx), dead_letter_exchange (amq.default: the default exchange), "
+        "dead_letter_key or delivery_limit; "
         "OPTION= stands for none",
     )
     add_assigned(parser, "", management.OPTIONS)

@@ -15,6 +15,7 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
+from omq.drivers.budget import Budget
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure
 from omq.drivers.slices import Slices
@@ -30,6 +31,9 @@ MOST_LETTERS = 512
 
 LETTERS_OCTETS = 256 << 10
 """The octets of the dead letters that are sent together, but at least one."""
+
+TURNED_AWAY_OCTETS = 16 << 20
+"""The octets of the refused messages of all queues that may be on their way to dead-letter exchanges."""
 
 RETRY_SECONDS = 1.0
 """The number of seconds that dead letters wait after a failure, until they are sent again."""
@@ -71,6 +75,8 @@ class DeadLetterDelivery:
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         """Create a closed delivery, which starts tasks with `start`."""
         self.start = start
+        self.turned_away = Budget(TURNED_AWAY_OCTETS)
+        """The octets of messages that no queue has: see `omq.drivers.turned_away`."""
         self._is_open = trio.Event()
         self._deliver: Deliver | None = None
 

@@ -11,14 +11,16 @@ from omq.drivers.dead_letters import Death
 from omq.drivers.driver import InitialState
 from omq.drivers.expiring import ExpiringDriver
 from omq.drivers.offer import Offered
-from omq.drivers.overflow import counted, followed_by
+from omq.drivers.overflow import PendingRefusal, counted, followed_by, refusal
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origins
 from omq.drivers.sizes import Sizes, body_octets
+from omq.drivers.turned_away import TurnedAway
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
 from omq_storage.fragments import Fragmented
+from omq_storage.heads import octets_of
 from omq_storage.records import BlockRecord
 from omq_storage.runs import Run, united
 
@@ -43,7 +45,9 @@ class LimitedDriver(ExpiringDriver):
     def __init__(self, opening: InitialState) -> None:
         self._sizes: Sizes | None = None
         super().__init__(opening)
-        self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
+        # messages that are accepted and not stored yet, where publishes may be rejected, and their octets
+        self._posting = self._posting_octets = 0
+        self._turned_away: TurnedAway | None = None
 
     async def prepare(self, options: QueueOptions, measured: Measured | None = None) -> Measured | None:
         """Measure the messages in steps, if `change` needs their sizes for these options. Begin after the
@@ -77,32 +81,78 @@ class LimitedDriver(ExpiringDriver):
 
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
         """See `Driver.offer`. A queue may refuse the messages that exceed its length."""
-        if self.options.overflow is not Overflow.REJECT_PUBLISH or not self._has_limits():
+        if self.options.overflow is Overflow.DROP_HEAD or not self._has_limits():
             return super().offer(batch, heads, origins)
         room = self._room_for(batch)
         if room >= batch.count:
-            return self._counting(super().offer(batch, heads, origins), batch.count)
+            return self._counting(super().offer(batch, heads, origins), batch)
         full = Failure(Reason.OVERFLOW, "the queue has its greatest length")
+        if (
+            self.options.overflow is Overflow.REJECT_PUBLISH_DLX
+            and self.options.dead_letter_exchange is not None
+        ):
+            return self._turn_away(batch, heads, origins, full)
         if not room:
             raise Refused.of(full)
-        part = super().offer(batch.part(0, room), heads[:room], origins[:room])
-        return followed_by(self._counting(part, room), room, batch.count - room, full)
+        part = self._part(batch, room, heads, origins)
+        return followed_by(part, room, batch.count - room, refusal(full))
 
-    def _counting(self, offered: Offered, count: int) -> Offered:
+    def _turn_away(self, batch: Batch, heads: Sequence[bytes], origins: Origins, full: Failure) -> Offered:
+        """Take the first messages of a post, and send the others to the dead-letter exchange."""
+        if self.deleted:
+            raise Refused.of(self.gone)
+        if self._turned_away is None:
+            self._turned_away = TurnedAway(self, self.resources.dead_letters)
+        octets = batch.octets + octets_of(heads)
+        on_the_way = self.resources.dead_letters.turned_away
+        if not on_the_way.try_take(octets):
+            return PendingRefusal(
+                partial(self._turn_away_now, batch, heads, origins, full), on_the_way, octets
+            )
+        return self._turn_away_now(batch, heads, origins, full)
+
+    def _turn_away_now(
+        self, batch: Batch, heads: Sequence[bytes], origins: Origins, full: Failure
+    ) -> Offered:
+        """Do so with the octets of the post taken from those that may be on their way."""
+        assert self._turned_away is not None
+        octets = batch.octets + octets_of(heads)
+        on_the_way = self.resources.dead_letters.turned_away
+        room = self._room_for(batch)
+        try:
+            part = self._part(batch, room, heads, origins) if room else None
+        except BaseException:
+            on_the_way.give(octets)
+            raise
+        if room == batch.count:
+            on_the_way.give(octets)
+            assert part is not None
+            return part
+        rest = self._turned_away.add(batch.part(room, batch.count), heads[room:], octets, full)
+        return rest if part is None else followed_by(part, room, batch.count - room, rest)
+
+    def _part(self, batch: Batch, room: int, heads: Sequence[bytes], origins: Origins) -> Offered:
+        first = batch.part(0, room)
+        return self._counting(super().offer(first, heads[:room], origins[:room]), first)
+
+    def _counting(self, offered: Offered, batch: Batch) -> Offered:
         """Count messages on their way into the queue, until they are there: those of several publishers may
         wait for memory at a time.
         """
         if isinstance(offered, Confirmation) and offered.settled:
             return offered
+        count, octets = batch.count, _body_octets(batch)
         self._posting += count
-        return counted(offered, partial(self._posted, count))
+        self._posting_octets += octets
+        return counted(offered, partial(self._posted, count, octets))
 
-    def _posted(self, count: int) -> None:
+    def _posted(self, count: int, octets: int) -> None:
         self._posting -= count
+        self._posting_octets -= octets
 
     def _room_for(self, batch: Batch) -> int:
         """Return the number of messages of a post that the queue may still have. Those that consumers have
-        room for do not count.
+        room for do not count, except for one that is longer than the queue may be.
         """
         waiting = self.ready + self._posting
         taken = 0 if waiting else self._taken_at_once(batch.count)
@@ -110,10 +160,9 @@ class LimitedDriver(ExpiringDriver):
         if self.options.max_length is not None:
             room = min(room, self.options.max_length - waiting + taken)
         if self._sizes is not None and self.options.max_octets is not None:
-            mean = max(1, (batch.octets - FRAME_HEADER * batch.count) // batch.count)
-            left = self.options.max_octets - self._sizes.octets - self._posting * mean
-            # A message is taken as long as the queue is not full, as RabbitMQ does.
-            room = min(room, -(-left // mean) + taken)
+            left = self.options.max_octets - self._sizes.octets - self._posting_octets
+            if _body_octets(batch) > left:
+                room = min(room, _fitting(batch, left, self.options.max_octets, taken))
         return max(0, room)
 
     def _taken_at_once(self, most: int) -> int:
@@ -271,3 +320,20 @@ class LimitedDriver(ExpiringDriver):
         if self._sizes is not None:
             self._sizes.octets = 0
         return count
+
+
+def _body_octets(batch: Batch) -> int:
+    return batch.octets - FRAME_HEADER * batch.count
+
+
+def _fitting(batch: Batch, left: int, most: int, taken: int) -> int:
+    """Return the number of the first messages of a post for which there are N octets (`left`) of N (`most`).
+    The first N (`taken`) of them go to consumers at once.
+    """
+    sizes = [_body_octets(batch)] if batch.count == 1 else map(len, batch.bodies())
+    for index, size in enumerate(sizes):
+        if index >= taken:
+            left -= size
+        if size > most or left < 0:
+            return index
+    return batch.count

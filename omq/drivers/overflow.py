@@ -6,37 +6,38 @@ their way into it.
 
 from collections.abc import Callable
 
-from omq.drivers.confirmation import Confirmation, Outcomes
+from omq.drivers.budget import Budget, Turn
+from omq.drivers.confirmation import Confirmation, joined
 from omq.drivers.offer import Offered, PendingOffer
 from omq.drivers.reasons import Failure, Refused
 
 
-def followed_by(offered: Offered, count: int, refused: int, failure: Failure) -> Offered:
+def refusal(failure: Failure) -> Confirmation:
+    """Return the confirmation of messages that are refused."""
+    refused = Confirmation()
+    refused.refused = failure
+    refused.settle(failure)
+    return refused
+
+
+def followed_by(offered: Offered, count: int, refused: int, refusal: Confirmation) -> Offered:
     """Return the offer of a post whose first `count` messages were offered, and the others refused."""
     if isinstance(offered, PendingOffer):
-        return _Part(offered, count, refused, failure)
-    part, whole = offered, Confirmation()
-    whole.refused = failure
-
-    def settle() -> None:
-        outcomes: Outcomes = (*part.outcomes(count), (refused, failure))
-        whole.settle_each(outcomes)
-
-    part.listen(settle)
-    return whole
+        return _Part(offered, count, refused, refusal)
+    return joined(((count, offered), (refused, refusal)))
 
 
 class _Part(PendingOffer):
     """The pending offer of the first messages."""
 
-    __slots__ = ("_count", "_failure", "_pending", "_refused")
+    __slots__ = ("_count", "_pending", "_refusal", "_refused")
 
-    def __init__(self, pending: PendingOffer, count: int, refused: int, failure: Failure) -> None:
+    def __init__(self, pending: PendingOffer, count: int, refused: int, refusal: Confirmation) -> None:
         super().__init__(pending.room)
         self._pending = pending
         self._count = count
         self._refused = refused
-        self._failure = failure
+        self._refusal = refusal
         pending.call_when_free(self.woken)
 
     def again(self) -> Offered:
@@ -46,7 +47,7 @@ class _Part(PendingOffer):
             self._pending = offered
             offered.call_when_free(self.woken)
             return self
-        return followed_by(offered, self._count, self._refused, self._failure)
+        return followed_by(offered, self._count, self._refused, self._refusal)
 
     def leave(self) -> None:
         """See `PendingOffer`."""
@@ -97,3 +98,44 @@ class _Counted(PendingOffer):
         left, self._left = self._left, None
         if left is not None:
             left()
+
+
+class PendingRefusal(PendingOffer):
+    """The pending offer of messages that a full queue refuses, but sends to its dead-letter exchange: it
+    waits while too many are on their way there.
+    """
+
+    __slots__ = ("_budget", "_offer", "_pending", "_turn")
+
+    def __init__(self, offer: Callable[[], Offered], budget: Budget, octets: int) -> None:
+        """Wait for octets of the budget, with which `offer` is called."""
+        super().__init__()
+        self._offer = offer
+        self._budget = budget
+        self._pending: PendingOffer | None = None
+        """The offer of those messages that the queue can have."""
+        self._turn: Turn | None = budget.enqueue(octets, self.woken)
+
+    def again(self) -> Offered:
+        """See `PendingOffer`."""
+        if self._pending is not None:
+            offered = self._pending.again()
+        else:
+            assert self._turn is not None, "the offer is finished"
+            if not self._turn.is_granted:
+                return self
+            self._turn = None
+            offered = self._offer()
+        if isinstance(offered, PendingOffer):
+            self._pending = offered
+            offered.call_when_free(self.woken)
+            return self
+        return offered
+
+    def leave(self) -> None:
+        """See `PendingOffer`."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._budget.leave(turn)
+        if self._pending is not None:
+            self._pending.leave()

@@ -24,6 +24,8 @@ class Overflow(Enum):
 
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+    """The refused messages are dead letters, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import trio
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.dead_letters import DeadLetter, Death, Undelivered
 from omq.drivers.driver import Driver
+from omq.drivers.overflow import PendingRefusal
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.slices import Slices
@@ -98,10 +99,16 @@ class DeadLetterExchange:
                         await trio.lowlevel.checkpoint()
                     try:
                         offered = offer_or_spill(driver, batch, their_heads)
+                        if isinstance(offered, PendingRefusal):
+                            # It waits for other dead letters. Those may wait for these.
+                            offered.leave()
+                            raise Refused(
+                                Reason.TOPIC_FULL, "the queue refuses messages faster than they leave"
+                            )
                         confirmation = await taken_or_spilled(driver, batch, their_heads, offered)
                     except Refused as refused:
-                        # The queue was deleted meanwhile, or got other types: the next time it is not routed
-                        # to, or found again.
+                        # If the queue was deleted meanwhile, or got other types, it is not routed to the next
+                        # time, or found again.
                         confirmation = Confirmation()
                         confirmation.settle(refused.failure)
                     sent.append((driver, [each.letter for each in some], confirmation))

@@ -6,7 +6,19 @@ from typing import Any
 
 from .broker import Broker, case
 from .raw_client import Client, Reply, until
-from .wire import bind, declare_queue, delete_queue, get, nack, properties, publish, reject, select_confirms
+from .wire import (
+    bind,
+    consume,
+    declare_queue,
+    delete_queue,
+    get,
+    nack,
+    properties,
+    publish,
+    purge,
+    reject,
+    select_confirms,
+)
 
 
 @case
@@ -51,6 +63,18 @@ def max_length_reject_publish(broker: Broker) -> str:
     return client.said(publish(1, "", "p.mr", b"a"), publish(1, "", "p.mr", b"b"))
 
 
+@case
+def max_length_bytes_reject_publish(broker: Broker) -> str:
+    """Show that the queue takes no message with which it would be too long, not even for a consumer."""
+    client = broker.channel()
+    client.call(declare_queue(1, "p.mb", exclusive=1, x_max_length_bytes=5, x_overflow="reject-publish"))
+    client.call(select_confirms(1))
+    said = [client.said(*[publish(1, "", "p.mb", b"x" * octets) for octets in (3, 3, 2, 1)])]
+    client.call(purge(1, "p.mb"))
+    client.call(consume(1, "p.mb", "t", no_ack=1))
+    return " | ".join([*said, client.said(publish(1, "", "p.mb", b"x" * 6))])
+
+
 def dead(client: Client, cause: Callable[[], object], **args: Any) -> str:
     """Describe a message that became a dead letter by this cause."""
     client.call(declare_queue(1, "p.dl", exclusive=1))
@@ -83,6 +107,44 @@ def dead_letter_rejected(broker: Broker) -> str:
 def dead_letter_expired(broker: Broker) -> str:
     client = broker.channel()
     return dead(client, lambda: client.send(publish(1, "", "p.dq", b"a", properties(expiration="100"))))
+
+
+@case
+def dead_letter_refused(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(select_confirms(1))
+
+    def refuse() -> None:
+        client.call(publish(1, "", "p.dq", b"a"))
+        assert client.call(publish(1, "", "p.dq", b"b")).name == "nack"
+
+    return dead(client, refuse, x_max_length=1, x_overflow="reject-publish-dlx")
+
+
+@case
+def dead_letter_with_deaths_of_the_publisher(broker: Broker) -> str:
+    client = broker.channel()
+    names = ("p.a", "p.dq", "p.a", "p.dq", "p.a")
+    deaths = [{"queue": name, "reason": "rejected"} for name in names]
+
+    def reject_it() -> None:
+        headers = {"x-death": deaths, "x-first-death-queue": "p.b"}
+        client.call(publish(1, "", "p.dq", b"a", properties(headers=headers)) + get(1, "p.dq"))
+        client.send(reject(1, 1, 0))
+
+    return dead(client, reject_it)
+
+
+@case
+def dead_letter_without_deaths_but_a_first_one(broker: Broker) -> str:
+    client = broker.channel()
+
+    def reject_it() -> None:
+        props = properties(headers={"x-first-death-queue": "p.b"})
+        client.call(publish(1, "", "p.dq", b"a", props) + get(1, "p.dq"))
+        client.send(reject(1, 1, 0))
+
+    return dead(client, reject_it)
 
 
 @case

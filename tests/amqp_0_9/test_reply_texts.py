@@ -61,7 +61,7 @@ EXCLUSIVE = "ACCESS_REFUSED - queue 'mine' in vhost '/' in exclusive use"
         (
             declare_queue(1, "new", exclusive=1, x_overflow="foo"),
             "PRECONDITION_FAILED - invalid arg 'x-overflow' for queue 'new' in vhost '/': it must be "
-            "drop-head or reject-publish",
+            "drop-head, reject-publish or reject-publish-dlx",
         ),
         (delete_queue(1, "mine", if_empty=1), "PRECONDITION_FAILED - queue 'mine' in vhost '/' not empty"),
         (

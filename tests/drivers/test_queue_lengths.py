@@ -190,11 +190,32 @@ async def test_a_full_queue_refuses_posts(drivers: Drivers, durable: bool) -> No
 async def test_a_queue_full_of_octets_refuses_posts(drivers: Drivers, durable: bool) -> None:
     queue = await queue_of(drivers, durable=durable, max_octets=10, overflow=Overflow.REJECT_PUBLISH)
     await post(queue, b"123456")
-    await post(queue, b"7890ab")
+    for body in (b"7890a", b"x" * 11):
+        with pytest.raises(Refused):
+            queue.offer(Bodies([body]))
+    await post(queue, b"7890")
     with pytest.raises(Refused):
-        queue.offer(Bodies([b"c"]))
+        queue.offer(Bodies([b"b"]))
     assert queue.purge() == 2
-    await post(queue, b"d")
+    # The first ones that it can have, whatever the mean is.
+    offered = queue.offer(Bodies([b"1", b"2345678", b"9", b"ab", b"c" * 20]))
+    assert isinstance(offered, Confirmation)
+    # Those on their way count.
+    with pytest.raises(Refused):
+        queue.offer(Bodies([b"de"]))
+    await settled(offered)
+    assert [count for count, _ in offered.outcomes(5)] == [3, 2]
+    await quiet()
+    assert queue.purge() == 3
+    # A consumer with room takes what the queue could have alone, and nothing longer.
+    client = worker(queue, 3)
+    offered = queue.offer(Bodies([b"x" * 10, b"y" * 9, b"z" * 11]))
+    assert isinstance(offered, Confirmation)
+    await settled(offered)
+    assert [count for count, _ in offered.outcomes(3)] == [2, 1]
+    await drivers.drain()
+    assert (await client.read()).bodies == [b"x" * 10, b"y" * 9]
+    client.close()
 
 
 async def test_a_post_that_waits_is_refused_in_part(drivers: Drivers) -> None:

@@ -228,7 +228,7 @@ async def test_options_of_a_queue_change(store: Path) -> None:
         for option, value, why in (
             (b"durable", b"1", "'durable' is none of ttl_ms, expires_ms,"),
             (b"ttl_ms", b"-1", "ttl_ms must be a number that is not negative"),
-            (b"overflow", b"drop", "overflow must be drop-head or reject-publish"),
+            (b"overflow", b"drop", "overflow must be drop-head, reject-publish or reject-publish-dlx"),
             (b"dead_letter_exchange", b"x" * 256, "dead_letter_exchange is longer than 255 octets"),
             (b"dead_letter_key", b"x" * 256, "dead_letter_key is longer than 255 octets"),
         ):

@@ -136,7 +136,8 @@ def _overflow(value: Value) -> Overflow:
     try:
         return Overflow(_text(value).decode(errors="replace"))
     except ValueError:
-        raise ValueError(f"it must be {' or '.join(each.value for each in Overflow)}") from None
+        *others, last = (each.value for each in Overflow)
+        raise ValueError(f"it must be {', '.join(others)} or {last}") from None
 
 
 def _queue_type(value: Value) -> bytes:
