@@ -119,6 +119,17 @@ def tx_recover(broker: Broker) -> str:
 
 
 @case
+def publish_expiration_of_ten_years(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(declare_queue(1, "p.ex", exclusive=1))
+    said = [
+        client.said(publish(1, "", "p.ex", b"x", properties(expiration=years)) + get(1, "p.ex", 1))
+        for years in ("315360000000", "315360000001")
+    ]
+    return " | ".join(said)
+
+
+@case
 def tx_commit_without_select(broker: Broker) -> str:
     return broker.channel().said(commit(1))
 

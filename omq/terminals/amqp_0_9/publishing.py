@@ -41,6 +41,9 @@ CHECKED = stored_properties.REPLY_TO | stored_properties.EXPIRATION | stored_pro
 LOOKED_AT = CHECKED | stored_properties.HEADERS
 """The flags of CHECKED, and the flag of the headers, by which exchanges may route."""
 
+LONGEST_EXPIRATION = 10 * 365 * 24 * 3_600_000
+"""The greatest number of milliseconds after which a message may expire: ten years, as with RabbitMQ."""
+
 MESSAGES_A_SLICE = 256
 HEADS_A_SLICE = 4 << 10
 """The numbers of messages that may need work one by one, and of octets of their heads, after which the other
@@ -245,7 +248,7 @@ class Publishing:
             own = quoted(self._user)
             raise _refused(f"user_id property set to {quoted(user)} but authenticated user was {own}")
         expiration = found.get("expiration", b"0")
-        if not expiration.isdigit() or int(expiration) >= 1 << 32:
+        if not expiration.isdigit() or int(expiration) > LONGEST_EXPIRATION:
             raise _refused(f"invalid expiration {quoted(expiration)}")
         if found.get("reply_to") != REPLIES:
             return head
