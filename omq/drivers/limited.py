@@ -18,10 +18,9 @@ from omq.drivers.sequences import Origins
 from omq.drivers.sizes import Sizes, body_octets
 from omq.drivers.turned_away import TurnedAway
 from omq_storage.batches import Batch
-from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
+from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.fragments import Fragmented
 from omq_storage.heads import octets_of
-from omq_storage.records import BlockRecord
 from omq_storage.runs import Run, united
 
 MEASURED_BLOCKS = 256
@@ -59,12 +58,13 @@ class LimitedDriver(ExpiringDriver):
         sizes, begin = measured or Measured(Sizes(), self._first_kept())
         while begin < self.next_id and not self.deleted:
             end = self.next_id
-            infos: list[BlockRecord] = []
+            stored: list[tuple[range, int]] = []
             if self._has_blocks_in_store:
-                infos = await self.stored_blocks(begin, end - begin, MEASURED_BLOCKS, list)
+                sized = partial(self.environment.sizes, self.topic.id)
+                stored = await self.stored_blocks(begin, end - begin, MEASURED_BLOCKS, sized)
             else:
                 await trio.lowlevel.checkpoint()
-            begin = self._measure(sizes, begin, end, infos)
+            begin = self._measure(sizes, begin, end, stored)
         return Measured(sizes, begin)
 
     def change(self, options: QueueOptions, measured: Measured | None = None) -> None:
@@ -235,13 +235,15 @@ class LimitedDriver(ExpiringDriver):
         await super()._watch_head()
 
     def _stored_sizes(self, measured: Measured | None) -> Sizes:
-        """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
+        """Return the sizes of the messages; those of stored ones as the store has them."""
         sizes, begin = measured or Measured(Sizes(), self._first_kept())
         while begin < self.next_id:
-            infos: list[BlockRecord] = []
+            stored: list[tuple[range, int]] = []
             if self._has_blocks_in_store:
-                infos = self.environment.blocks(self.topic.id, begin, MEASURED_BLOCKS)
-            begin = self._measure(sizes, begin, self.next_id, infos)
+                environment = self.environment
+                infos = environment.blocks(self.topic.id, begin, MEASURED_BLOCKS)
+                stored = environment.sizes(self.topic.id, infos)
+            begin = self._measure(sizes, begin, self.next_id, stored)
         sizes.octets = 0
         sizes.add(range(self._cursor, self.next_id))
         sizes.add_runs(united([*self._returned.runs(), *self._aside.runs()]))
@@ -257,21 +259,20 @@ class LimitedDriver(ExpiringDriver):
             return self.extent.oldest(self.next_id)
         return self.next_id if self._holdings.first is None else self._holdings.first
 
-    def _measure(self, sizes: Sizes, begin: int, end: int, infos: Sequence[BlockRecord]) -> int:
+    def _measure(self, sizes: Sizes, begin: int, end: int, stored: Sequence[tuple[range, int]]) -> int:
         """Add the sizes of the next blocks from one id up to another: some in memory, and these, of which the
         store may have more if they are MEASURED_BLOCKS. Return the id up to which all are measured.
         """
         held = self._holdings.blocks_from(begin, MEASURED_BLOCKS)
-        if len(infos) == MEASURED_BLOCKS:
-            end = min(end, infos[-1].next)
+        if len(stored) == MEASURED_BLOCKS:
+            end = min(end, stored[-1][0].stop)
         if len(held) == MEASURED_BLOCKS:
             end = min(end, held[-1].next)
         found = [(block.first, block.next, body_octets(block)) for block in held]
-        for info in infos:
-            octets = body_octets_at_most(info.count, info.bytes)
+        for ids, octets in stored:
             # Housekeeping may have merged it meanwhile with blocks that are measured already.
-            first = max(begin, info.first)
-            found.append((first, info.next, octets * (info.next - first) // info.count))
+            first = max(begin, ids.start)
+            found.append((first, ids.stop, octets * (ids.stop - first) // len(ids)))
         for first, after, octets in sorted(found):
             if first < end:
                 sizes.arrived(first, after - first, octets)

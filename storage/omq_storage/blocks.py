@@ -300,6 +300,17 @@ def end(topic: int, message: int) -> bytes:
     return pack(Block(topic, message, 0, 0, b"", numbers.pack([0])))
 
 
+def body_octets_in(count: int, value: Octets | None) -> int | None:
+    """Return the octets of the bodies in the stored value of a block with ``count`` messages; None if this is
+    no such value.
+    """
+    if value is None or len(value) < _ARRAYS_AT:
+        return None
+    *_, own_count, size, _ = _REST.unpack_from(value, _REST_AT)
+    octets: int = size - FRAME_HEADER * count
+    return octets if own_count == count and octets >= 0 else None
+
+
 def body_octets_at_most(count: int, packed: int) -> int:
     """Return the greatest number of octets of the bodies of ``count`` messages whose stored value has
     ``packed`` octets: exactly as many, unless the value has heads or times of single messages.

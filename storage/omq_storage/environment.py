@@ -44,7 +44,7 @@ from omq_storage.identity import IDENTITY, IDENTITY_KEY, LevelIdentity, pack_ide
 from omq_storage.journal import has_records
 from omq_storage.journaled import JournaledCommits
 from omq_storage.levels import Level
-from omq_storage.lookup import VerifiedBlock, infos_from, read_stored
+from omq_storage.lookup import VerifiedBlock, infos_from, read_stored, sizes_of
 from omq_storage.merging import merge_small
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from omq_storage.records import (
@@ -288,6 +288,10 @@ class Environment:
         """
         with self._database.reading() as transaction:
             return list(islice(infos_from(transaction, topic, first), limit))
+
+    def sizes(self, topic: int, infos: Iterable[BlockRecord]) -> list[tuple[range, int]]:
+        """Return the ids of blocks, and the octets of their bodies: see ``lookup.sizes_of``."""
+        return sizes_of(self._database.viewing(), topic, infos)
 
     def extent(self, topic: int) -> Extent:
         """Return the extent of a topic: first and last id, number of messages and of octets."""

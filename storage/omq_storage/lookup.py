@@ -8,13 +8,13 @@ numbers from the block itself, or, if the block is damaged too, from the key of 
 learns of the damage when it reads the block, and with the right range of ids.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from omq_storage.blocks import Block, Octets, unpack
+from omq_storage.blocks import Block, Octets, body_octets_at_most, body_octets_in, unpack
 from omq_storage.database import Cursor, Reading, View
 from omq_storage.errors import DamagedBlock, DamagedRecord, NewerFormat
 from omq_storage.extents import extent_of
@@ -156,6 +156,25 @@ def use_stored(
                 break
             yield wanted, result
             position = wanted.stop
+
+
+def sizes_of(
+    viewing: AbstractContextManager[View], topic: int, infos: Iterable[BlockRecord]
+) -> list[tuple[range, int]]:
+    """Return the ids of each of these blocks, and the octets of the bodies of its messages.
+
+    The index has them for blocks without heads and times of single messages; the others say them at their
+    beginning. A block that is damaged, or was merged into another one meanwhile, is estimated.
+    """
+    sizes: list[tuple[range, int]] = []
+    with viewing as get:
+        for info in infos:
+            octets = None
+            if (info.heads or info.span) and not info.body:
+                octets = body_octets_in(info.count, get(BLOCKS, _key(topic, info)))
+            most = body_octets_at_most(info.count, info.bytes)
+            sizes.append((range(info.first, info.next), most if octets is None else min(octets, most)))
+    return sizes
 
 
 def verified(topic: int, info: BlockRecord, value: bytes | None) -> VerifiedBlock:

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 from counted_steps import steps
-from queue_cases import EITHER, queue_of, rest, small_posts, worker
+from queue_cases import EITHER, published, queue_of, rest, small_posts, worker
 from served_drivers import Drivers, Listener, opened, post, quiet, settled
 
 from omq.drivers.limited import MEASURED_BLOCKS, Measured
@@ -153,6 +153,34 @@ async def test_the_sizes_of_stored_messages_survive_a_restart(tmp_path: Path) ->
         queue = await queue_of(drivers, durable=True, max_octets=10)
         await post(queue, b"a" * 8)
         assert queue.ready == 1
+
+
+async def test_heads_have_no_octets_after_a_restart(tmp_path: Path) -> None:
+    """The limit counts bodies only: otherwise a restart would drop messages."""
+    heads = [
+        published(b"amq.topic", b"a.long.routing.key", message_id=b"%d" % number) for number in range(10)
+    ]
+    async with opened(tmp_path / "store") as drivers:
+        queue = await queue_of(drivers, durable=True, max_octets=20)
+        for number, head in enumerate(heads):
+            await post(queue, b"%d." % number, heads=[head])
+        assert queue.ready == 10
+    async with opened(tmp_path / "store") as drivers:
+        queue = await queue_of(drivers, durable=True, max_octets=20)
+        assert queue.ready == 10
+        await post(queue, b"a.")
+        assert await rest(queue) == [*(b"%d." % number for number in range(1, 10)), b"a."]
+
+
+async def test_a_limit_of_a_queue_in_use_counts_no_heads(drivers: Drivers) -> None:
+    queue = await queue_of(drivers, durable=True)
+    await post(queue, b"1234", b"5678", heads=[published(b"amq.topic", b"a.long.routing.key")] * 2)
+    await drivers.catalogue.changes.change_queue(b"q", replace(queue.options, max_octets=8))
+    await quiet()
+    assert queue.ready == 2
+    await drivers.catalogue.changes.change_queue(b"q", replace(queue.options, max_octets=7))
+    await quiet()
+    assert queue.ready == 1
 
 
 @asynccontextmanager

@@ -9,13 +9,24 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from storage_helpers import NOON, before, bodies_of, heads_of, merge_all, numbered, open_level, read_all
+from storage_helpers import (
+    NOON,
+    before,
+    bodies_of,
+    damage,
+    heads_of,
+    merge_all,
+    numbered,
+    open_level,
+    read_all,
+)
 
-from omq_storage.blocks import Block, encode, pack
+from omq_storage.blocks import Block, encode, merge, pack
 from omq_storage.environment import BlockRecord, Environment, Extent, Position
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.merging import MERGED_BYTES
+from omq_storage.records import BLOCKS, block_key
 from omq_storage.runs import runs_of
 
 
@@ -291,3 +302,34 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
 TestEnvironmentAgainstAList = EnvironmentAgainstAList.TestCase
 
 TestEnvironmentAgainstAList.settings = settings(max_examples=30, stateful_step_count=25)
+
+
+def test_the_octets_of_bodies_are_told_without_heads(tmp_path: Path) -> None:
+    environment = open_level(tmp_path / "level")
+    plain = encode(1, 0, [b"12", b"345"], NOON)
+    headed = [encode(1, first, [b"12", b"345"], NOON, [b"a head", b""]) for first in (2, 4, 6, 8)]
+    later = merge([encode(1, 10, [b"1"], NOON), encode(1, 11, [b"234"], NOON + 5)])
+    environment.append([plain, *headed, later])
+    infos = environment.blocks(1, 0)
+    assert environment.sizes(1, infos) == [
+        (range(2), 5),
+        *((range(first, first + 2), 5) for first in (2, 4, 6, 8)),
+        (range(10, 12), 4),
+    ]
+    environment.close()
+    # The others are estimated.
+    damage(tmp_path / "level", BLOCKS, block_key(1, 2), lambda _: None)
+    damage(tmp_path / "level", BLOCKS, block_key(1, 4), lambda _: b"short")
+    damage(tmp_path / "level", BLOCKS, block_key(1, 6), lambda _: pack(later))
+    damage(tmp_path / "level", BLOCKS, block_key(1, 8), lambda value: value[:36] + b"\xff" * 4 + value[40:])
+    environment = open_level(tmp_path / "level")
+    estimated = len(pack(headed[0])) - len(pack(plain)) + 5
+    assert environment.sizes(1, infos) == [
+        (range(2), 5),
+        (range(2, 4), estimated),
+        (range(4, 6), estimated),
+        (range(6, 8), 4),  # it is not verified
+        (range(8, 10), estimated),
+        (range(10, 12), 4),
+    ]
+    environment.close()
