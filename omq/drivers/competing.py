@@ -341,6 +341,11 @@ class CompetingDriver(Driver):
         return self.publisher_queue.is_wanted
 
     @property
+    def are_all_assigned(self) -> bool:
+        are_settled = not self._is_releasing() and self._unsettled() == self.assigned
+        return are_settled and not self.ready and not self.publisher_queue.admitted
+
+    @property
     def wants_memory(self) -> bool:
         return self.resources.memory.publisher_queues.has(self.publisher_queue)
 

@@ -13,11 +13,22 @@ from typing import Protocol
 from omq.drivers.seam import Channel, Subscriber
 
 
+class WorkerChannel(Channel, Protocol):
+    """The channel of a worker."""
+
+    def outstanding_count(self) -> int:
+        """Return the number of messages that the worker has, and that are not done."""
+
+
 class Room(Protocol):
     """A topic whose workers make room in it."""
 
-    def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:
+    def subscribers(self) -> Iterable[tuple[WorkerChannel, Subscriber]]:
         """Return its workers."""
+
+    @property
+    def are_all_assigned(self) -> bool:
+        """Whether workers have all its messages: there is none for another worker."""
 
     @property
     def is_wanted(self) -> bool:
@@ -58,7 +69,8 @@ class WaitGraph:
 
         The search goes from each topic to its workers, and from a worker that is not read to the topics that
         it waits for. One worker that can make room is reason enough to wait. So is a topic without workers,
-        because one may subscribe later.
+        because one may subscribe later. A worker cannot make room where it has no message, and there is none
+        for it.
         """
         seen = dict.fromkeys(rooms)
         todo = list(seen)
@@ -68,9 +80,12 @@ class WaitGraph:
             if not room.is_wanted:
                 return False  # there is room, or the publisher waits for something else, such as ids
             for maker in self.holders if room.wants_memory else (room,):
+                are_all_assigned = maker.are_all_assigned
                 for channel, subscriber in maker.subscribers():
                     if subscriber in silent:
                         is_reached = True
+                        continue
+                    if are_all_assigned and subscriber not in unheard and not channel.outstanding_count():
                         continue
                     if not channel.settles and not channel.statistics().is_held:
                         return False  # its messages are done when they are sent

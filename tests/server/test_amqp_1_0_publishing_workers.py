@@ -153,3 +153,25 @@ async def test_a_server_that_stops_releases_the_messages_that_it_holds(store: Pa
         released = states.count(RELEASED)
         assert released > IN_TURN
         assert states == [ACCEPTED] * (count - released) + [RELEASED] * released
+
+
+@pytest.mark.parametrize("credit", [0, 10])
+async def test_a_worker_that_has_all_messages_does_not_wait_for_one_that_has_none(
+    store: Path, credit: int
+) -> None:
+    """The other one could not make room: all messages that take it are with the connection that waits."""
+    async with worker(store) as (host, client):
+        await client.credit(TOO_MANY)
+        await client.sender("jobs")
+        async with opened(host.port) as idle:
+            count = await fill(host, client)
+            await idle.receiver("jobs", 0, credit=credit)
+            while count < TOO_MANY:
+                await publish(client, range(count, count + IN_TURN))
+                await client.settle()
+                count += IN_TURN
+            await client.settle()
+            outcome = await client.outcome()
+            while outcome.state == ACCEPTED:
+                outcome = await client.outcome()
+            assert rejected(outcome.state) == "amqp:resource-limit-exceeded"

@@ -8,10 +8,11 @@ nothing of that depends on the order of messages in a transient round-robin topi
 the answers of earlier commands.
 
 The memory for held messages is bounded. At the bound the server stops reading this connection too, because
-workers on other connections make room. If there are none that could, because all workers wait for room
-themselves, this connection among them, the wait would never end. Then the server refuses the held messages
-with an error. To accept them beyond the share of the topic would only delay this: a client that adds messages
-faster than it confirms them uses up any memory. The client can publish refused messages again.
+workers on other connections make room. If there are none that could, because all workers that have messages
+wait for room themselves, this connection among them, and there is no message for others, the wait would never
+end. Then the server refuses the held messages with an error. To accept them beyond the share of the topic
+would only delay this: a client that adds messages faster than it confirms them uses up any memory. The client
+can publish refused messages again.
 """
 
 from collections import deque
