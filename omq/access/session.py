@@ -31,6 +31,7 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes
+from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import NO_TOPIC, Reason, Refused
 from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
@@ -408,6 +409,19 @@ class Session:
         driver = await self._find_or_make(name)
         self.check(Right.SUBSCRIBE, name)  # a reload may have taken the right away meanwhile
         return self.open_driver(driver, replay, make, held, exclusive=exclusive)
+
+    async def browse(self, name: bytes, make: Callable[[Topic, Release], S]) -> tuple[S, Channel] | None:
+        """Open a channel as `open` does, which gives copies of the messages of a queue. Return None if the
+        topic of this name is none. Raises Refused.
+        """
+        self.check(Right.SUBSCRIBE, name)
+        driver = await self._find_or_make(name)
+        self.check(Right.SUBSCRIBE, name)  # as in `open`
+        if not isinstance(driver, QueueDriver):
+            return None
+        check_user(driver.topic.topic, driver.lifetime, self.owner)
+        subscriber = make(driver.topic, self.hold_subscription())
+        return subscriber, driver.browse(subscriber)
 
     def hold_subscription(self) -> Release:
         """Count a subscription before it is opened. Raises Refused."""

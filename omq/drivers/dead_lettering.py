@@ -103,9 +103,9 @@ class DeadLetteringDriver(SpooledWorkDriver):
         except (DamagedBlock, LargeBlock):
             return None
 
-    async def _block_of(self, message: int) -> Block | None:
+    async def _block_of(self, message: int, largest: int | None = None) -> Block | None:
         """Return the block with this message, or None if it is gone. Raise DamagedBlock, LargeBlock and
-        StoreError.
+        StoreError. `largest`: the octets of the largest block that is read.
         """
         if not self.is_persistent:
             held = self._holdings.find(message)
@@ -115,7 +115,7 @@ class DeadLetteringDriver(SpooledWorkDriver):
                 return held
         if self.tail.covers(message):
             return self.tail.from_position(message, 1)[0]
-        stored = await self.read(message, 1)
+        stored = await self.read(message, 1, largest)
         found = stored[0].block if stored else None
         return found if found is not None and found.first <= message else None
 

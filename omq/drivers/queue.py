@@ -6,6 +6,7 @@ A topic that a Declare command makes has the default options; then nothing here 
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
 
+from omq.drivers.browsing import BrowsingChannel
 from omq.drivers.competing import FREE_OCTETS
 from omq.drivers.consumers import Consumers
 from omq.drivers.dealt_times import DealtTimes
@@ -15,10 +16,11 @@ from omq.drivers.queue_expiry import QueueExpiry
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, Subscriber
+from omq.drivers.seam import Channel, EndReason, Subscriber
 from omq.drivers.slices import Slices
 from omq.model import Replay
 from omq_storage.batches import Batch
+from omq_storage.blocks import Block
 from omq_storage.runs import Run
 
 
@@ -122,7 +124,37 @@ class QueueDriver(LimitedDriver):
     def end(self) -> Iterator[None]:
         """See `Driver.end`."""
         yield from super().end()
+        yield from self.end_browsers()
         self._disuse.cancel()
+
+    # -- browsers ------------------------------------------------------------------------------------------
+
+    def browse(self, subscriber: Subscriber) -> BrowsingChannel:
+        """Return a channel that gives copies of the messages of the queue, and is no consumer."""
+        channel = BrowsingChannel(self, subscriber, self.resources.memory.replayed)
+        self._browsers[channel] = None
+        return channel
+
+    def browser_left(self, channel: BrowsingChannel) -> None:
+        """Forget a browser that was closed."""
+        self._browsers.pop(channel, None)
+
+    def end_browsers(self) -> Iterator[None]:
+        """End all browsers, in steps: the queue was deleted, or another one takes its place."""
+        while self._browsers:
+            channel = next(iter(self._browsers))
+            channel.close()
+            channel.subscriber.ended(EndReason.DELETED)
+            yield
+
+    async def copied(self, message: int, largest: int) -> Block | None:
+        """Return the block with a message for a browser; None if it is not kept any more, or is expired.
+
+        Raises DamagedBlock, LargeBlock if it must be read, and has more than N octets (`largest`), and
+        StoreError.
+        """
+        block = await self._block_of(message, largest)
+        return None if block is None or (self.is_perishable and self._is_expired(block, message)) else block
 
     # -- channels ------------------------------------------------------------------------------------------
 

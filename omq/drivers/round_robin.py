@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
+from omq.drivers.browsing import BrowsingChannel
 from omq.drivers.competing import CompetingDriver
 from omq.drivers.driver import InitialState
 from omq.drivers.message_outbox import mean_octets
@@ -56,6 +57,7 @@ class RoundRobinDriver(CompetingDriver):
         super().__init__(opening)
         self._dealing: Block | Fragmented | None = None
         self._read_ahead: deque[Block] = deque()
+        self._browsers: dict[BrowsingChannel, None] = {}
         self._gone = LogThrottle.of_problem(
             log, f"{quoted(self.topic.topic)}: not delivered", topic=self.topic.topic
         )
@@ -76,6 +78,8 @@ class RoundRobinDriver(CompetingDriver):
             if self._cursor == block.next:
                 if self.writer is not None:  # otherwise the tail is empty
                     self.tail.forget_below(self._cursor)
+                if self._browsers:
+                    self._signal.set()
                 return
         self._signal.set()
 
@@ -87,6 +91,8 @@ class RoundRobinDriver(CompetingDriver):
         """Assign messages to subscribers that can take them, until cancelled."""
         while True:
             await self._signal.wait()
+            if self._browsers:
+                await self._tell_browsers()
             self._look_aside()
             while (is_dealing := self._is_undealt() and self.has_taker()) or self._is_releasing():
                 self._release()
@@ -105,6 +111,13 @@ class RoundRobinDriver(CompetingDriver):
             draining, self._draining = self._draining, set()
             self._draining |= {channel for channel in draining if channel.look_drained()}
             self.resources.memory.unconfirmed.call_when_free(self._signal)
+
+    async def _tell_browsers(self) -> None:
+        """Let browsers that are at the end look for new messages."""
+        slices = Slices()
+        for browser in list(self._browsers):
+            browser.look()
+            await slices.step()
 
     async def _wait_to_retry(self) -> None:
         """Wait before the store is read again after a failure. Settle meanwhile what is done: that does not

@@ -142,6 +142,9 @@ async def _move_subscribers(old: Driver, new: Driver) -> None:
         channel.close()
         subscriber.replaced(new.open(subscriber, FromCurrent(), exclusive=exclusive))
         await slices.step()
+    if isinstance(old, QueueDriver):
+        for _ in old.end_browsers():
+            await slices.step()
 
 
 async def _measured(

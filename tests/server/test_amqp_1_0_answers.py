@@ -19,13 +19,14 @@ async def test_a_client_that_wants_to_settle_second_settles_first(store: Path) -
         assert (await client.until(Attach)).rcv_settle_mode == 0
 
 
-async def test_a_queue_is_not_copied(store: Path) -> None:
+@pytest.mark.parametrize("mode", ["copy", "move", None])
+async def test_the_distribution_mode_of_a_queue_is_told(store: Path, mode: str | None) -> None:
     async with serving(store) as host, opened(host.port) as client:
         await client.sender("q")
-        answer = await client.receiver("q", distribution_mode="copy")
+        answer = await client.receiver("q", distribution_mode=mode)
         answered = performatives.read_all(answer.source)
         assert isinstance(answered, Source)
-        assert answered.distribution_mode == "move"
+        assert answered.distribution_mode == (mode or "move")
 
 
 async def test_a_link_that_is_detached_and_not_closed_is_over(store: Path) -> None:

@@ -16,6 +16,7 @@ proton = pytest.importorskip(
     "proton", reason="tools/test builds python-qpid-proton where there is a compiler"
 )
 utils = pytest.importorskip("proton.utils")
+reactor = pytest.importorskip("proton.reactor")
 
 SECONDS = 60
 GUIDE = Path(__file__).parents[2] / "docs" / "AMQP-1.0.md"
@@ -76,6 +77,19 @@ def test_released_messages_come_again(connection: Any) -> None:
     second = receiver.receive(timeout=SECONDS)
     receiver.accept()
     assert first.body == second.body == "x"
+
+
+def test_a_browser_takes_nothing(connection: Any) -> None:
+    sender = connection.create_sender("browsed")
+    bodies = ["first", "second", "long" * 100_000]
+    for body in bodies:
+        sender.send(proton.Message(body))
+    for name, options in (("browser", reactor.Copy()), ("consumer", None)):
+        receiver = connection.create_receiver("browsed", credit=10, name=name, options=options)
+        for body in bodies:
+            assert receiver.receive(timeout=SECONDS).body == body
+            receiver.accept()
+        receiver.close()
 
 
 def test_a_node_that_is_refused(connection: Any) -> None:

@@ -101,15 +101,19 @@ class Attacher:
                 annotates=annotates,
             )
 
-        outgoing, channel = await self._session.open(address.name, replay or FromCurrent(), make)
+        browsed = None
+        if is_queue and source.distribution_mode == "copy":
+            browsed = await self._session.browse(address.name, make)
+        outgoing, channel = browsed or await self._session.open(address.name, replay or FromCurrent(), make)
         outgoing.is_replay = replay is not None
         answered = performatives.Source(
             source.address,
-            distribution_mode="move" if is_queue else "copy",
+            distribution_mode="copy" if browsed is not None or not is_queue else "move",
             filter=filters.applied,
             capabilities=source.capabilities,
         )
-        # Consumers of a topic have nothing to settle, unless they insist.
+        # Consumers of a topic have nothing to settle, unless they insist. Clients settle what they browse, as
+        # other brokers let them.
         settles = link.attach.snd_settle_mode == 1 or (not is_queue and link.attach.snd_settle_mode != 0)
         link.accept(performatives.write(answered), settles=settles, offered=offered)
         owner.add_consumer(link, outgoing)
