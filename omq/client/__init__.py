@@ -20,7 +20,7 @@ from omq.client.errors import (
     SinkFailed,
 )
 from omq.client.feed import Feed, FeedRuns, OpenMessages
-from omq.client.opened import OpenMessage
+from omq.client.opened import BodyPieces, OpenMessage
 from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
 from omq.client.watching import Numbers, Round, Rounds
@@ -50,6 +50,7 @@ __all__ = [
     "Block",
     "BlockInfo",
     "Blocks",
+    "BodyPieces",
     "BodyTooLong",
     "Client",
     "Connecting",

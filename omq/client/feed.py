@@ -102,9 +102,9 @@ class Feed:
 
     async def _next_opened(self) -> OpenMessage | None:
         while True:
-            if self._message is not None:
+            if self._message is not None and not self._ended:
                 await self._message.skip()
-                self._message = None
+            self._message = None
             envelope = next(self._envelopes, None)
             if envelope is not None:
                 return OpenMessage(envelope.head, len(envelope.body), envelope.body, self._more)
@@ -124,9 +124,9 @@ class Feed:
 
     async def _more(self, octets: int) -> bytes:
         """Receive at least one and at most N `octets` of a body. Raises as iteration does."""
-        received = await self._octets()
+        received = b"" if self._ended or self._failure is not None else await self._octets()
         if not received:
-            raise self._failure or ConnectionLost("the server closed the feed in the middle of a message")
+            raise self._failure or ConnectionLost("the feed was closed in the middle of a message")
         if len(received) > octets:
             self._following.insert(0, FeedOctets(received[octets:]))
         return received[:octets]

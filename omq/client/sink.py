@@ -1,8 +1,8 @@
 """A sink: publishes to one topic on a separate DMP connection."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import assert_never
 
 import anyio
@@ -112,22 +112,46 @@ class Sink:
 
         Raises ValueError for a head or a length that does not fit into an envelope.
         """
+        async with (
+            self.message(length, exchange=exchange, routing_key=routing_key, properties=properties) as send,
+            aclosing(pieces) if isinstance(pieces, AsyncGenerator) else nullcontext(),
+        ):
+            async for piece in pieces:
+                await send(piece)
+
+    @asynccontextmanager
+    async def message(
+        self,
+        length: int,
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+    ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+        """Send one message as `publish_from` does, but with a call for each piece: `async with
+        sink.message(length) as send`, and `await send(piece)` in the block. The message is complete at the
+        end of the block. An exception in the block ends the sink.
+        """
         head = head_of(exchange, routing_key, properties)
         await self._room()
         heads = self._heads.following(1, head)
         beginning = dmp_writer.opening_for_sink(length, heads[0] if heads else PLAIN_HEAD)
         self._streaming = anyio.Event()
+        left = length
         whole = False
+
+        async def send(piece: bytes) -> None:
+            nonlocal left
+            check_bodies([piece])
+            if len(piece) > left:
+                raise ValueError(f"the pieces do not have {length} octets together")
+            await self._send_queue.send(piece)
+            left -= len(piece)
+            await self._send_queue.pause()
+
         try:
             self._send_queue.post(beginning)
-            left = length
-            async with aclosing(pieces) if isinstance(pieces, AsyncGenerator) else nullcontext():
-                async for piece in pieces:
-                    left -= len(piece)
-                    if left < 0:
-                        break
-                    await self._send_queue.send(piece)
-                    await self._send_queue.pause()
+            yield send
             if left:
                 raise ValueError(f"the pieces do not have {length} octets together")
             self._heads.sent(1)

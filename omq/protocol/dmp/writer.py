@@ -76,14 +76,14 @@ def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Seq
 
 def opening(length: int, head: bytes) -> bytes:
     """Return the octets that `for_feed` writes before a body of this length. Raise what `for_feed` raises."""
-    if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
+    if length < 0 or length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
         raise ValueError(f"a body of {length} octets does not fit into an envelope")
     return _begin(length, head, 0, SMALLEST_ON_FEEDS)
 
 
 def opening_for_sink(length: int, head: bytes, options: int = 0) -> bytes:
     """Return the octets that `for_sink` writes before a body of this length. Raise what `for_sink` raises."""
-    if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
+    if length < 0 or length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
         raise ValueError(f"a body of {length} octets does not fit into an envelope")
     return _begin(length, head, options, 0)
 
