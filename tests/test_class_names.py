@@ -12,8 +12,10 @@ ROOT = Path(__file__).parent.parent
 
 SHARED = {
     "The blocking client has the names of the client whose calls it makes.": {
+        "BodyPieces": {"omq.blocking.opened", "omq.client.opened"},
         "Client": {"omq.blocking.client", "omq.client.client"},
         "Feed": {"omq.blocking.receiving", "omq.client.feed"},
+        "OpenMessage": {"omq.blocking.opened", "omq.client.opened"},
         "Rounds": {"omq.blocking.watching", "omq.client.watching"},
         "Sink": {"omq.blocking.sink", "omq.client.sink"},
         "Subscription": {"omq.blocking.receiving", "omq.client.subscription"},

@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
@@ -129,6 +129,25 @@ class Portal:
         entered = Entered(make)
         self._loop.run(entered, entered.value)
         return entered
+
+    def send_all(
+        self,
+        make: Callable[[], AbstractAsyncContextManager[Callable[[T], Awaitable[None]]]],
+        items: Iterable[T],
+    ) -> None:
+        """Enter an asynchronous context manager whose value is a function, call that for each item, and leave
+        it. `items` is iterated over in the calling thread. An exception in that thread, such as one of
+        `items` or KeyboardInterrupt, cancels the block of the context manager.
+        """
+        entered = Entered(make)
+        try:
+            send = self._loop.run(entered, entered.value)
+            for item in items:
+                self.call(send, item)
+            self.leave(entered, whole=True)
+        except BaseException:
+            self._loop.interrupt(entered)
+            raise
 
     def leave(self, entered: "Entered[T]", *, whole: bool) -> None:
         """Leave a context manager, and wait until that is done. Raises what it raises. If not `whole`, the
@@ -277,7 +296,7 @@ class _Loop:
         except ConnectionLost:  # of `soon`
             raise
         except BaseException:  # of this thread, as by Ctrl-C
-            self._interrupt(task)
+            self.interrupt(task)
             raise
         return self._get(outcome)
 
@@ -289,11 +308,13 @@ class _Loop:
             task.is_started = True
             self._nursery.start_soon(task.run)
 
-    def _interrupt(self, task: _Task[Any]) -> None:
+    def interrupt(self, task: _Task[Any]) -> None:
         """Cancel a task because the thread that waits for it is interrupted, as by Ctrl-C; wait for its end.
 
-        Otherwise it could take a message for which another call waits.
+        Otherwise it could take a message for which another call waits. Does nothing in a forked process.
         """
+        if self.is_of_another_process:
+            return
         try:
             self.soon(self._cancel, task)
         except ConnectionLost:
@@ -320,7 +341,7 @@ class _Loop:
         try:
             outcome.wait()
         except BaseException:  # of this thread, as by Ctrl-C
-            self._interrupt(task)
+            self.interrupt(task)
             raise
         return self._get(outcome)
 

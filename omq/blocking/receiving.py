@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 
 from omq.blocking.entered import EnteredIterator
+from omq.blocking.opened import OpenMessage
 from omq.blocking.portal import Portal, checked
 from omq.client import Envelope, EnvelopeRun, Message, MessageRun, Topic
 from omq.client import Feed as AsyncFeed
@@ -157,18 +158,64 @@ class Feed(Receiving[AsyncFeed, Envelope, EnvelopeRun]):
     use it.
 
     `for envelope in feed` gives `Envelope` objects (`head`, `body`); `for run in feed.runs()` gives
-    `EnvelopeRun`s of messages that arrived together, which is faster. Use one of the two. Iteration ends when
-    no message arrives within the `timeout` of `Client.feed`, and may then be begun again; or when the topic
-    is deleted (`ended` is True then).
+    `EnvelopeRun`s of messages that arrived together, which is faster. `for message in feed.opened()` gives
+    messages of any size, whose bodies are received in pieces. Use one of the three. Iteration ends when no
+    message arrives within the `timeout` of `Client.feed`, and may then be begun again; or when the topic is
+    deleted (`ended` is True then).
 
     Iteration raises ConnectionLost when the connection broke or the server stopped, and FeedFailed when the
     server ended the feed for another reason.
     """
 
+    def __init__(
+        self,
+        portal: Portal,
+        make: Callable[[], AbstractAsyncContextManager[AsyncFeed]],
+        timeout: float | None,
+    ) -> None:
+        super().__init__(portal, make, timeout)
+        self._open_messages: deque[OpenMessage] = deque()
+        self._last_opened: OpenMessage | None = None
+
     @property
     def topic(self) -> bytes:
         """The topic's name."""
         return self._opened.topic
+
+    def opened(self) -> Iterator[OpenMessage]:
+        """Iterate over messages of any size without holding their bodies: a body of more than 1 MiB is
+        received while it is read, see `OpenMessage`. Use nothing else of the feed then.
+        """
+        while True:
+            try:
+                message = self.next_opened(self._timeout)
+            except TimeoutError:
+                return
+            if message is None:
+                return
+            yield message
+
+    def next_opened(self, timeout: float | None = None) -> OpenMessage | None:
+        """Return the next message of `opened`, after the rest of the last one was skipped; None when the
+        topic was deleted or this is closed.
+
+        Raises TimeoutError when neither a message nor octets of that rest arrive within `timeout` seconds
+        (None waits without limit); and as iteration does.
+        """
+        last = self._last_opened
+        if last is not None and not self._is_left:
+            last.skip(timeout)
+        self._last_opened = message = self._next(self._open_messages, self._take_opened, timeout)
+        return message
+
+    async def _take_opened(self) -> None:
+        message = await anext(self._opened.opened(), None)
+        if message is None:
+            self.ended = not self._is_left
+        else:
+            opened = OpenMessage(self._portal, message, self._timeout)
+            await opened.take_held()
+            self._open_messages.append(opened)
 
     async def _received(self) -> EnvelopeRun | None:
         return await self._opened.next_run()

@@ -2,12 +2,20 @@
 
 from collections.abc import Iterable
 from functools import partial
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from omq.blocking.entered import EnteredContext
 from omq.blocking.portal import BATCH_MESSAGES, BATCH_OCTETS
 from omq.client import Properties
 from omq.client import Sink as AsyncSink
-from omq.client.bodies import batches
+from omq.client.bodies import batches, joined
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A binary file, or what reads like one."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Sink(EnteredContext[AsyncSink]):
@@ -66,6 +74,38 @@ class Sink(EnteredContext[AsyncSink]):
             immediate=immediate,
         )
         self._portal.call(publish, body)
+
+    def publish_from(
+        self,
+        pieces: Iterable[bytes] | BinaryIO,
+        length: int,
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+    ) -> None:
+        """Send one message whose body comes in pieces of any size, or from a binary file, `length` octets
+        together. The client holds 2 MiB of it at most, besides the last piece, and the server does not hold
+        all of it either if the topic is persistent.
+
+        `pieces` is iterated over, or read to its end, in the calling thread. It may use this client, but not
+        publish with this sink or close it: other threads that do wait meanwhile. If it raises an exception or
+        has another length, or Ctrl-C interrupts this, the message cannot be completed: the sink ends with a
+        ConnectionLost, and nothing of the message is stored. Then this raises that exception, ValueError or
+        KeyboardInterrupt.
+
+        Raises ValueError for a head or a length that does not fit into an envelope.
+        """
+        message = partial(
+            self._opened.message,
+            length,
+            exchange=exchange,
+            routing_key=routing_key,
+            properties=properties,
+        )
+        if isinstance(pieces, Readable):  # whose lines would be of any size
+            pieces = iter(partial(pieces.read, BATCH_OCTETS), b"")
+        self._portal.send_all(message, joined(pieces, BATCH_OCTETS, BATCH_MESSAGES))
 
     def publish_many(
         self,

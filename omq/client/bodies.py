@@ -33,3 +33,33 @@ def batches(bodies: Iterable[bytes], most_octets: int, most_messages: int) -> It
             octets = 0
     if batch:
         yield batch
+
+
+def joined(pieces: Iterable[bytes], most_octets: int, most_pieces: int) -> Iterator[bytes]:
+    """Join small pieces, and divide large ones: the results have less than twice `most_octets`. A piece that
+    is not `bytes` is copied before the next one is requested, since its owner may use its memory again.
+    Raises TypeError.
+    """
+    batch: list[bytes] = []
+    octets = 0
+    for piece in pieces:
+        check_bodies([piece])
+        for part in _parts(piece, most_octets):
+            batch.append(part)
+            octets += len(part)
+            if octets >= most_octets or len(batch) >= most_pieces:
+                yield b"".join(batch)
+                batch = []
+                octets = 0
+    if batch:
+        yield b"".join(batch)
+
+
+def _parts(piece: bytes, most_octets: int) -> Iterator[bytes]:
+    octets = memoryview(piece)
+    if octets.nbytes <= most_octets:
+        yield bytes(piece)  # no copy of `bytes`
+        return
+    octets = octets.cast("B")
+    for start in range(0, len(octets), most_octets):
+        yield bytes(octets[start : start + most_octets])

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 from certificates import Authority
+from interrupts import interrupted_as_it_ends
 from scarcity import no_descriptors
 from server_command import running_server
 
 from omq.blocking import Client, connect
-from omq.blocking.portal import Portal, TaskResult
+from omq.blocking.portal import Portal
 from omq.client import Client as AsyncClient
 from omq.client import (
     ConnectionFailed,
@@ -82,20 +83,6 @@ def test_closing_is_not_the_end_of_a_topic(client: Client, topic: str) -> None:
         assert list(messages) == []
         assert messages.receive() is None
         assert not messages.ended
-
-
-def interrupted_as_it_ends(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
-    """Make a call that Ctrl-C interrupts in the moment in which its result is known."""
-    waits = TaskResult.wait
-
-    def wait(result: TaskResult[object]) -> None:
-        waits(result)
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TaskResult, "wait", wait)
-    with pytest.raises(KeyboardInterrupt):
-        call()
 
 
 def test_an_interrupt_as_a_block_or_a_round_is_complete_loses_none(

@@ -1,68 +1,14 @@
 """Ends of programs that use the synchronous client: each is a process of its own."""
 
 import signal
-import subprocess
-import sys
-import threading
-from typing import Any, Self
 
 import pytest
+from interrupts import ALARM, Program
 
 from omq.blocking import Client
 from omq.client import FromBeginning
 
 SECONDS = 60.0
-
-BEGINNING = """
-import atexit, os, signal, sys, threading, warnings
-at_last = []  # what the program does after its clients have ended
-atexit.register(lambda: [call() for call in at_last])
-from omq.blocking import connect
-from omq.client import FromBeginning
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
-warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # of a fork, since Python 3.12
-client = connect(sys.argv[1])
-"""
-
-
-class Program:
-    """A program that uses a client; it is killed at the end of the block if it has not ended."""
-
-    def __init__(self, url: str, text: str) -> None:
-        # It is not measured. An interrupt may arrive while the thread holds a lock of what measures, which is
-        # Python code: the lock would stay locked, and the other thread would wait for it for ever.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", BEGINNING + text, url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        self.process.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self.process.kill()
-        self.process.__exit__(*raised)
-
-    def line(self) -> str:
-        """Return the next line of its output; an empty one if none comes."""
-        assert self.process.stdout is not None
-        limit = threading.Timer(SECONDS, self.process.kill)
-        limit.start()
-        try:
-            return self.process.stdout.readline()
-        finally:
-            limit.cancel()
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def end(self) -> tuple[int, str]:
-        """Wait for its end, and return the exit status and the rest of the output."""
-        output, _ = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, output
 
 
 def bodies(client: Client, topic: str, count: int) -> list[bytes]:
@@ -184,27 +130,6 @@ client.topics()
 def test_many_clients_end_with_the_program(url: str) -> None:
     with Program(url, "others = [connect(sys.argv[1]) for _ in range(20)]") as program:
         assert program.end() == (0, "")
-
-
-ALARM = """
-import itertools
-def interrupt(*signal):
-    if armed:
-        raise KeyboardInterrupt
-armed = False
-signal.signal(signal.SIGALRM, interrupt)
-def interrupted(call, microseconds):
-    global armed
-    try:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
-            call()
-        finally:
-            armed = False
-    except KeyboardInterrupt:
-        armed = False
-"""
 
 
 def test_interrupts_at_any_moment_leave_the_client_usable(url: str) -> None:
