@@ -205,7 +205,7 @@ class Client(AbstractContextManager["Client"]):
         A feed gives the heads of messages (exchange, routing key, properties), but no ids. It misses no
         message that is published after this call. On a round-robin topic it gets its share, and a received
         message counts as confirmed: a feed has no credit. For messages of more than 64 MiB iterate over
-        `feed.opened()`.
+        `feed.opened()`; otherwise they raise BodyTooLong.
 
         Iteration ends when no message arrives within `timeout` seconds; None waits without limit.
 

@@ -163,6 +163,9 @@ class Feed(Receiving[AsyncFeed, Envelope, EnvelopeRun]):
     message arrives within the `timeout` of `Client.feed`, and may then be begun again; or when the topic is
     deleted (`ended` is True then).
 
+    The first two hold each message whole. Before one whose body has more than 64 MiB they raise BodyTooLong;
+    then `opened` goes on with it.
+
     Iteration raises ConnectionLost when the connection broke or the server stopped, and FeedFailed when the
     server ended the feed for another reason.
     """

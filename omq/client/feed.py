@@ -6,12 +6,12 @@ from typing import assert_never
 import anyio
 
 from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
-from omq.client.errors import ConnectionLost, OmqError, ProtocolError
+from omq.client.errors import BodyTooLong, ConnectionLost, OmqError, ProtocolError
 from omq.client.opened import OpenMessage
-from omq.client.reasons import reason
+from omq.client.reasons import named, reason
 from omq.client.run_iterator import RunIterator
 from omq.client.silence import receive
-from omq.model import LONGEST_BODY
+from omq.model import DEFAULT_MAX_BODY, LONGEST_BODY
 from omq.protocol.amqp.head import decode
 from omq.protocol.dmp.client import (
     ClientEvent,
@@ -37,6 +37,9 @@ class Feed:
     of messages that arrived together, which is faster. `async for message in feed.opened()` gives messages of
     any size, whose bodies are received in pieces. Use one of the three.
 
+    The first two hold each message whole. Before one whose body has more than 64 MiB they raise BodyTooLong;
+    then `opened` goes on with it.
+
     A feed does not read ahead of its consumer, so a slow consumer holds up only its own feed. Iteration ends
     when the topic is deleted. It raises ConnectionLost when the connection broke or the server stopped, and
     FeedFailed when the server ended the feed for another reason.
@@ -57,10 +60,12 @@ class Feed:
         self._dialogue = opened.dialogue
         self._following = list(opened.following)
         self._why_ended = why_ended
-        self._reader = EnvelopeReader()
+        self._reader = EnvelopeReader(LONGEST_BODY)
         self._envelopes: Iterator[Envelope] = iter(())
         self._message: OpenMessage | None = None
         """The long message of `opened` whose body may not be received as a whole."""
+        self._refused: OpenMessage | None = None
+        """The message that `next_run` does not hold: the next one of `opened`."""
         self._ended = False
         self._failure: OmqError | None = None
 
@@ -88,16 +93,26 @@ class Feed:
                 raise self._failure
             if self._ended:
                 return None
+            self._check_held()
             run = await self._receive()
             if run is not None and run.bodies:
                 return run
+
+    def _check_held(self) -> None:
+        """Raise BodyTooLong for an unfinished message with a body that is too long to be held."""
+        if self._refused is None and self._reader.expected > DEFAULT_MAX_BODY:
+            self._refused = self._take_long(DEFAULT_MAX_BODY, least_body=DEFAULT_MAX_BODY + 1)
+        if self._refused is not None:
+            raise BodyTooLong(
+                f"the next message of {named(self.topic)} has a body of {self._refused.size} octets, longer "
+                f"than {DEFAULT_MAX_BODY}: receive it by opened()"
+            )
 
     def opened(self) -> "OpenMessages":
         """Iterate over messages of any size without holding their bodies: a body of more than 1 MiB is
         received while it is read, see `OpenMessage`. Use nothing else of the feed then. After a cancelled
         iteration, another one goes on with the next message.
         """
-        self._reader.max_message = LONGEST_BODY
         return OpenMessages(self._next_opened)
 
     async def _next_opened(self) -> OpenMessage | None:
@@ -108,12 +123,8 @@ class Feed:
             envelope = next(self._envelopes, None)
             if envelope is not None:
                 return OpenMessage(envelope.head, len(envelope.body), envelope.body, self._more)
-            try:
-                long = finished(self._reader.taking_long(LONG_OCTETS))
-            except EnvelopeError as error:
-                raise ProtocolError(f"the server sent what is no envelope: {error}") from error
-            if long is not None:
-                self._message = OpenMessage(decode(long.head), long.size, long.body, self._more)
+            self._message, self._refused = self._refused or self._take_long(LONG_OCTETS), None
+            if self._message is not None:
                 return self._message
             if self._failure is not None:
                 raise self._failure
@@ -121,6 +132,14 @@ class Feed:
                 return None
             run = await self._receive()
             self._envelopes = iter(()) if run is None else run.envelopes()
+
+    def _take_long(self, octets: int, least_body: int = 0) -> OpenMessage | None:
+        """Open the unfinished message if it has at least N `octets`, and its head has come."""
+        try:
+            long = finished(self._reader.taking_long(octets, least_body))
+        except EnvelopeError as error:
+            raise ProtocolError(f"the server sent what is no envelope: {error}") from error
+        return None if long is None else OpenMessage(decode(long.head), long.size, long.body, self._more)
 
     async def _more(self, octets: int) -> bytes:
         """Receive at least one and at most N `octets` of a body. Raises as iteration does."""

@@ -327,6 +327,19 @@ def test_the_server_goes_away_in_the_middle_of_a_message(tmp_path: Path) -> None
             sink.close()
 
 
+def test_a_body_that_is_too_long_to_be_held_is_refused_and_opened(client: Client, topic: str) -> None:
+    length = 9 * len(LONG)
+    with client.sink(topic) as sink:
+        sink.publish(b"before")
+        sink.publish_from(repeat(LONG, 9), length)
+    with client.feed(topic, FromBeginning(), timeout=SECONDS) as feed:
+        assert next(feed).body == b"before"
+        for call in (feed.receive, feed.next_run):
+            with pytest.raises(BodyTooLong, match=r"a body of 72000000 octets, .* by opened\(\)"):
+                call()
+        assert next_opened(feed).body(longest=length) == LONG * 9
+
+
 # -- memory, and Ctrl-C ------------------------------------------------------------------------------------
 
 

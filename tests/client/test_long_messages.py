@@ -62,3 +62,39 @@ async def test_a_worker_that_cannot_hold_a_message_leaves_it_to_others(
         async with client.feed("t") as feed, aclosing(feed.opened()) as messages:
             assert (await anext(messages)).size == LENGTH
             assert await (await anext(messages)).body() == b"after"
+
+
+@pytest.mark.parametrize("key", [b"k", bytes(200)], ids=len)
+async def test_a_feed_that_holds_messages_refuses_one_that_is_too_long(
+    open_omq: OpenServer, key: bytes
+) -> None:
+    why = f"the next message of 't' has a body of {LENGTH} octets, longer than {DEFAULT_MAX_BODY}"
+    async with open_omq(max_message_bytes=LENGTH) as server, connect_to(server) as client:
+        async with client.sink("t") as sink:
+            await sink.publish(b"before")
+            await sink.publish_from(zeros(), LENGTH, routing_key=key)
+            await sink.publish(b"after")
+        async with client.feed("t", FromBeginning()) as feed:
+            assert (await anext(feed)).body == b"before"
+            for _ in range(2):
+                with pytest.raises(BodyTooLong, match=why):
+                    await anext(feed)
+            message = await anext(feed.opened())
+            assert (message.size, message.head.routing_key) == (LENGTH, key)
+            async with message.open() as pieces:
+                assert sum([len(piece) async for piece in pieces]) == LENGTH
+            assert (await anext(feed)).body == b"after"
+        async with client.feed("t", FromBeginning()) as feed:
+            assert (await feed.next_run()).bodies == [b"before"]
+            with pytest.raises(BodyTooLong, match=why):
+                await anext(feed.runs())
+            await anext(feed.opened())  # which is skipped
+            assert await (await anext(feed.opened())).body() == b"after"
+
+
+async def test_a_feed_holds_a_body_of_64_mib(open_omq: OpenServer) -> None:
+    async with open_omq() as server, connect_to(server) as client:
+        async with client.sink("t") as sink:
+            await sink.publish(bytes(DEFAULT_MAX_BODY), routing_key=bytes(200))
+        async with client.feed("t", FromBeginning()) as feed:
+            assert len((await anext(feed)).body) == DEFAULT_MAX_BODY

@@ -91,9 +91,9 @@ class EnvelopeReader:
     def max_message(self, octets: int) -> None:
         self._max_message = octets
 
-    def taking_long(self, octets: int) -> Steps[LongEnvelope | None]:
-        """Take the unfinished envelope out of the reader if it has at least `octets` octets, and everything
-        before its body has come; otherwise return None.
+    def taking_long(self, octets: int, least_body: int = 0) -> Steps[LongEnvelope | None]:
+        """Take the unfinished envelope out of the reader if it has at least `octets` octets, and its body
+        `least_body`, and everything before its body has come; otherwise return None.
 
         The caller then gets the rest of its body itself, and feeds the reader with what follows. `octets` is
         above MAX_HEAD. Raises `EnvelopeError` as `feed` does.
@@ -109,6 +109,8 @@ class EnvelopeReader:
             left = length - (head_end - start) - AFTER_HEAD
             (number,) = NUMBER.unpack_from(beginning, head_end)
             options = 0 if number == left <= self._max_message else _options(number, left, self._max_message)
+            if left < least_body:
+                return None
             yield from _checking_headers(beginning, start, table, head_end, self._from_openamq)
         except FieldError as error:
             nothing = EnvelopeRun([], [], [])
