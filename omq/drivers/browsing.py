@@ -71,12 +71,14 @@ async def undone_from(queue: BrowsedQueue, first: int) -> list[tuple[int, int]]:
     slices = Slices()
     lowest: dict[int, int] = {}
     for run in position.undone:
+        await slices.step()
+        if run.last < first:
+            continue
         # Take no more of each run than can be listed: all runs together may have very many ids.
         for id in islice((id for id in run.ids() if id >= first), MOST_LISTED):
             lowest[id] = run.deliveries
         if len(lowest) > 2 * MOST_LISTED:
             lowest = {id: lowest[id] for id in nsmallest(MOST_LISTED, lowest)}
-        await slices.step()
     listed = nsmallest(MOST_LISTED, lowest)
     undealt: Iterator[int] = iter(range(max(first, position.cursor), queue.next_id))
     return [(id, lowest.get(id, 0)) for id in islice(chain(listed, undealt), MOST_LISTED)]
@@ -146,9 +148,8 @@ class BrowsingChannel:
                 break
             if (taken := await self._take_first()) is not None:
                 return taken
-            if (
-                self._listed
-            ):  # it is done, or cannot be read, as a consumer reports; or the channel was closed
+            # It is done, or cannot be read, as a consumer reports; or the channel was closed.
+            if self._listed:
                 self._listed.popleft()
         return None
 
