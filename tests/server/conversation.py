@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
@@ -17,7 +16,9 @@ from typing import Any
 
 import pytest
 import trio
+from forked import Forked
 from quietness import pass_time, pass_until
+from server_command import COMMAND, READY
 from trio.testing import MockClock
 
 from omq.client.network import TlsStream
@@ -309,20 +310,19 @@ async def serving(
 class OwnProcess(Host):
     """A server in a process of its own."""
 
-    def __init__(self, port: int, process: trio.Process) -> None:
+    def __init__(self, port: int, process: Forked[bytes]) -> None:
         super().__init__(port)
         self.process = process
 
     async def kill(self) -> None:
         """Send SIGKILL: it gets no chance to do anything more."""
         self.process.kill()
-        await self.process.wait()
+        await trio.to_thread.run_sync(self.process.wait)
 
     async def stop(self) -> int:
         """Send SIGTERM: it ends properly. Return the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        with trio.fail_after(PATIENCE):
-            return await self.process.wait()
+        return await trio.to_thread.run_sync(self.process.wait, PATIENCE)
 
 
 @asynccontextmanager
@@ -334,32 +334,26 @@ async def serving_process(
     """
     configuration = store.with_name(store.name + ".toml")
     configuration.write_text(settings)
-    command = [sys.executable, "-m", "omq.cli.server", "--listen", "127.0.0.1:0", "--store", str(store)]
-    process = await trio.lowlevel.open_process(
+    command = [COMMAND, "--listen", "127.0.0.1:0", "--store", str(store)]
+    process = Forked[bytes](
         [*command, "--config", str(configuration), "--log-level", "warning"],
         stdout=subprocess.PIPE,
         env={**os.environ, "OMQ_BOOT_ID": boot_id},
     )
     assert process.stdout is not None
     try:
-        async with process.stdout:
-            said = b""
+        with process.stdout as output:
             with trio.fail_after(PATIENCE):
-                while not said.endswith(b"\n"):
-                    data = await process.stdout.receive_some()
-                    assert data, "the server ended at once"
-                    said += data
-            assert said.startswith(b"omq-server listening on 127.0.0.1:"), said
+                said = await trio.to_thread.run_sync(output.readline, abandon_on_cancel=True)
+            assert said.startswith(READY.encode()), said
             host = OwnProcess(int(said.rpartition(b":")[2]), process)
             try:
                 yield host
             finally:
                 host.hang_up()
     finally:
-        if process.returncode is None:
-            process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
+        process.kill()
+        process.wait()
 
 
 async def declared(host: Host, types: bytes, topic: bytes = b"t") -> Conversation:

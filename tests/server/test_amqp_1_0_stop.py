@@ -196,6 +196,7 @@ async def test_the_close_of_the_server_does_not_wait_for_long(
                 await pass_time(slow_clock, CONFIRMING_SECONDS)
                 accepted, said = await told(client)
                 assert accepted == []
+                slow_clock.rate = 10.0  # the server waits a second for the client to close
                 await closed(client, said)
                 await eventually(lambda: not host.server.terminals())
     assert await stored(store, kind) == [b"x"]

@@ -11,6 +11,8 @@ from pathlib import Path
 from socket import create_server
 
 import pytest
+from forked import run_forked
+from server_command import COMMAND
 
 from omq.protocol.omq.types import Confirmed, Error, Message
 
@@ -40,21 +42,21 @@ async def cut_off(store: Path) -> Path:
 
 def refused(store: Path, *, port: int = 0, descriptors: int | None = None) -> str:
     """Return the error of a server that does not start after the power failure."""
-    command = [sys.executable, "-m", "omq.cli.server", "--listen", f"127.0.0.1:{port}", "--store", str(store)]
-
-    def limit() -> None:
-        if descriptors is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OMQ_BOOT_ID": "another-boot"},
-        capture_output=True,
-        text=True,
-        preexec_fn=limit,
-        timeout=60,
-        check=False,
-    )
+    options = ["--listen", f"127.0.0.1:{port}", "--store", str(store)]
+    environment = {**os.environ, "OMQ_BOOT_ID": "another-boot"}
+    if descriptors is None:
+        done = run_forked([COMMAND, *options], text=True, env=environment)
+    else:
+        limit = (descriptors, descriptors)
+        done = subprocess.run(
+            [sys.executable, "-m", "omq.cli.server", *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 2, done.stderr
     assert not done.stdout
     return done.stderr
@@ -93,20 +95,8 @@ def another_level_is_repaired(store: Path) -> None:
     file = store / "async" / "data.mdb"
     file.write_bytes(file.read_bytes()[:8192])
     assert "async/data.mdb is damaged" in refused(store)
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from omq.cli.start import main; main()",
-            "store",
-            "repair",
-            "--store",
-            str(store),
-        ],
-        env={**os.environ, "OMQ_BOOT_ID": "another-boot"},
-        capture_output=True,
-        check=True,
-    )
+    environment = {**os.environ, "OMQ_BOOT_ID": "another-boot"}
+    run_forked(["omq", "store", "repair", "--store", store], env=environment).check_returncode()
 
 
 @pytest.mark.parametrize(
