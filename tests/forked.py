@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, AnyStr
+from typing import IO, Any, AnyStr
 
 from omq.cli.start import CACHED
 
@@ -65,12 +65,16 @@ class Forked(subprocess.Popen[AnyStr]):
 
 
 def run_forked(
-    arguments: Sequence[str | bytes | Path], input: AnyStr | None = None, seconds: float = 60, **given: Any
+    arguments: Sequence[str | bytes | Path],
+    input: AnyStr | None = None,
+    seconds: float = 60,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    **given: Any,
 ) -> subprocess.CompletedProcess[AnyStr]:
     """Run one to its end, as `subprocess.run` does. Raises subprocess.TimeoutExpired."""
     pipe = subprocess.PIPE
     stdin = subprocess.DEVNULL if input is None else pipe
-    with Forked[AnyStr](arguments, stdin=stdin, stdout=pipe, stderr=pipe, **given) as process:
+    with Forked[AnyStr](arguments, stdin=stdin, stdout=stdout, stderr=pipe, **given) as process:
         try:
             output, errors = process.communicate(input, timeout=seconds)
         except subprocess.TimeoutExpired:

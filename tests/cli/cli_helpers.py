@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from forked import Forked, run_forked
 
@@ -30,10 +31,14 @@ class Shell:
         self.directory = directory
 
     def omq(
-        self, *arguments: str | bytes, input: bytes = b"", **environment: str
+        self,
+        *arguments: str | bytes,
+        input: bytes = b"",
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        **environment: str,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end."""
-        return run_forked(["omq", *arguments], input, SECONDS, env=self.environment | environment)
+        return run_forked(["omq", *arguments], input, SECONDS, stdout, env=self.environment | environment)
 
     def ok(self, *arguments: str | bytes, input: bytes = b"") -> bytes:
         """Return the output of a command that must succeed without any message on standard error."""
@@ -104,7 +109,7 @@ def on_a_terminal(shell: Shell, *arguments: str, stream: str = "stdout") -> byte
     environment = {
         name: value for name, value in shell.environment.items() if name not in ("COLUMNS", "LINES")
     }
-    with subprocess.Popen([*OMQ, *arguments], env=environment, **{stream: theirs}) as process:
+    with Forked[bytes](["omq", *arguments], env=environment, **{stream: theirs}) as process:
         os.close(theirs)
         written = b""
         try:

@@ -32,9 +32,7 @@ def test_the_hash_of_a_secret() -> None:
 @pytest.mark.parametrize("option", ["--hash-secret", "--help", "--version"])
 def test_an_option_whose_result_cannot_be_printed_fails_with_one_line(option: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [COMMAND, option], input=b"sesame", stdout=full, stderr=subprocess.PIPE, timeout=60
-        )
+        done = run_forked([COMMAND, option], b"sesame", stdout=full)
     assert (done.returncode, done.stderr) == (
         1,
         b"omq-server: standard output: No space left on device\n",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import OMQ, SECONDS, Shell, right_aligned, running_server
+from forked import Forked
 
 
 def test_publish_and_subscribe(shell: Shell) -> None:
@@ -321,13 +322,8 @@ def test_arguments_after_two_dashes_are_no_options(shell: Shell, arguments: list
         ("sub t", ">&-", b"omq: standard output is closed\n"),
         ("topics", ">&-", b"omq: standard output is closed\n"),
         ("ping", ">&-", b"omq: standard output is closed\n"),
-        ("topics", ">/dev/full", b"omq: standard output: No space left on device\n"),
         ("--version", ">&-", b"omq: standard output is closed\n"),
-        ("--version", ">/dev/full", b"omq: standard output: No space left on device\n"),
         ("--help", ">&-", b"omq: standard output is closed\n"),
-        ("--help", ">/dev/full", b"omq: standard output: No space left on device\n"),
-        ("pub --help", ">/dev/full", b"omq: standard output: No space left on device\n"),
-        ("store check --help", ">/dev/full", b"omq: standard output: No space left on device\n"),
         ("man", ">&-", b"omq: standard output is closed\n"),
         ("delete no-such-topic", "2>&-", b""),
         ("pub t --lines /dev/zero", "2>&-", b""),
@@ -344,15 +340,22 @@ def test_closed_standard_streams_are_one_line(shell: Shell, arguments: str, clos
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", said)
 
 
+@pytest.mark.parametrize("arguments", ["topics", "--version", "--help", "pub --help", "store check --help"])
+def test_an_output_without_room_is_one_line(shell: Shell, arguments: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = shell.omq(*arguments.split(), stdout=full)
+    assert (done.returncode, done.stderr) == (1, b"omq: standard output: No space left on device\n")
+
+
 def test_an_output_that_does_not_block_gets_everything(shell: Shell) -> None:
     """Other programs that have the same pipe may set it so."""
     body = b"x" * 300_000  # more than a pipe holds
     shell.ok("pub", "large", "-", "--confirm", input=body + b"\n")
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    command = [*OMQ, "sub", "large", "--from", "beginning", "--count", "1"]
+    command = ["omq", "sub", "large", "--from", "beginning", "--count", "1"]
     with (
-        subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, env=shell.environment) as sub,
+        Forked[bytes](command, stdout=writer, stderr=subprocess.PIPE, env=shell.environment) as sub,
         os.fdopen(reader, "rb") as output,
     ):
         os.close(writer)

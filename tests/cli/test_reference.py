@@ -128,7 +128,5 @@ def test_a_reader_that_has_enough_may_stop() -> None:
 
 def test_a_full_disk_is_told_in_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [OMQ, "man"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
-        )
+        done = run_forked([OMQ, "man"], stdout=full, text=True)
     assert (done.returncode, done.stderr) == (1, "omq: standard output: No space left on device\n")

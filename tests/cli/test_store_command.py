@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from cli_helpers import OMQ, Shell, running_server
+from cli_helpers import Shell, running_server
 
 from omq.blocking import connect
 
@@ -78,11 +77,10 @@ def test_a_closed_output_changes_nothing_in_the_result_of_a_check(tmp_path: Path
         shell.ok("pub", "notes", "second", "--confirm")
     if is_damaged:
         damaged(store)
-    command = [*OMQ, "store", "check", "--store", str(store)]
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        checked = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+        checked = shell.omq("store", "check", "--store", str(store), stdout=writing)
     finally:
         os.close(writing)
     assert checked.returncode == int(is_damaged)
@@ -93,9 +91,8 @@ def test_a_closed_output_changes_nothing_in_the_result_of_a_check(tmp_path: Path
 def test_an_output_without_room_fails_a_check(tmp_path: Path) -> None:
     with running_server(tmp_path) as shell:
         shell.ok("ping")
-    command = [*OMQ, "store", "check", "--store", str(tmp_path / "store")]
     with Path("/dev/full").open("wb") as full:
-        checked = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        checked = shell.omq("store", "check", "--store", str(tmp_path / "store"), stdout=full)
     assert checked.returncode == 1
     assert checked.stderr.endswith(b"omq: standard output: No space left on device\n")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import OMQ, Shell, right_aligned
+from cli_helpers import Shell, right_aligned
+from forked import Forked
 from server_command import configured_server, running_server
 
 from omq.cli.top import TopicRates, moment
@@ -245,11 +246,11 @@ def test_top_shows_lagging_subscribers_on_a_narrow_terminal(shell: Shell) -> Non
     shell.ok("declare", "watched-" + "long-" * 20)
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))
-    command = [*OMQ, "top", "--interval", "0.1", "--sort", "name"]
+    command = ["omq", "top", "--interval", "0.1", "--sort", "name"]
     environment = {
         name: value for name, value in shell.environment.items() if name not in ("COLUMNS", "LINES")
     }
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal, env=environment) as live:
+    with Forked[bytes](command, stdin=subprocess.DEVNULL, stdout=terminal, env=environment) as live:
         os.close(terminal)
         seen = b""
         while b"TOPIC" not in seen or b"\n" not in seen.partition(b"TOPIC")[2]:
