@@ -100,7 +100,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     process is left with one when the others have ended.
     """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in LONGEST))
+        files = {item.path for item in items}
+        longest = {file for file in files if any(file.is_relative_to(path) for path in LONGEST)}
+        items.sort(key=lambda item: item.path not in longest)
 
 
 @pytest.hookimpl(wrapper=True)

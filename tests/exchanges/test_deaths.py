@@ -55,19 +55,22 @@ def of_others(count: int) -> tuple[Table, ...]:
 
 
 @pytest.mark.parametrize(
-    "head",
+    "entries",
     [
-        headed(*[(b"", Void())] * 30_000),
-        headed(*[(b"", Void())] * 30_000, deaths(record(b"p"))),
-        headed(deaths(*of_others(1500))),
-        headed(deaths(*[Void()] * 60_000)),
-        headed(deaths(record(b"q", *[(b"", Void())] * 30_000))),
-        headed(deaths(record(b"q", (b"", Array((Void(),) * 60_000))))),
-        headed((b"CC", Array((LongString(b""),) * 12_000))),
+        [(b"", Void())] * 30_000,
+        [*[(b"", Void())] * 30_000, deaths(record(b"p"))],
+        [deaths(*of_others(1500))],
+        [deaths(*[Void()] * 60_000)],
+        [deaths(record(b"q", *[(b"", Void())] * 30_000))],
+        [deaths(record(b"q", (b"", Array((Void(),) * 60_000))))],
+        [(b"CC", Array((LongString(b""),) * 12_000))],
     ],
     ids=["headers", "headers-and-a-death", "deaths", "no-tables", "a-long-record", "an-array", "copies"],
 )
-def test_the_largest_heads_are_written_in_steps(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_heads_are_written_in_steps(
+    entries: list[tuple[bytes, Value]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = headed(*entries)
     places, looked_at = fields.places, 0
 
     def counting(data: bytes, at: int, *, is_named: bool = True) -> Iterator[tuple[bytes, int, int, int]]:

@@ -1,6 +1,7 @@
 """Large messages, and their fragments in a store."""
 
 from pathlib import Path
+from random import Random
 
 import lmdb
 
@@ -15,7 +16,7 @@ MIB = 1 << 20
 
 def body(size: int, salt: int = 0) -> bytes:
     """Return octets in which no two fragments are equal."""
-    return b"".join(b"%d-%07d " % (salt, n) for n in range(size // 10 + 1))[:size]
+    return Random(salt).randbytes(size)
 
 
 LARGE = [body(MIB, 1), body(700_000, 2), body(3 * MIB + 17, 3)]

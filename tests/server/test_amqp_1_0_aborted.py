@@ -13,12 +13,13 @@ from omq_storage.errors import StoreError
 from .amqp_1_0_peer import Peer, condition, data, from_filter, opened
 from .conversation import InProcess, serving
 from .dmp_conversation import envelopes, sink, stored
+from .large_messages import MIB, body
 
 SIZE = 16 << 20
 """More than the sockets take."""
 
-BODY = b"".join(b"%015d\n" % place for place in range(SIZE // 16))
-LATE = b"%015d\n" % ((SIZE - (1 << 20)) // 16)
+BODY = body(SIZE)
+LATE = BODY[-MIB:][:16]
 """A part of it that has not left when the sockets are full."""
 
 MEMORY = 64 << 20
