@@ -120,8 +120,8 @@ def settle_all(holdings: Holdings, counts: list[int], data: st.DataObject) -> No
         left = sorted(set().union(*held.values()))
         start = data.draw(st.sampled_from(left))
         step = data.draw(st.integers(1, 5))
-        later = [id for id in range(start, left[-1] + 1, step) if id in left]
-        ids = {start} | (set(later) & data.draw(st.sets(st.sampled_from(left))))
+        later = set(left).intersection(range(start, left[-1] + 1, step))
+        ids = {start} | (later & data.draw(st.sets(st.sampled_from(left))))
         first = start - step * data.draw(st.integers(0, 2))
         holdings.settle(Run(first, step, sum(1 << (id - first) // step for id in ids)))
         freed = released(holdings)
