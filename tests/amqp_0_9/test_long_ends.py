@@ -16,7 +16,7 @@ from omq.drivers import slices
 from omq.drivers.queue import QueueDriver
 from omq.model import Delivery
 
-from .raw_client import Client
+from .raw_client import Client, Reply
 from .wire import ack, close_channel, consume, declare_queue, method, open_channel, publish, qos, short
 
 CONSUMERS = 40
@@ -52,11 +52,15 @@ async def answer(client: Client, *frames: bytes) -> str:
     return (await trio.to_thread.run_sync(client.call, *frames)).told()
 
 
+async def replies(client: Client, count: int) -> list[Reply]:
+    """Return the next N (`count`) methods, read in one thread."""
+    return await trio.to_thread.run_sync(lambda: [client.wait() for _ in range(count)])
+
+
 async def deliveries(client: Client, count: int) -> list[str]:
     """Return the next deliveries as they are told, without their tags."""
     found = []
-    for _ in range(count):
-        reply = await trio.to_thread.run_sync(client.wait)
+    for reply in await replies(client, count):
         assert reply.name == "deliver", reply
         found.append(reply.told().split(" ", 2)[2])
     return found

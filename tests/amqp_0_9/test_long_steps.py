@@ -11,7 +11,7 @@ from omq.terminals.amqp_0_9.posts import MOST_BATCHES, MOST_MESSAGES
 from omq.terminals.connection import forwarding, transport
 
 from .raw_client import Client
-from .test_long_ends import OPENAMQ, answer, connected, consuming, the_queue
+from .test_long_ends import OPENAMQ, answer, connected, consuming, replies, the_queue
 from .test_many_consumers import flow, held
 from .wire import (
     ack,
@@ -61,8 +61,7 @@ async def with_queues(host: InProcess, count: int = QUEUES) -> Client:
     """Return a connection that has made queues with numbers."""
     client = await connected(host)
     await sent(client, *[declare_queue(1, str(number)) for number in range(count)])
-    for _ in range(count):
-        assert (await trio.to_thread.run_sync(client.wait)).name == "queue.declare-ok"
+    assert {reply.name for reply in await replies(client, count)} == {"queue.declare-ok"}
     return client
 
 
@@ -70,9 +69,8 @@ async def with_bound_queues(host: InProcess) -> Client:
     """Return such a connection, which has bound all of them to the fanout exchange `e`."""
     client = await with_queues(host)
     await answer(client, declare_exchange(1, "e", "fanout"))
-    for number in range(QUEUES):
-        await sent(client, bind(1, str(number), "e"))
-        assert (await trio.to_thread.run_sync(client.wait)).name == "bind-ok"
+    await sent(client, *[bind(1, str(number), "e") for number in range(QUEUES)])
+    assert {reply.name for reply in await replies(client, QUEUES)} == {"bind-ok"}
     return client
 
 
@@ -83,18 +81,27 @@ def messages_in(host: InProcess) -> int:
 
 async def delivered(client: Client, count: int) -> None:
     """Read N (`count`) messages."""
-    while count:
-        count -= (await trio.to_thread.run_sync(client.wait)).name == "deliver"
+
+    def read() -> None:
+        left = count
+        while left:
+            left -= client.wait().name == "deliver"
+
+    await trio.to_thread.run_sync(read)
 
 
 async def confirmed(client: Client, count: int) -> None:
     """Wait until N (`count`) messages are acknowledged."""
-    tag = 0
-    while tag < count:
-        reply = await trio.to_thread.run_sync(client.wait)
-        assert reply.name == "ack"
-        assert reply.tag > tag
-        tag = reply.tag
+
+    def read() -> None:
+        tag = 0
+        while tag < count:
+            reply = client.wait()
+            assert reply.name == "ack"
+            assert reply.tag > tag
+            tag = reply.tag
+
+    await trio.to_thread.run_sync(read)
 
 
 async def test_the_flow_of_many_unsent_messages_changes_in_short_steps(
@@ -117,14 +124,10 @@ async def test_the_flow_of_many_unsent_messages_changes_in_short_steps(
         assert the_queue(host).ready == messages
         assert calls.longest < messages
         await sent(client, flow(1))
-        told = []
-        while len(told) < 1 + messages:
-            reply = await trio.to_thread.run_sync(client.wait)
-            if reply.name == "deliver":
-                told.append(reply.body)
-            else:
-                assert reply.name == "flow-ok"
-        assert told == [BLOCKING, *[b"%d" % number for number in range(messages)]]
+        told = await replies(client, 3 + messages)
+        assert [reply.name for reply in told if reply.name != "deliver"] == ["flow-ok", "flow-ok"]
+        bodies = [reply.body for reply in told if reply.name == "deliver"]
+        assert bodies == [BLOCKING, *[b"%d" % number for number in range(messages)]]
         client.close()
         other.close()
 
@@ -236,8 +239,7 @@ async def test_a_long_transaction_of_one_queue_is_posted_in_parts(tmp_path: Path
         assert messages_in(host) == count
         assert posted.largest_rise() < 3 * MOST_MESSAGES  # with those of a read
         await answer(client, consume(1, "q", no_ack=1))
-        for number in range(count):
-            assert (await trio.to_thread.run_sync(client.wait)).body == b"%d" % number
+        assert [reply.body for reply in await replies(client, count)] == [b"%d" % n for n in range(count)]
         client.close()
 
 
@@ -257,8 +259,8 @@ async def test_a_transaction_with_two_queues_in_turn_is_posted_in_parts(tmp_path
         for begin, queue in enumerate("qr"):
             await sent(client, consume(1, queue, queue, no_ack=1))
             assert (await trio.to_thread.run_sync(client.wait)).name == "consume-ok"
-            for number in range(begin, count, 2):
-                assert (await trio.to_thread.run_sync(client.wait)).body == b"%d" % number
+            told = [reply.body for reply in await replies(client, count // 2)]
+            assert told == [b"%d" % number for number in range(begin, count, 2)]
         client.close()
 
 
