@@ -145,7 +145,7 @@ class Portal:
             for item in items:
                 self.call(send, item)
             self.leave(entered, whole=True)
-        except BaseException:
+        except BaseException:  # of this thread, as by Ctrl-C or from `items`
             self._loop.interrupt(entered)
             raise
 

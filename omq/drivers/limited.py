@@ -44,7 +44,7 @@ class LimitedDriver(ExpiringDriver):
     def __init__(self, opening: InitialState) -> None:
         self._sizes: Sizes | None = None
         super().__init__(opening)
-        # messages that are accepted and not stored yet, where publishes may be rejected, and their octets
+        # The messages that are accepted and not stored yet, where publishes may be rejected, and their octets.
         self._posting = self._posting_octets = 0
         self._turned_away: TurnedAway | None = None
 
@@ -121,7 +121,7 @@ class LimitedDriver(ExpiringDriver):
         room = self._room_for(batch)
         try:
             part = self._part(batch, room, heads, origins) if room else None
-        except BaseException:
+        except BaseException:  # Refused, or a defect: nothing is on its way then
             on_the_way.give(octets)
             raise
         if room == batch.count:
