@@ -44,7 +44,7 @@ class LimitedDriver(ExpiringDriver):
     def __init__(self, opening: InitialState) -> None:
         self._sizes: Sizes | None = None
         super().__init__(opening)
-        # The messages that are accepted and not stored yet, where publishes may be rejected, and their octets.
+        # Messages that are accepted and not stored yet, where publishes may be rejected, and their octets.
         self._posting = self._posting_octets = 0
         self._turned_away: TurnedAway | None = None
 
