@@ -241,6 +241,22 @@ def test_outcomes_are_written_as_other_dispositions(first: int, last: int, state
     assert p.write_outcome(first, last, told) == p.write(p.Disposition(True, first, until, True, told))
 
 
+uints = st.sampled_from([0, 1, 255, 256]) | st.integers(0, 2**32 - 1)
+
+
+@given(st.tuples(uints, uints, uints, uints), uints, uints, uints, st.none() | uints, st.booleans())
+def test_a_flow_of_a_link_is_written_as_other_flows(
+    windows: tuple[int, int, int, int],
+    handle: int,
+    delivery_count: int,
+    credit: int,
+    available: int | None,
+    drain: bool,
+) -> None:
+    flow = p.Flow(*windows, handle, delivery_count, credit, available, drain)
+    assert p.write_credit(windows, handle, delivery_count, credit, available, drain=drain) == p.write(flow)
+
+
 def test_a_performative_may_be_named_by_its_symbol() -> None:
     octets = b"\x00" + encoding.write(Symbol("amqp:accepted:list")) + b"\x45"
     assert p.read_all(octets) == p.Accepted()

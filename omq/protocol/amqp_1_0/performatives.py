@@ -407,5 +407,30 @@ def write_outcome(first: int, last: int, state: bytes) -> bytes:
     return b"\x00\x53%c\xc0%c\x05%s" % (Disposition.CODE, len(fields) + 1, fields)
 
 
+def write_credit(
+    windows: tuple[int, int, int, int],
+    handle: int,
+    delivery_count: int,
+    credit: int,
+    available: int | None,
+    *,
+    drain: bool,
+) -> bytes:
+    """Encode the flow with the state of a session (`windows`) and that of a link, as `write` does.
+
+    A client that sends without a pause gets one for each of its transfers, or for some of them together.
+    """
+    uint = encoding.uint
+    next_in, window, next_out, peer_window = windows
+    shown = NULL if available is None else uint(available)
+    last = b"%s\x41" % shown if drain else b"" if available is None else shown
+    fields = b"%s%s%s%s%s%s%s%s" % (
+        uint(next_in), uint(window), uint(next_out), uint(peer_window),
+        uint(handle), uint(delivery_count), uint(credit), last,
+    )  # fmt: skip
+    count = 9 if drain else 7 if available is None else 8
+    return b"\x00\x53%c\xc0%c%c%s" % (Flow.CODE, len(fields) + 1, count, fields)
+
+
 _LONGEST_SHORT = 254
 """The octets of the fields of a list whose size is one octet, which counts the octet of their number, too."""

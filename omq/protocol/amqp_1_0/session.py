@@ -124,22 +124,24 @@ class Session:
 
     def tell_windows(self) -> None:
         """Send a flow with the state of the session."""
-        self._peer.put_flow(lambda: self._written(Flow(*self._windows())))
+        self._peer.put_flow(lambda: frames.write(self.channel, performatives.write(Flow(*self._windows()))))
 
     def tell_credit(self, teller: SendingLink | ReceivingLink, credit_of: Callable[[], LinkCredit]) -> None:
         """Send a flow with the state of the session and that of a link."""
 
         def write() -> bytes:
             told = credit_of()
-            windows = self._windows()
-            return self._written(
-                Flow(*windows, told.handle, told.delivery_count, told.credit, told.available, told.drain)
+            flow = performatives.write_credit(
+                self._windows(),
+                told.handle,
+                told.delivery_count,
+                told.credit,
+                told.available,
+                drain=told.drain,
             )
+            return frames.write(self.channel, flow)
 
         self._peer.put_flow(write, teller)
-
-    def _written(self, flow: Flow) -> bytes:
-        return frames.write(self.channel, performatives.write(flow))
 
     def _windows(self) -> tuple[int, int, int, int]:
         """Return the state of the session that every flow has."""
