@@ -14,6 +14,9 @@ DIRECTORY_MODE = 0o700
 
 _PROBE = 1 << 20
 
+_BLOCK = 512
+"""The unit of `st_blocks` in octets."""
+
 
 def has_room(path: Path) -> bool:
     """Return whether this file could grow by 1 MiB, from a test with a file beside it.
@@ -38,7 +41,8 @@ def has_room(path: Path) -> bool:
 def allocate(path: Path, octets: int) -> None:
     """Reserve blocks of the disk for the first N ``octets`` of a file, if it has them; create the file.
 
-    The content of the file does not change.  Raises OSError.
+    The content of the file does not change.  Raises OSError, also if the file system has no room for what the
+    file lacks.
     """
     if not hasattr(os, "posix_fallocate"):
         return
@@ -46,7 +50,8 @@ def allocate(path: Path, octets: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, octets)
     except OSError as error:
-        if error.errno not in (*NO_ROOM, errno.EOPNOTSUPP, errno.EINVAL):
+        has_all = os.fstat(descriptor).st_blocks * _BLOCK >= octets
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL) and not (error.errno in NO_ROOM and has_all):
             raise
     finally:
         os.close(descriptor)

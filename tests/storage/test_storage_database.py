@@ -356,3 +356,34 @@ def test_the_lock_file_has_no_hole_that_a_full_disk_could_not_fill(tmp_path: Pat
         assert status.st_size == made_by_lmdb
         assert status.st_blocks * 512 >= made_by_lmdb
         lock.unlink()
+
+
+def test_a_full_disk_refuses_an_environment_whose_lock_file_it_cannot_hold(disk: Path) -> None:
+    """LMDB would make the file with holes, and its first write there would kill the process by SIGBUS."""
+    script = """
+import sys
+from pathlib import Path
+from omq_storage.database import Database
+Database(Path(sys.argv[1]), (b"a",), map_size=1 << 20, sync=False).close()
+"""
+    path = disk / "database"
+    open_database(path).close()
+    lock = path / "lock.mdb"
+
+    def run() -> tuple[int, str]:
+        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    with (disk / "rest").open("wb", buffering=0) as rest, suppress(OSError):
+        while rest.write(bytes(PAGE)):
+            pass
+    assert run() == (0, "")  # its lock file has all its blocks already
+    room = lock.stat().st_blocks * 512
+    lock.unlink()
+    with (disk / "rest").open("ab", buffering=0) as rest:
+        rest.write(bytes(room))
+    status, reason = run()
+    assert status == 1
+    assert f"StoreFull: There is no room on disk for {path}: " in reason
+    (disk / "rest").unlink()
+    assert run() == (0, "")
