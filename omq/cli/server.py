@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import msgspec
@@ -39,6 +40,9 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 log = logging.getLogger("omq.server")
+
+ENDS = (signal.SIGTERM, signal.SIGINT)
+"""The signals that end a server."""
 
 DESCRIPTION = """\
 Serve topics over the omq protocol: publish and subscribe, live and replayed, transient or kept on disk.
@@ -140,7 +144,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     arguments = parser().parse_args()
     if arguments.hash_secret or arguments.check_config:
-        _unblock_sigterm()  # SIGTERM ends the process: no server runs that must be shut down
+        _unblock_ends()  # SIGTERM ends the process: no server runs that must be shut down
     if arguments.hash_secret:
         _hash_secret()
     try:
@@ -168,9 +172,15 @@ def main() -> None:
         sys.exit(EXIT_FAILURE)  # the log has the reason
 
 
-def _unblock_sigterm() -> None:
-    """Let SIGTERM, which `omq.cli.start.serve` has blocked, have its effect, even if it came meanwhile."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+def _unblock_ends() -> None:
+    """Let the signals that end a server have their effect, even if one came while it was blocked.
+    `omq.cli.start.serve` has blocked SIGTERM.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by nothing. Unlike SIG_IGN, this keeps a signal that is blocked."""
 
 
 def _check(config: Config) -> NoReturn:
@@ -220,11 +230,16 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
     """
     manager = Manager()
     problem: ConfigError | ListenError | StoreError | Refused | NotClosed | None = None
+    # The first of these signals ends the server, and no later one ends the process before it has stopped.
+    # Trio puts these handlers back at the end of the block, and calls them for signals that came meanwhile.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    for number in ENDS:
+        signal.signal(number, _ignore)
     with (
-        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as ends,
+        trio.open_signal_receiver(*ENDS) as ends,
         trio.open_signal_receiver(signal.SIGHUP, signal.SIGUSR1) as requests,
     ):
-        _unblock_sigterm()
+        _unblock_ends()
         async with trio.open_nursery() as start:
             # A signal ends the start, or the work while the server serves. A server that was started stops in
             # order only if nothing cancels it from outside.
@@ -243,9 +258,8 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
             except (ConfigError, ListenError, StoreError, Refused, NotClosed) as refusal:
                 problem = refusal  # raised outside of the nursery, which would wrap it
             start.cancel_scope.cancel()
-        with trio.move_on_after(0):
-            async for _ in ends:
-                pass  # ignore further signals while it stops
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)  # Python replaces a handler of its own before the process ends
     if problem is not None:
         raise problem
     log.info("stopped")

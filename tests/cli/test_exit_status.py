@@ -5,10 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from server_command import COMMAND, READY
+from server_command import COMMAND, READY, running_server
 
 from omq_storage.store import FORMAT_FILE
 
@@ -87,5 +88,21 @@ def test_a_signal_ends_the_start_at_once(tmp_path: Path, number: signal.Signals)
     assert process.returncode == 0
     assert not output
     assert f"{number.name}: stopping" in log
+    assert log.endswith("stopped\n")
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_further_signals_do_not_end_a_server_that_stops(tmp_path: Path, first: signal.Signals) -> None:
+    """Such as those of an impatient user, or of `timeout`, which sends SIGTERM twice."""
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store", forked=False) as server:
+        server.process.send_signal(first)
+        while server.process.returncode is None:
+            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                server.process.wait(0.001)  # without a pause the server would do nothing but receive them
+        _, log = server.process.communicate(timeout=60)
+    assert server.process.returncode == 0, log
     assert log.endswith("stopped\n")
     assert "Traceback" not in log
