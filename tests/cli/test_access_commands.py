@@ -1,8 +1,11 @@
 """Clients and their secrets, with the commands as users run them."""
 
 import re
+import socket
+import struct
 import subprocess
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from cli_helpers import Shell
@@ -144,3 +147,27 @@ def test_the_server_logs_which_machines_can_reach_it(tmp_path: Path) -> None:
         log = server.stop()[2]
     assert re.search(r"WARNING omq\.server: 0\.0\.0\.0:0: without TLS, others on the network can read", log)
     assert "no client is configured" not in log
+
+
+def test_a_ping_does_not_measure_how_long_the_server_checks_the_secret(tmp_path: Path) -> None:
+    """Since the answer to the first command waits for that, the time is that of a second one."""
+    version = bytes(7) + b"\1"
+    asked: list[bytes] = []
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines:
+            connection.sendall(version)
+            lines.read(len(version))
+            for line in lines:
+                if found := re.fullmatch(rb"\(Confirm (\d+)\)\n", line):
+                    asked.append(found[1])
+                    connection.sendall(struct.pack(">IBQ", 9, 6, int(found[1])))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Thread(target=answer, args=[listener])
+        server.start()
+        done = Shell(f"127.0.0.1:{listener.getsockname()[1]}", tmp_path).omq("ping", OMQ_ID="reader:sesame")
+        server.join(60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(asked) == 2
