@@ -41,8 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_property,
         default=[],
         metavar="NAME=VALUE",
-        help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; may be repeated; "
-        "publishes as --dmp does",
+        help=f"a property of each message: {', '.join(NAMES[:-1])} or {NAMES[-1]}; expiration is the "
+        "number of milliseconds for which a queue keeps the message; may be repeated; publishes as --dmp "
+        "does",
     )
     add_assigned(parser, "--property ", NAMES)
     parser.add_argument(
@@ -78,6 +79,8 @@ def _property(text: str) -> tuple[str, bytes | int]:
     name = name.replace("-", "_")
     if not equals or name not in NAMES:
         raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE with the name of a property")
+    if name == "expiration" and natural(value) is None:  # queues would keep the message for ever
+        raise argparse.ArgumentTypeError(f"{name}: {value!r} is no number of milliseconds")
     if name not in NUMBERS:
         return name, _octets(value)
     number = natural(value)

@@ -208,6 +208,8 @@ def test_messages_have_the_given_routing_key_and_properties(
         ("--property", "app_id", b"'app_id' is no NAME=VALUE with the name of a property"),
         ("--property", f"priority={'9' * 5000}", b"9' is no number from 0 to 255"),
         ("--property", "priority=256", b"priority: '256' is no number from 0 to 255"),
+        ("--property", "expiration=5s", b"expiration: '5s' is no number of milliseconds"),
+        ("--property", "expiration=-1", b"expiration: '-1' is no number of milliseconds"),
         ("--property", "app_id=" + "x" * 256, b"it has 256 octets, more than 255"),
         ("--header", "source", b"'source' is no NAME=VALUE"),
         ("--header", "=web", b"'=web' is no NAME=VALUE"),
