@@ -142,6 +142,22 @@ def test_backups_are_whole_and_the_last_ones_stay(tmp_path: Path) -> None:
     assert len(list(backups.iterdir())) == 3, "a backup that failed deletes none"
 
 
+def test_a_backup_is_not_moved_into_one_of_the_same_second(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    date = tmp_path / "bin" / "date"
+    date.write_text("#!/bin/sh\necho 2020-01-01T03-15-00Z\n")
+    date.chmod(0o700)
+    backups, store = tmp_path / "backups", tmp_path / "store"
+    backups.mkdir()
+    back_up = partial(output_of, "sh", DEPLOY / "systemd" / "omq-backup", store, backups, "2")
+    with running_server("--listen", "127.0.0.1:0", "--store", store):
+        back_up(PATH=f"{date.parent}:{PATH}")
+        whole = sorted((backups / "2020-01-01T03-15-00Z").iterdir())
+        with pytest.raises(AssertionError):
+            back_up(PATH=f"{date.parent}:{PATH}")
+    assert sorted((backups / "2020-01-01T03-15-00Z").iterdir()) == whole
+
+
 def test_the_health_check_of_the_container(tmp_path: Path) -> None:
     text = (DEPLOY / "container" / "Dockerfile").read_text().replace("\\\n", "")
     (found,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", text, re.MULTILINE)
