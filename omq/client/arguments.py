@@ -27,6 +27,12 @@ def check_positive(name: str, number: int) -> None:
         raise ValueError(f"{name} must be at least 1, not {number}")
 
 
+def check_period(seconds: float) -> None:
+    """Raise ValueError for a period that no server accepts, or that ends a Watch: it sends no rounds then."""
+    if not 0.1 <= seconds <= 3600:
+        raise ValueError(f"period must be 0.1 to 3600 seconds, not {seconds!r}")
+
+
 def _kinds(union: object) -> str:
     """Return the classes of a union: "A, B or C"."""
     *others, last = (kind.__name__ for kind in get_args(union))

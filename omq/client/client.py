@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from omq import management
 from omq.client import bulk
-from omq.client.arguments import check_replay, check_types
+from omq.client.arguments import check_period, check_replay, check_types
 from omq.client.bodies import check_bodies
 from omq.client.connection import Connection
 from omq.client.connections import ClientConnections
@@ -334,8 +334,10 @@ class Client:
         statistics, one in each `period` seconds, on a separate connection. See docs/PROTOCOL.md, "Watch and
         control".
 
-        Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.watching.Rounds`.
+        Raises ValueError for a period below 0.1 or above 3,600 seconds. Entering raises ConnectionFailed and
+        HandshakeRefused; for the rest see `omq.client.watching.Rounds`.
         """
+        check_period(period)
         return watching_server(self._connections.settings, round(1000 * period))
 
     async def connections(self, first: int = 1) -> tuple[ConnectionInfo, ...]:

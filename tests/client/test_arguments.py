@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
+from omq import management
 from omq.client import Client, Delivery, FromBeginning, FromMessage
 
 WRONG: Any = "wrong"
+NONE: Any = None
+JOBS: Any = "jobs"
+NO_FORM = " has no form on the wire: text is bytes, and a record has a class"
 
 CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
     "delivery must be a Delivery, not 'wrong'": lambda client: client.declare("new", WRONG),
@@ -22,6 +26,10 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
     "credit must be an integer, not 'wrong'": lambda client: client.subscribe(
         "new", credit=WRONG
     ).__aenter__(),
+    "period must be 0.1 to 3600 seconds, not 0": lambda client: client.watch(0).__aenter__(),
+    "period must be 0.1 to 3600 seconds, not nan": lambda client: client.watch(float("nan")).__aenter__(),
+    f"None{NO_FORM}": lambda client: client.retain("new", NONE),
+    f"'jobs'{NO_FORM}": lambda client: client.manage(management.DeclareQueue(JOBS, b"weak", ())),
 }
 
 

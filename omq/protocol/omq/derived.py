@@ -34,7 +34,7 @@ class Derived:
     """Readers of other types, by their annotations."""
 
     def sexp(self, value: object) -> Sexp:
-        """Convert a value of one of the types to a sexp."""
+        """Convert a value of one of the types to a sexp. Raises TypeError for a value that has none."""
         match value:
             case bool():
                 return b"true" if value else b"false"
@@ -44,7 +44,8 @@ class Derived:
                 return value
             case tuple():
                 return [self.sexp(each) for each in value]
-        assert isinstance(value, msgspec.Struct)
+        if not isinstance(value, msgspec.Struct):
+            raise TypeError(f"{value!r} has no form on the wire: text is bytes, and a record has a class")
         shape = _fields(type(value))
         parts: list[Sexp] = []
         for name, (_, is_option) in shape.items():
