@@ -37,8 +37,10 @@ class Files:
                         await trio.to_thread.run_sync(file.write, piece)
                         bar.update(len(piece))
             part.rename(path)
-        except BaseException:  # Ctrl-C, too
+        except BaseException as error:  # Ctrl-C, too
             part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)  # that of a write has no name, such as on a full disk
             raise
         return path
 

@@ -112,8 +112,10 @@ def _fill(
                 raise _taken(to) from error
             raise
         sync_directory(to.parent)
-    except BaseException:  # Ctrl-C, too
+    except BaseException as error:  # Ctrl-C, too
         shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(to)  # that of a write has no name, such as on a full disk
         raise
     return size
 
@@ -169,6 +171,6 @@ def _copy(source: Path, target: Path) -> None:
             environment.copyfd(file.fileno(), compact=True)
             os.fsync(file.fileno())
     except lmdb.Error as error:
-        raise StoreError(f"{source} could not be copied: {error}.") from error
+        raise StoreError(f"{source} could not be copied to {target}: {error}.") from error
     sync_directory(target)
     require_intact(target)

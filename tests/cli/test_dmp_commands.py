@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import OMQ, SECONDS, Shell, running_server
 from measuring import TOLD_BY
+from small_disk import DISK_OCTETS
 
 
 def test_publish_and_subscribe(shell: Shell) -> None:
@@ -113,6 +114,15 @@ def test_messages_as_files(shell: Shell, tmp_path: Path) -> None:
     assert (refused.returncode, b"File exists" in refused.stderr) == (1, True)
     for wrong in (("a", "b"), ("a*",), ("a", "--credit", "1"), ("a", "--reconnect")):
         assert shell.omq("sub", *wrong, "--output-dir", str(saved)).returncode == 2
+
+
+def test_a_message_for_which_the_disk_has_no_room(shell: Shell, tmp_path: Path, disk: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(2 * DISK_OCTETS))
+    shell.ok("pub", "too-large", "--file", str(tmp_path / "large"))
+    done = shell.omq("sub", "too-large", "--from", "beginning", "--count", "1", "--output-dir", str(disk))
+    said = f"omq: {disk / 'too-large-000001'}: No space left on device\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", said)
+    assert list(disk.iterdir()) == []
 
 
 def test_formats(shell: Shell) -> None:

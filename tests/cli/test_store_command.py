@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import Shell, running_server
+from small_disk import DISK_OCTETS
 
 from omq.blocking import connect
+
+PAGE = 4096
 
 
 def damaged(store: Path) -> None:
@@ -163,3 +166,21 @@ def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     assert shell.omq("store").returncode == 2
     assert b"check" in shell.omq("store", "--help").stdout
     assert b"store" in shell.omq("--help").stdout
+
+
+def test_a_backup_to_a_full_disk_says_which_directory_it_is(tmp_path: Path, disk: Path) -> None:
+    copy, rest = disk / "copy", disk / "rest"
+    with running_server(tmp_path) as shell:
+        shell.ok("pub", "notes", "first", "--confirm")
+    given = ("store", "backup", str(copy), "--store", str(tmp_path / "store"))
+    for room in range(0, DISK_OCTETS, 1 << 17):
+        rest.write_bytes(bytes(DISK_OCTETS - room - PAGE))
+        done = shell.omq(*given)
+        if done.returncode == 0:
+            break
+        assert done.returncode == 1
+        *_, reason = done.stderr.decode().splitlines()
+        assert str(copy) in reason
+        assert "No space left on device" in reason
+        assert list(disk.iterdir()) == [rest]
+    assert room > 1 << 17
