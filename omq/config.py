@@ -4,6 +4,7 @@ import ipaddress
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -192,13 +193,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         }
 
 
-def load(path: Path | None) -> Config:
-    """Read and check a configuration file; without one, the defaults.
+def load(path: Path | None, changed: Callable[[Config], Config] = lambda config: config) -> Config:
+    """Read a configuration file; without one, the defaults. Return it as `changed` makes it, such as with the
+    options of a command, and check only that: an option may correct the file.
 
-    Raises ConfigError with one line that names the file and the key.
+    Raises ConfigError with one line that names the key, and the file if it is the file that is wrong.
     """
     if path is None:
-        return Config()
+        config = changed(Config())
+        check(config)
+        return config
     try:
         text = path.read_bytes().decode().removeprefix("\ufeff")  # some editors write a byte order mark
     except OSError as problem:
@@ -218,11 +222,19 @@ def load(path: Path | None) -> Config:
         raise ConfigError(f"{path}: {sentence(problem, Config, table)}") from problem
     except RecursionError as problem:
         raise ConfigError(f"{path}: values are nested too deep") from problem
+    result = changed(config)
+    wrong = _problem(result)
+    if wrong is None:
+        return result
+    raise ConfigError(f"{path}: {wrong}" if _problem(config) == wrong else wrong)
+
+
+def _problem(config: Config) -> str | None:
     try:
         check(config)
     except ConfigError as problem:
-        raise ConfigError(f"{path}: {problem}") from problem
-    return config
+        return str(problem)
+    return None
 
 
 def _parsed(text: str) -> dict[str, object]:
@@ -250,10 +262,7 @@ def check(config: Config) -> None:
         raise ConfigError("store: must name a directory")
     if not config.listen and not config.listen_tls and not config.listen_http:
         raise ConfigError("listen: at least one address is needed")
-    for address in config.listen:
-        parse_address(address)
-    for address in config.listen_tls:
-        parse_address(address, "listen_tls")
+    _check_addresses(config)
     _check_http(config)
     if (config.tls_cert is None) != (config.tls_key is None):
         here, missing = ("tls_cert", "tls_key") if config.tls_key is None else ("tls_key", "tls_cert")
@@ -293,9 +302,17 @@ def check(config: Config) -> None:
         raise ConfigError(f"max_message_bytes: {why}")
 
 
+def _check_addresses(config: Config) -> None:
+    seen: set[tuple[str, int]] = set()
+    for key in ("listen", "listen_tls", "listen_http"):
+        for address in getattr(config, key):
+            parsed = parse_address(address, key)
+            if parsed in seen and parsed[1] != 0:
+                raise ConfigError(f"{key}: {address!r} is there twice")
+            seen.add(parsed)
+
+
 def _check_http(config: Config) -> None:
-    for address in config.listen_http:
-        parse_address(address, "listen_http")
     if config.listen_http and not config.http:
         raise ConfigError("listen_http: there are addresses for HTTP, but http is off")
     for host in config.http_hosts:

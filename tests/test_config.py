@@ -157,6 +157,8 @@ BAD = [
     ('tls_cert = "a"\ntls_key = "b"\ntls_client_ca = ""', "tls_client_ca: must name a file"),
     ('tls_cert = "a.pem"', "tls_key"),
     ('listen_tls = ["127.0.0.1:0"]', "listen_tls"),
+    ('listen = ["127.0.0.1:7730", "127.0.0.1:7730"]', "listen: '127.0.0.1:7730' is there twice"),
+    ('listen = ["[::1]:1"]\nlisten_http = ["[::1]:1"]', "listen_http: '[::1]:1' is there twice"),
     ('tls_client_ca = "a.pem"', "tls_client_ca"),
     ('listen = ["192.0.2.1:0"]', "insecure"),
     # No TOML at all.

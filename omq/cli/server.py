@@ -25,7 +25,7 @@ from omq.cli.parsers import CommandParser
 from omq.cli.printing import print_and_exit, try_printing
 from omq.cli.scheduling import ask_for_short_turns
 from omq.cli.version import PrintVersion
-from omq.config import Config, ConfigError, check, load
+from omq.config import Config, ConfigError, load
 from omq.counted import counted
 from omq.drivers.reasons import Refused
 from omq.listening import ListenError
@@ -209,19 +209,19 @@ def configuration(arguments: argparse.Namespace, passed: PassedSockets | None) -
     """Load the configuration file, and apply the options and the sockets that were passed. Raises
     ConfigError.
     """
-    config = load(arguments.config)
-    if arguments.listen_tls:
-        config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
-    if arguments.insecure:
-        config = msgspec.structs.replace(config, insecure=True)
-    for key in ("listen", "store", "tls_cert", "tls_key", "tls_client_ca", "log_level"):
-        value = getattr(arguments, key)
-        if value is not None:
-            config = msgspec.structs.replace(config, **{key: value})
-    if passed is not None:
-        config = msgspec.structs.replace(config, **passed.addresses())
-    check(config)
-    return config
+
+    def changed(config: Config) -> Config:
+        if arguments.listen_tls:
+            config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
+        if arguments.insecure:
+            config = msgspec.structs.replace(config, insecure=True)
+        for key in ("listen", "store", "tls_cert", "tls_key", "tls_client_ca", "log_level"):
+            value = getattr(arguments, key)
+            if value is not None:
+                config = msgspec.structs.replace(config, **{key: value})
+        return config if passed is None else msgspec.structs.replace(config, **passed.addresses())
+
+    return load(arguments.config, changed)
 
 
 async def run(config: Config, passed: PassedSockets | None, read: Callable[[], Config] | None) -> None:

@@ -171,3 +171,24 @@ def test_a_ping_does_not_measure_how_long_the_server_checks_the_secret(tmp_path:
         server.join(60)
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(asked) == 2
+
+
+def test_options_correct_a_file_that_could_not_be_used_alone(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text('listen = ["0.0.0.0:7730"]\n')
+
+    def check(*options: str) -> tuple[int, str]:
+        done = run_server("--config", file, "--check-config", *options)
+        return done.returncode, done.stdout + done.stderr
+
+    usable = (0, "omq-server: the configuration can be used\n")
+    status, said = check()
+    assert status == 2
+    assert said.startswith(f"omq-server: {file}: insecure: 0.0.0.0:7730 can be reached from other machines")
+    assert check("--insecure") == usable
+    assert check("--listen", "127.0.0.1:7730") == usable
+    # The file is not to blame for an option.
+    file.write_text("")
+    status, said = check("--listen", "0.0.0.0:7730")
+    assert status == 2
+    assert said.startswith("omq-server: insecure: 0.0.0.0:7730 can be reached from other machines")
