@@ -333,6 +333,8 @@ test("what happens is watched, and controlled", withClient(async (client) => {
   assert.equal(await client.disconnect(found.id), false);
 
   await client.retain(topic, { ms: 3_600_000 });
+  const misspelt = /** @type {any} */ ({ seconds: 3_600 });
+  await assert.rejects(client.retain(topic, misspelt), { name: "TypeError", message: /^limits are .*not seconds$/ });
   await client.retain(topic, undefined);
   assert.equal(await client.purge(topic), 1);
   await assert.rejects(take(client.watch(1), 1), { name: "Refused", message: /a period is 0, or/ });

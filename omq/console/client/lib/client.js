@@ -599,6 +599,9 @@ export class Client {
    *   what the server's configuration says
    */
   async retain(topic, limits) {
+    // A limit that is not given ends, so a misspelt one would end all of them.
+    const unknown = Object.keys(limits ?? {}).find((name) => name !== "octets" && name !== "ms");
+    if (unknown !== undefined) throw new TypeError(`limits are octets and ms, not ${unknown}`);
     const limit = (/** @type {string} */ name, /** @type {number | null | undefined} */ value) => [
       new Bare(name),
       value === null || value === undefined ? [] : [value],
