@@ -1,8 +1,11 @@
 """The connections that have their terminals."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Hashable, Iterator
 from typing import Protocol
+
+import trio
+from msgspec import Struct
 
 from omq.access.session import Session
 from omq.counted import counted
@@ -53,12 +56,23 @@ class Terminal(Protocol):
         """Do as `shut_down`, and tell the client this sentence as far as the protocol can."""
 
 
+class _Served(Struct, frozen=True):
+    """A connection that is served, by this terminal."""
+
+    terminal: Terminal
+    id: int
+    kind: Kind
+    """The kind that it began with: a DMP connection has another one when it has shown its lease."""
+    peer: str
+    """The address of its client, which nobody can ask for when it has gone."""
+
+
 class ConnectionRegistry:
     """The connections after their handshake."""
 
     def __init__(self) -> None:
-        # With their ids, the oldest first.
-        self._terminals: dict[Terminal, int] = {}
+        # The oldest first.
+        self._served: dict[Hashable, _Served] = {}
         self._next_id = 1
         self.served: Counter[Kind] = Counter()
         """The number of connections there are now, of each kind."""
@@ -69,29 +83,33 @@ class ConnectionRegistry:
 
     def numbered(self) -> list[tuple[Terminal, int]]:
         """Return the connections with their ids, the oldest first."""
-        return list(self._terminals.items())
+        return [(each.terminal, each.id) for each in self._served.values()]
 
     def terminals(self) -> list[Terminal]:
         """Return the connections, the oldest first."""
-        return list(self._terminals)
+        return [each.terminal for each in self._served.values()]
 
-    async def serve(self, kind: Kind, terminal: Terminal) -> None:
-        """Serve a connection from its handshake to its end."""
-        self._terminals[terminal] = self._next_id
+    def begin(self, connection: Hashable, kind: Kind, terminal: Terminal) -> Awaitable[object]:
+        """Count a connection from its handshake on, and return what serves it, to be awaited at once. Always
+        call `end` with the same `connection` then.
+
+        A coroutine that awaits it here would take 260 octets for each connection that is idle.
+        """
+        self._served[connection] = _Served(terminal, self._next_id, kind, terminal.statistics().peer)
         self._next_id += 1
         self.served[kind] += 1
-        peer = terminal.statistics().peer
-        try:
-            if self.is_stopping:
-                return
-            await terminal.serve()
-        finally:
-            del self._terminals[terminal]
-            self.served[kind] -= 1
-            found = terminal.statistics()
-            self.ended[found.kind] = self.ended[found.kind].plus(EndedConnections.one(found))
-            if found.client is not None:  # strangers cannot fill the log
-                self._tell_end(found, found.client, peer)
+        return trio.lowlevel.checkpoint() if self.is_stopping else terminal.serve()  # noqa: ASYNC105
+
+    def end(self, connection: Hashable) -> None:
+        """Count the end of a connection, if it was begun."""
+        served = self._served.pop(connection, None)
+        if served is None:
+            return
+        self.served[served.kind] -= 1
+        found = served.terminal.statistics()
+        self.ended[found.kind] = self.ended[found.kind].plus(EndedConnections.one(found))
+        if found.client is not None:  # strangers cannot fill the log
+            self._tell_end(found, found.client, served.peer)
 
     def _tell_end(self, seen: ConnectionStatistics, client: bytes, peer: str) -> None:
         """Log the end of a connection."""
@@ -106,7 +124,7 @@ class ConnectionRegistry:
     def stop(self) -> Iterator[None]:
         """End every connection after its outstanding answers, in steps."""
         self.is_stopping = True
-        for terminal in let_go(self.terminals()):
-            if terminal in self._terminals:  # it may have ended meanwhile
-                terminal.shut_down()
+        for connection, served in let_go(list(self._served.items())):
+            if self._served.get(connection) is served:  # it may have ended meanwhile
+                served.terminal.shut_down()
             yield

@@ -108,6 +108,7 @@ class Reception:
             what = f"a connection ended by a defect of the server\n{traceback.format_exc()}"
             self._defects.add(what, peer=transport.peer())
         finally:
+            self._connections.end(scope)
             self._newcomers.pop(scope, None)
             self.quota.give()
             transport.close()
@@ -132,10 +133,10 @@ class Reception:
         transport: Transport,
         scope: trio.CancelScope,
         spoken: SpokenProtocols,
-    ) -> Awaitable[None] | None:
-        """Read the first eight octets, and return the terminal for the protocol that they name, in this
-        scope; None if the connection is over. What was needed to find that takes no memory while the
-        connection is served.
+    ) -> Awaitable[object] | None:
+        """Read the first eight octets, and begin with the terminal for the protocol that they name, in this
+        scope. Return what serves the connection, to be awaited at once; None if the connection is over. What
+        was needed to find that takes no memory while the connection is served.
         """
         received = bytearray()
         with self._handshake() as limit:
@@ -170,27 +171,27 @@ class Reception:
         if not spoken.others:
             self._report_unrecognized(transport, "nothing but HTTP is spoken at this address", received)
             return None
-        serve = self._connections.serve
+        begin = partial(self._connections.begin, scope)
         match protocol:
             case handshake.Omq():
-                return serve(Kind.OMQ, await self._accept_omq(arrival))
+                return begin(Kind.OMQ, await self._accept_omq(arrival))
             case handshake.Dmp():
                 await self._import("omq.terminals.dmp.terminal")
                 from omq.terminals.dmp.terminal import DmpTerminal
 
-                return serve(Kind.DMP, DmpTerminal(arrival, self._context))
+                return begin(Kind.DMP, DmpTerminal(arrival, self._context))
             case handshake.Amqp0_9():
                 await self._import("omq.terminals.amqp_0_9.terminal")
                 from omq.terminals.amqp_0_9.terminal import AmqpTerminal
 
-                return serve(Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
+                return begin(Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
                 await self._refuse(transport, received)
             case handshake.Amqp1_0(header):
                 await self._import("omq.terminals.amqp_1_0.terminal")
                 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 
-                return serve(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
+                return begin(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
                 self._report_unrecognized(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.answer_to_other(other))
@@ -246,7 +247,8 @@ class Reception:
         from omq.terminals.http.terminal import HttpTerminal
 
         terminal = HttpTerminal(arrival, self._context, site)
-        await self._connections.serve(Kind.HTTP, terminal)
+        await self._connections.begin(arrival.scope, Kind.HTTP, terminal)
+        self._connections.end(arrival.scope)
         if terminal.upgraded is not None and not self._connections.is_stopping:
             await self._serve_websocket(terminal.upgraded, arrival.scope)
 
@@ -277,7 +279,7 @@ class Reception:
             self._late(transport, limit, received)
         elif isinstance(_protocol(received), handshake.Omq):
             arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), scope, self._newcomers)
-            await self._connections.serve(Kind.OMQ, await self._accept_omq(arrival))
+            await self._connections.begin(scope, Kind.OMQ, await self._accept_omq(arrival))
         else:
             await self._refuse(transport, received)
 
