@@ -1,7 +1,7 @@
 """Messages in frames, as AMQP sends them: a channel and a forwarder go on where a client stalled."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -168,6 +168,16 @@ def open_channel(host: InProcess, taker: WakeUpRecorder) -> Channel:
     return driver.open(taker, FromCurrent())
 
 
+class OwnerOf:
+    """A connection that has one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def channels(self) -> Iterable[Channel]:
+        return (self._channel,)
+
+
 @pytest.mark.parametrize("form", [FrameForm, SingleMessageForm])
 @pytest.mark.parametrize("types", [b"Transient", b"(Persistent Weak)"])
 async def test_a_message_in_frames_goes_on_where_its_client_stalled(
@@ -190,7 +200,7 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
-            forwarder.attach(lambda: (channel,), nursery)
+            forwarder.attach(OwnerOf(channel), nursery)
             nursery.start_soon(forward)
             await eventually(lambda: forwarder.is_sending)
             clock.jump(SLOW_SECONDS)

@@ -6,7 +6,8 @@ their messages, one after another. Few of them do all this at once.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import trio
 
@@ -14,29 +15,29 @@ from omq.drivers.seam import Channel
 from omq.drivers.slices import Slices, in_slices
 
 
+class ChannelOwner(Protocol):
+    """A connection with channels."""
+
+    def channels(self) -> Iterable[Channel]:
+        """Return its open channels. Some may open and end while the result is iterated over."""
+
+
 class ChannelHolds:
     """The channels of one connection, which are held together, and released."""
 
-    __slots__ = ("_are_held", "_changes", "_channels", "_nursery", "_shall_be_held")
+    __slots__ = ("_are_held", "_changes", "_nursery", "_owner", "_shall_be_held")
 
-    def __init__(self) -> None:
-        self._channels: Callable[[], Iterable[Channel]] = tuple
-        self._nursery: trio.Nursery | None = None
+    def __init__(self, owner: ChannelOwner, nursery: trio.Nursery) -> None:
+        """Hold nothing yet. `nursery` has the tasks of the connection."""
+        self._owner: ChannelOwner | None = owner
+        self._nursery: trio.Nursery | None = nursery
         self._are_held = False
         self._shall_be_held = False
         self._changes = False  # whether the steps to make these equal are under way
 
-    def attach(self, channels: Callable[[], Iterable[Channel]], nursery: trio.Nursery) -> None:
-        """Note the open channels of the connection, which `channels` returns, and the nursery of its tasks.
-        Channels may open and end while the result of `channels` is iterated over.
-        """
-        self._channels = channels
-        self._nursery = nursery
-
-    def detach(self) -> None:
-        """Forget both, because the connection is over: all channels are closed."""
-        self._channels = tuple
-        self._nursery = None
+    def end(self) -> None:
+        """Do nothing more, because the connection is over: all channels are closed."""
+        self._owner = self._nursery = None
 
     def hold(self) -> None:
         """Hold the channels: as many as a slice allows at once, and the others in a task."""
@@ -59,6 +60,9 @@ class ChannelHolds:
                 assert self._nursery is not None, "the connection is served"
                 self._nursery.start_soon(in_slices, steps)
                 return
+
+    def _channels(self) -> Iterable[Channel]:
+        return () if self._owner is None else self._owner.channels()
 
     def _steps(self) -> Iterator[None]:
         while self._are_held is not self._shall_be_held:

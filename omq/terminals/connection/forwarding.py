@@ -14,7 +14,7 @@ A terminal may let others have their turns between the pieces of a message
 client stalls, or the rest must wait for long.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -34,7 +34,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.stalled import HeldReader, Stalled
 from omq.terminals.connection.abrupt_end import AbruptEnd
-from omq.terminals.connection.channel_holds import ChannelHolds
+from omq.terminals.connection.channel_holds import ChannelHolds, ChannelOwner
 from omq.terminals.connection.forms import Form, MessageInPieces, selections_behind
 from omq.terminals.connection.paused import PausedMessages
 from omq.terminals.connection.remainders import (
@@ -61,6 +61,9 @@ class Forwarder:
     __slots__ = (
         "_end",
         "_holds",
+        "_nursery",
+        "_owner",
+        "_paused_messages",
         "_scope",
         "_stalled",
         "_stalled_at",
@@ -68,7 +71,6 @@ class Forwarder:
         "_waits_since",
         "delivered",
         "is_stalled",
-        "paused",
     )
 
     def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
@@ -79,29 +81,49 @@ class Forwarder:
         self._stalled = stalled
         self._scope = scope
         self._waits_since: float | None = None
-        # Not a method of this object: two objects that refer to each other wait for the garbage collector.
-        self._end = AbruptEnd(transport, stalled, scope)
-        self.paused = PausedMessages(stalled, scope, self._end.cut_off)
-        self._holds = ChannelHolds()
+        self._owner: ChannelOwner | None = None
+        self._nursery: trio.Nursery | None = None
+        # Most connections never need one of these three.
+        self._end: AbruptEnd | None = None
+        self._paused_messages: PausedMessages | None = None
+        self._holds: ChannelHolds | None = None
         self.is_stalled = False
         """Whether the client is stalled."""
         self._stalled_at = 0.0
         self.delivered = 0
         """The number of messages that have left."""
 
-    def attach(self, channels: Callable[[], Iterable[Channel]], nursery: trio.Nursery) -> None:
-        """Begin to send for a connection: see `ChannelHolds.attach`."""
-        self._holds.attach(channels, nursery)
+    def attach(self, owner: ChannelOwner, nursery: trio.Nursery) -> None:
+        """Begin to send for a connection, which owns channels. `nursery` has its tasks."""
+        self._owner = owner
+        self._nursery = nursery
 
     def detach(self) -> None:
         """End, because the connection is over."""
-        self._holds.detach()
-        self.paused.close()
+        self._owner = self._nursery = None
+        if self._holds is not None:
+            self._holds.end()
+        if self._paused_messages is not None:
+            self._paused_messages.close()
+
+    @property
+    def paused(self) -> PausedMessages:
+        """The messages that have begun to leave, and wait for the turn of their next piece."""
+        if self._paused_messages is None:
+            self._paused_messages = PausedMessages(self._stalled, self._scope, self._abrupt_end.cut_off)
+        return self._paused_messages
+
+    @property
+    def _abrupt_end(self) -> AbruptEnd:
+        # Not a method of this object: two objects that refer to each other wait for the garbage collector.
+        if self._end is None:
+            self._end = AbruptEnd(self._transport, self._stalled, self._scope)
+        return self._end
 
     @property
     def torn(self) -> str | None:
         """The reason why the connection was ended in the middle of a message, if it was."""
-        return self._end.reason
+        return None if self._end is None else self._end.reason
 
     @property
     def is_sending(self) -> bool:
@@ -228,18 +250,24 @@ class Forwarder:
         """Check about once a second whether the client has accepted nothing for SLOW_SECONDS."""
         if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             self._stall()
-        self.paused.look(now)
+        if self._paused_messages is not None:
+            self._paused_messages.look(now)
 
     def _stall(self) -> None:
         if not self.is_stalled:
             self.is_stalled = True
             self._stalled_at = trio.current_time()
-            self._holds.hold()
-            self.paused.leave_all()
+            if self._holds is None and self._owner is not None and self._nursery is not None:
+                self._holds = ChannelHolds(self._owner, self._nursery)
+            if self._holds is not None:
+                self._holds.hold()
+            if self._paused_messages is not None:
+                self._paused_messages.leave_all()
 
     def _recover(self) -> None:
         self.is_stalled = False
-        self._holds.release()
+        if self._holds is not None:
+            self._holds.release()
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -448,12 +476,12 @@ class Forwarder:
 
     async def break_off(self, topic: bytes, why: str) -> None:
         """End the connection in the middle of a frame that cannot be completed: this task is cancelled."""
-        self._end.cut_off(topic, why)
+        self._abrupt_end.cut_off(topic, why)
         await trio.sleep_forever()
 
     async def _send_held(self, topic: bytes, begun: MessageInPieces, body: Octets, block: Block) -> None:
         with self._stalled.holding(
-            block.topic, block.first, block.held, partial(self._end.cut_off, topic), self._scope
+            block.topic, block.first, block.held, partial(self._abrupt_end.cut_off, topic), self._scope
         ) as holder:
             await self._send_in_hand(begun, body, holder)
 

@@ -93,7 +93,7 @@ class SendingTerminal(Protocol):
         """Return the time of Trio's clock at which something will be urgent without the signal."""
 
     def channels(self) -> Iterable[Channel]:
-        """Return the open channels of the connection: see `ChannelHolds.attach`."""
+        """Return the open channels of the connection: see `ChannelOwner`."""
 
 
 class Sender:
@@ -317,7 +317,7 @@ class Sender:
         """Send until `side` has ended, or the connection breaks: then its scope is cancelled. `nursery` has
         the tasks of the connection.
         """
-        self.forwarder.attach(side.channels, nursery)
+        self.forwarder.attach(side, nursery)
         self._side = side
         self._has_ended = False
         try:
