@@ -43,6 +43,7 @@ class Commands:
         "_excused",
         "_fetches",
         "_held",
+        "_host",
         "_long_answers",
         "_principal",
         "_replies",
@@ -55,7 +56,7 @@ class Commands:
         self,
         session: Session,
         access: AccessControl,
-        principal: Principal,
+        host: str,
         replies: Replies,
         long_answers: LongAnswers,
         fetches: Fetches,
@@ -64,13 +65,14 @@ class Commands:
         watching: Watching,
         excused: LivenessPause,
     ) -> None:
-        """Create the commands of a connection. Within `excused` the liveness check does not count the silence
-        of the client.
+        """Create the commands of a connection, whose client is at this host. Within `excused` the liveness
+        check does not count the silence of the client. Always call `end` when the connection is over.
         """
         self._session = session
         self._access = access
         self._watching = watching
-        self._principal = principal
+        self._host = host
+        self._principal: Principal | None = None  # from the first lease on
         self._replies = replies
         self._long_answers = long_answers
         self._fetches = fetches
@@ -86,6 +88,8 @@ class Commands:
 
     @property
     def _leasing(self) -> Leasing:
+        if self._principal is None:
+            self._principal = Principal(self._host, self._session.name, self._replies.report)
         return self._access.leasing(self._session, self._principal)
 
     @property
@@ -95,6 +99,11 @@ class Commands:
     @property
     def _administration(self) -> Administration:
         return self._access.administration(self._session)
+
+    def end(self) -> None:
+        """End the leases of the connection that are not used, because it is over."""
+        if self._principal is not None:
+            self._access.leases.end_with(self._principal)
 
     async def room(self) -> None:
         """Wait until there is room for one more answer."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from omq.access.leases import Principal
 from omq.access.line_routing import LineRouting
 from omq.access.session import Session
 from omq.protocol.handshake import VERSION_ONE
@@ -18,7 +17,6 @@ class ConnectedClient:
     """The client of a connection, from its Connect on."""
 
     session: Session
-    principal: Principal
     routing: LineRouting
     held: HeldPublishes
     pipeline: Pipeline

@@ -13,7 +13,6 @@ import trio
 from msgspec import Struct
 
 from omq import refusal_words
-from omq.access.leases import Principal
 from omq.access.session import Session
 from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
@@ -206,7 +205,7 @@ class OmqTerminal:
             self._watching.close()
             if client is not None:
                 client.routing.close()
-                self._context.access.leases.end_with(client.principal)
+                client.pipeline.commands.end()
                 client.session.close()
             self._admission.close()
             self._replies.close()
@@ -598,12 +597,11 @@ class OmqTerminal:
         """Return the parts of the connection that serve this session."""
         context, excused = self._context, self._liveness.excused
         assert self._nursery is not None
-        principal = Principal(host, session.name, self._replies.report)
         held = HeldPublishes(context.memory, session, self._subscriptions, self._nursery, excused)
         commands = Commands(
             session,
             context.access,
-            principal,
+            host,
             self._replies,
             self._long_answers,
             self._fetches,
@@ -613,4 +611,4 @@ class OmqTerminal:
             excused,
         )
         routing = context.access.line_routing(session)
-        return ConnectedClient(session, principal, routing, held, Pipeline(commands, self._replies))
+        return ConnectedClient(session, routing, held, Pipeline(commands, self._replies))
