@@ -27,7 +27,12 @@ class Terminal(Protocol):
     """The interface of a connection after its handshake, for the server."""
 
     async def serve(self) -> None:
-        """Run the connection, and return when it has ended for any reason."""
+        """Run the connection in the nursery of its arrival. Return when nothing more is read or sent; other
+        tasks of the connection may last longer.
+        """
+
+    async def close(self) -> None:
+        """Give back everything, also after a failure: the tasks of the connection have ended."""
 
     def statistics(self) -> ConnectionStatistics:
         """Return a snapshot of the connection."""
@@ -91,7 +96,7 @@ class ConnectionRegistry:
 
     def begin(self, connection: Hashable, kind: Kind, terminal: Terminal) -> Awaitable[object]:
         """Count a connection from its handshake on, and return what serves it, to be awaited at once. Always
-        call `end` with the same `connection` then.
+        await `end` with the same `connection` when its tasks have ended.
 
         A coroutine that awaits it here would take 260 octets for each connection that is idle.
         """
@@ -100,12 +105,19 @@ class ConnectionRegistry:
         self.served[kind] += 1
         return trio.lowlevel.checkpoint() if self.is_stopping else terminal.serve()  # noqa: ASYNC105
 
-    def end(self, connection: Hashable) -> None:
-        """Count the end of a connection, if it was begun."""
-        served = self._served.pop(connection, None)
+    async def end(self, connection: Hashable) -> None:
+        """Close a connection if it was begun, and count its end."""
+        served = self._served.get(connection)
         if served is None:
             return
-        self.served[served.kind] -= 1
+        try:
+            await served.terminal.close()
+        finally:
+            del self._served[connection]
+            self.served[served.kind] -= 1
+            self._count_end(served)
+
+    def _count_end(self, served: _Served) -> None:
         found = served.terminal.statistics()
         self.ended[found.kind] = self.ended[found.kind].plus(EndedConnections.one(found))
         if found.client is not None:  # strangers cannot fill the log

@@ -94,22 +94,27 @@ class Reception:
             self._turned_away.add(f"{peer}: {why}", peer=peer)
             transport.close()
             return
-        scope = trio.CancelScope()
-        self._newcomers[scope] = None
         try:
-            with scope:
-                serving = await self._choose_terminal(stream, transport, scope, spoken)
-                if serving is not None:
-                    await serving
-        except trio.BrokenResourceError:
-            pass  # the client went away during the handshake
+            try:
+                # The scope of this nursery is that of the connection: another one would take 640 octets.
+                async with trio.open_nursery() as nursery:
+                    scope = nursery.cancel_scope
+                    self._newcomers[scope] = None
+                    try:
+                        serving = await self._choose_terminal(stream, transport, nursery, spoken)
+                        if serving is not None:
+                            await serving
+                    except trio.BrokenResourceError:
+                        pass  # the client went away during the handshake
+                    finally:
+                        self._newcomers.pop(scope, None)
+            finally:
+                await self._connections.end(scope)
         except Exception:  # noqa: BLE001 - it is logged, and the other connections continue
             self.defects += 1
             what = f"a connection ended by a defect of the server\n{traceback.format_exc()}"
             self._defects.add(what, peer=transport.peer())
         finally:
-            self._connections.end(scope)
-            self._newcomers.pop(scope, None)
             self.quota.give()
             transport.close()
 
@@ -131,12 +136,12 @@ class Reception:
         self,
         stream: trio.SocketStream,
         transport: Transport,
-        scope: trio.CancelScope,
+        nursery: trio.Nursery,
         spoken: SpokenProtocols,
     ) -> Awaitable[object] | None:
         """Read the first eight octets, and begin with the terminal for the protocol that they name, in this
-        scope. Return what serves the connection, to be awaited at once; None if the connection is over. What
-        was needed to find that takes no memory while the connection is served.
+        nursery. Return what serves the connection, to be awaited at once; None if the connection is over.
+        What was needed to find that takes no memory while the connection is served.
         """
         received = bytearray()
         with self._handshake() as limit:
@@ -163,15 +168,15 @@ class Reception:
             self._late(transport, limit, received)
             return None
         protocol = _protocol(received)
-        arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), scope, self._newcomers)
+        arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), nursery, self._newcomers)
         if isinstance(protocol, handshake.Http):
             if spoken.http:
-                return self._serve_http(Arrival(transport, bytes(received), scope, self._newcomers))
+                return self._serve_http(Arrival(transport, bytes(received), nursery, self._newcomers))
             protocol = handshake.UnknownVersion(0)
         if not spoken.others:
             self._report_unrecognized(transport, "nothing but HTTP is spoken at this address", received)
             return None
-        begin = partial(self._connections.begin, scope)
+        begin = partial(self._connections.begin, nursery.cancel_scope)
         match protocol:
             case handshake.Omq():
                 return begin(Kind.OMQ, await self._accept_omq(arrival))
@@ -248,9 +253,9 @@ class Reception:
 
         terminal = HttpTerminal(arrival, self._context, site)
         await self._connections.begin(arrival.scope, Kind.HTTP, terminal)
-        self._connections.end(arrival.scope)
+        await self._connections.end(arrival.scope)
         if terminal.upgraded is not None and not self._connections.is_stopping:
-            await self._serve_websocket(terminal.upgraded, arrival.scope)
+            await self._serve_websocket(terminal.upgraded, arrival.nursery)
 
     async def _load_site(self) -> "Site":
         """Return the answer of HTTP."""
@@ -264,7 +269,7 @@ class Reception:
                 self._site = await Site.load(self._context, watched_resources(self._source))
             return self._site
 
-    async def _serve_websocket(self, transport: Transport, scope: trio.CancelScope) -> None:
+    async def _serve_websocket(self, transport: Transport, nursery: trio.Nursery) -> None:
         """Serve the omq protocol on a WebSocket. Its first eight octets are those of the table, too."""
         received = bytearray()
         with self._handshake() as limit:
@@ -278,8 +283,8 @@ class Reception:
         if limit.cancelled_caught:
             self._late(transport, limit, received)
         elif isinstance(_protocol(received), handshake.Omq):
-            arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), scope, self._newcomers)
-            await self._connections.begin(scope, Kind.OMQ, await self._accept_omq(arrival))
+            arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), nursery, self._newcomers)
+            await self._connections.begin(nursery.cancel_scope, Kind.OMQ, await self._accept_omq(arrival))
         else:
             await self._refuse(transport, received)
 

@@ -141,18 +141,19 @@ class AmqpTerminal:
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
         properties = server_properties(self._transport.peer(), direct=self._context.config.amqp_direct)
         self._outbox.add(self._protocol.start(properties, MECHANISMS))
-        try:
-            await self._duplex.serve(self)
-        finally:
-            self._state = InputEnded()
-            self._channels.drop_all()
-            await self._channels.endings.finish()
-            if self._logged_in is not None:
-                self._logged_in.topology.close()
-                self._context.access.leases.end_with(self._logged_in.principal)
-                self._logged_in.session.close()
-            self._outbox.clear()
-            self._duplex.close()
+        await self._duplex.serve(self)
+
+    async def close(self) -> None:
+        """Give back everything that the connection holds."""
+        self._state = InputEnded()
+        self._channels.drop_all()
+        await self._channels.endings.finish()
+        if self._logged_in is not None:
+            self._logged_in.topology.close()
+            self._context.access.leases.end_with(self._logged_in.principal)
+            self._logged_in.session.close()
+        self._outbox.clear()
+        self._duplex.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""

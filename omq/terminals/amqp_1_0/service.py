@@ -64,7 +64,6 @@ class Service:
         self._endings = endings
         self._copied = 0
         """The octets of messages that were copied since others had their turn."""
-        assert duplex.nursery is not None, "the connection is served"
         consumers = QueueConsumers()
         held = HeldPublishes(context.memory, session, consumers, duplex.nursery, duplex.excused)
         missed = partial(context.log_gap, peer)

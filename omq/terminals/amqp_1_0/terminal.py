@@ -123,17 +123,18 @@ class Amqp1Terminal:
         if isinstance(self._state, Greeting):
             self._state = Greeting(trio.current_time() + self._config.handshake_seconds)
         self._duplex.admission.refuse = self._give_up
-        try:
-            await self._duplex.serve(self)
-        finally:
-            self._state = InputEnded()
-            self._protocol.lost()  # also if the connection was cut off
-            self._drop()
-            await self._endings.finish()
-            if self._service is not None:
-                self._service.session.close()
-            self._frames.close()
-            self._duplex.close()
+        await self._duplex.serve(self)
+
+    async def close(self) -> None:
+        """Give back everything that the connection holds."""
+        self._state = InputEnded()
+        self._protocol.lost()  # also if the connection was cut off
+        self._drop()
+        await self._endings.finish()
+        if self._service is not None:
+            self._service.session.close()
+        self._frames.close()
+        self._duplex.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""

@@ -96,10 +96,15 @@ class Arrival(Struct, frozen=True):
     transport: Transport
     received: bytes
     """The octets after those."""
-    scope: trio.CancelScope
-    """The tasks of the connection run in this scope: cancel it to cut the connection off."""
+    nursery: trio.Nursery
+    """The nursery of the tasks of the connection."""
     newcomers: dict[trio.CancelScope, None]
     """The scopes of the connections whose client is not known yet."""
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """The scope of these tasks: cancel it to cut the connection off."""
+        return self.nursery.cancel_scope
 
     def known(self) -> None:
         """Record that the client is known: from now on no new connection replaces this one."""

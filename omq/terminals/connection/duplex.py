@@ -51,14 +51,14 @@ class Duplex:
         self._known = arrival.known
         self._received = received
         self._reading = trio.CancelScope()
+        self.nursery = arrival.nursery
+        """The nursery of the tasks of the connection."""
         self.scope = arrival.scope
         """Cancel it to cut the connection off."""
         self.excused = LivenessPause()
         """The times in which the server does not read the connection, so that its client is not silent."""
         self.is_closed_by_peer = False
         """Whether the other side has ended the protocol, and is to close the socket before this side."""
-        self.nursery: trio.Nursery | None = None
-        """The nursery of the tasks of the connection, while it is served."""
         self.last_outcomes = LastOutcomes()
         """Waits for the outcomes of what was published when the server ends the connection."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused, MOST_READ)
@@ -66,24 +66,23 @@ class Duplex:
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Read and send until the client is done, or something ends the connection. Always call `close`
-        then.
+        when its tasks have ended.
         """
-        async with trio.open_nursery() as self.nursery:
-            self.nursery.start_soon(self.sender.run, endpoint, self.nursery)
-            try:
-                with self._reading:
-                    received, self._received = self._received, b""
-                    while not received or await endpoint.feed(received):
-                        del received  # an idle connection holds nothing
-                        received = self.admission.completed(await self.admission.receive())
-                        if not received:
-                            break
-            except trio.BrokenResourceError:
-                self.scope.cancel()
-            self.admission.close()
-            self.last_outcomes.give_up()
-            endpoint.stop_reading(is_evicted=self.admission.is_evicted)
-        self.nursery = None
+        self.nursery.start_soon(self.sender.run, endpoint, self.nursery)
+        try:
+            with self._reading:
+                received, self._received = self._received, b""
+                while not received or await endpoint.feed(received):
+                    del received  # an idle connection holds nothing
+                    received = self.admission.completed(await self.admission.receive())
+                    if not received:
+                        break
+        except trio.BrokenResourceError:
+            self.scope.cancel()
+        self.admission.close()
+        self.last_outcomes.give_up()
+        endpoint.stop_reading(is_evicted=self.admission.is_evicted)
+        await self.sender.ended()
         await self._transport.finish(after_peer=self.is_closed_by_peer)
 
     def admit(self, session: Session) -> None:

@@ -87,9 +87,9 @@ class Endings:
             self._work = _Work()
         self._work.ended.append(ended)
 
-    def begin(self, nursery: trio.Nursery | None, then: Callable[[], None] | None = None) -> None:
+    def begin(self, nursery: trio.Nursery, then: Callable[[], None] | None = None) -> None:
         """End the added consumers: as many as a slice allows at once, and the others in a task of
-        the nursery; without a nursery, in `finish`. Call `then` when all of them are closed.
+        the nursery; when that has ended, in `finish`. Call `then` when all of them are closed.
         """
         if then is not None:
             self._then = (*self._then, then)

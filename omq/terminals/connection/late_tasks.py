@@ -9,7 +9,7 @@ TaskArguments = TypeVarTuple("TaskArguments")
 
 
 def start_unless_over(
-    nursery: trio.Nursery | None,
+    nursery: trio.Nursery,
     function: Callable[[*TaskArguments], Awaitable[object]],
     *arguments: *TaskArguments,
 ) -> bool:
@@ -18,8 +18,6 @@ def start_unless_over(
     A nursery ends with its last task. The task that has opened it goes on in the next round of the scheduler,
     and until then others still find the connection, for example a server that stops.
     """
-    if nursery is None:
-        return False
     try:
         nursery.start_soon(function, *arguments)
     except RuntimeError:  # Trio has no other sign of a nursery that has ended

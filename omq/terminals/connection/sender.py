@@ -109,6 +109,7 @@ class Sender:
         "_is_heavy",
         "_is_lined_up",
         "_messages",
+        "_over",
         "_pace",
         "_ready",
         "_rest",
@@ -142,6 +143,7 @@ class Sender:
         """Set it when something is urgent, or `has_ended` changes."""
         self._side: SendingTerminal | None = None  # while it runs
         self._has_ended = False  # not before it runs: sources may be ready by then
+        self._over: trio.Event | None = None  # while a task waits for the end
         self._is_busy = False  # in the middle of a turn
         self.stalled_at: int | None = None
         self.delivered = 0
@@ -354,11 +356,19 @@ class Sender:
         finally:
             self._side = None
             self._has_ended = True
+            if self._over is not None:
+                self._over.set()
             # Nothing here points to the connection any more, so its memory is free when its last task ends.
             self.forwarder.detach()
             self._ready.clear()
             self._exempt.clear()
             self.backlog.close()
+
+    async def ended(self) -> None:
+        """Wait until `run`, which was started, has ended."""
+        if not self._has_ended:
+            self._over = trio.Event()
+            await self._over.wait()
 
     def _next(self, side: SendingTerminal) -> MessageSource | None:
         if not self._ready or not side.may_forward():

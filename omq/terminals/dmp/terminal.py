@@ -88,8 +88,10 @@ class DmpTerminal:
                 await self._converse()
         except trio.BrokenResourceError:
             pass  # the client is gone: the messages that it sent are kept, but not confirmed
-        finally:
-            self._transport.close()
+
+    async def close(self) -> None:
+        """Close the socket."""
+        self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""

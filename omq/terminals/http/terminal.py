@@ -63,6 +63,11 @@ class HttpTerminal:
         except trio.BrokenResourceError:
             pass  # the client closed the connection, which it may do at any time
 
+    async def close(self) -> None:
+        """Close the socket, unless another protocol continues on it."""
+        if self.upgraded is None:
+            self._transport.close()
+
     async def _answer_next(self) -> bool:
         """Return whether a further request may follow."""
         match request := await self._next():

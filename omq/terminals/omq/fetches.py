@@ -76,28 +76,28 @@ class Fetches:
         "_held",
         "_is_sending",
         "_is_stopped",
+        "_nursery",
         "_piece",
         "_replies",
         "_scope",
         "_sender",
         "_since",
         "_wake",
-        "nursery",
         "rate_limit",
     )
 
     is_exempt = True
     flow = None
 
-    def __init__(self, memory: Memory, sender: Sender, replies: Replies) -> None:
+    def __init__(self, memory: Memory, sender: Sender, replies: Replies, nursery: trio.Nursery) -> None:
+        """Answer nothing yet. `nursery` has the tasks of the connection."""
         self._budget = memory.fetched
         self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
         self._sender = sender
         self._replies = replies
         self.rate_limit: RateLimit | None = None
         """The rate limit of the client: a piece is read when the limit allows to send it."""
-        self.nursery: trio.Nursery | None = None
-        """The nursery of its task; set it before the first command."""
+        self._nursery = nursery
         # Lists, because an empty deque takes 700 octets.
         self._commands: list[_Asked] = []
         self._frames: list[tuple[Octets, ...] | _Large] | None = None  # from the first answer on
@@ -126,9 +126,8 @@ class Fetches:
         self._replies.fetches += 1
         self._wake.set()
         if self._scope is None:
-            assert self.nursery is not None
             self._scope = trio.CancelScope()
-            self.nursery.start_soon(self._run, self._scope)
+            self._nursery.start_soon(self._run, self._scope)
 
     # -- for the sender ------------------------------------------------------------------------------------
 

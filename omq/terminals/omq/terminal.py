@@ -146,13 +146,13 @@ class OmqTerminal:
         self._state: State = Greeting(math.inf)
         self._scope = arrival.scope
         self._reading = trio.CancelScope()
-        self._nursery: trio.Nursery | None = None
+        self._nursery = arrival.nursery
         self._lines = LineReader(config.max_line_bytes)
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
         self._admission = ReadAdmission(transport, memory, self._reading, self._liveness.excused)
         self._sender = Sender(transport, memory.stalled, memory.tails, context.pace, self._scope)
         self._replies = Replies(self._sender.signal)
-        self._fetches = Fetches(memory, self._sender, self._replies)
+        self._fetches = Fetches(memory, self._sender, self._replies, self._nursery)
         self._subscriptions = Subscriptions(self._sender, self._replies)
         self._endings = Endings()
         self._watching = Watching(self._sender, self._replies)
@@ -177,39 +177,39 @@ class OmqTerminal:
         """Read and send until the client is done, or something ends the connection."""
         if self._context.access.clients.are_known:
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
+        self._nursery.start_soon(self._sender.run, self, self._nursery, name=WRITER_NAME)
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = self._fetches.nursery = nursery
-                nursery.start_soon(self._sender.run, self, nursery, name=WRITER_NAME)
-                try:
-                    with self._reading:
-                        while not self._received or await self._feed():
-                            self._received = self._admission.completed(await self._admission.receive())
-                            if not self._received:
-                                if self._lines.buffered:
-                                    self._replies.add(types.Error(sentence("Bad sexp", None, CUT_LINE)))
-                                break
-                        if self._client is not None:
-                            await self._client.held.wait_for_all()
-                except trio.BrokenResourceError:
-                    self._scope.cancel()
-                self._received_last()
-            await self._transport.finish()
-        finally:
-            self._state = InputEnded()
-            client = self._client
-            if client is not None:
-                client.held.end()
-            self._endings.add(self._subscriptions)
-            await self._endings.finish()
-            self._watching.close()
-            if client is not None:
-                client.routing.close()
-                client.pipeline.commands.end()
-                client.session.close()
-            self._admission.close()
-            self._replies.close()
-            self._transport.close()
+            with self._reading:
+                while not self._received or await self._feed():
+                    self._received = self._admission.completed(await self._admission.receive())
+                    if not self._received:
+                        if self._lines.buffered:
+                            self._replies.add(types.Error(sentence("Bad sexp", None, CUT_LINE)))
+                        break
+                if self._client is not None:
+                    await self._client.held.wait_for_all()
+        except trio.BrokenResourceError:
+            self._scope.cancel()
+        self._received_last()
+        await self._sender.ended()
+        await self._transport.finish()
+
+    async def close(self) -> None:
+        """Give back everything that the connection holds."""
+        self._state = InputEnded()
+        client = self._client
+        if client is not None:
+            client.held.end()
+        self._endings.add(self._subscriptions)
+        await self._endings.finish()
+        self._watching.close()
+        if client is not None:
+            client.routing.close()
+            client.pipeline.commands.end()
+            client.session.close()
+        self._admission.close()
+        self._replies.close()
+        self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
@@ -400,7 +400,6 @@ class OmqTerminal:
         if octets or not self._replies:
             return (octets,) if octets else ()
         if may_answer and (make := self._replies.begin_long()) is not None:
-            assert self._nursery is not None
             self._nursery.start_soon(self._make_long, make)
         self._long = self._replies.take_long()
         return () if self._long is None else self._long.parts
@@ -438,7 +437,6 @@ class OmqTerminal:
         slices = Slices()
         for _ in steps:
             if slices.is_over:
-                assert self._nursery is not None
                 self._nursery.start_soon(self._finish_others, steps)
                 return Finishing(are_told=False)
         return Finishing(are_told=True)
@@ -596,7 +594,6 @@ class OmqTerminal:
     def _admit(self, session: Session, host: str) -> ConnectedClient:
         """Return the parts of the connection that serve this session."""
         context, excused = self._context, self._liveness.excused
-        assert self._nursery is not None
         held = HeldPublishes(context.memory, session, self._subscriptions, self._nursery, excused)
         commands = Commands(
             session,
