@@ -130,7 +130,7 @@ class Direct:
     def make(self, producer: NodeProducer) -> DirectNode:
         """Attach a producer to a new node with a name of its own. The caller ends the node (`end`)."""
         node = self._nodes.make()
-        self._own.add(node.name)
+        self._own[node.name] = None
         node.attach(producer)
         return node
 
@@ -138,7 +138,7 @@ class Direct:
         """End a node with a name of its own: the link for which it was made is gone. Where thousands of links
         are attached to it, some of them end later.
         """
-        self._own.discard(node.name)
+        self._own.pop(node.name, None)
         self._nodes.end(node)
 
     def offer(self, node: DirectNode, one: Batch, head: bytes, done: TellOutcome, *, settled: bool) -> None:
@@ -186,6 +186,6 @@ class Direct:
             release()
             raise
         if name is None:
-            self._own.add(node.name)
+            self._own[node.name] = None
         subscriber = make(node, release)
         return subscriber, node, node.open(subscriber)

@@ -60,7 +60,7 @@ class RoutedPublishing:
             self._check_publish(exchange, key)
             if len(self._allowed) >= MOST_REMEMBERED:
                 self._allowed.clear()
-            self._allowed.add(place)
+            self._allowed[place] = None
         may_copy = may_have_copies(heads)
         if may_copy and exchange == DEFAULT:
             for copy in {key for head in heads for key in copies_of(head).keys}:

@@ -186,10 +186,11 @@ class Topology:
         if len(self._generated) >= self._most_generated:
             # Most of these queues may have gone by themselves.
             gone = [name for name in self._generated if self._catalogue.lookup(name) is None]
-            self._generated.difference_update(gone)
+            for each in gone:
+                del self._generated[each]
             self._most_generated = max(LEAST_GENERATED, 2 * len(self._generated))
         name = GENERATED + secrets.token_urlsafe(NAME_OCTETS).encode()
-        self._generated.add(name)
+        self._generated[name] = None
         return name
 
     async def declare_queue(self, name: bytes, options: QueueOptions) -> QueueState:
@@ -251,7 +252,7 @@ class Topology:
         # Clients know such a name by its form, which is RabbitMQ's: two parts in base64.
         parts = (base64.b64encode(secrets.token_bytes(NAME_OCTETS)) for _ in range(2))
         name = b".".join((REPLIES, *parts))
-        self._generated.add(name)
+        self._generated[name] = None
         options = QueueOptions(exclusive=True, auto_delete=True)
         await self._catalogue.declare_queue(name, options, self._owner, self._admit(name))
         return name
@@ -288,7 +289,7 @@ class Topology:
             text = f"{named} {IN_VIRTUAL_HOST} not empty"
             raise Refused(Reason.INVALID, f"{named} is not empty", text)
         await self._catalogue.delete(name)
-        self._generated.discard(name)
+        self._generated.pop(name, None)
         await self._exchanges.swept()
         return state.messages
 
