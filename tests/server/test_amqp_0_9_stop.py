@@ -26,6 +26,7 @@ from amqp_0_9.wire import (
 from quietness import pass_time, quiet
 from trio.testing import MockClock
 
+from omq.terminals.connection.duplex import WRITER_NAME
 from omq.terminals.connection.last_outcomes import CONFIRMING_SECONDS
 from omq_storage.levels import Level
 
@@ -164,7 +165,7 @@ class AtExits(trio.abc.Instrument):
         self.raised: list[RuntimeError] = []
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
-        if task.name.endswith("Sender.run"):
+        if task.name == WRITER_NAME:
             for terminal in self._host.server.terminals():
                 try:
                     terminal.disconnect("for a test")

@@ -10,6 +10,7 @@ from omq.config import ClientConfig
 from omq.protocol.amqp_1_0 import encoding, types
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import Number, NumberType
+from omq.terminals.connection.duplex import WRITER_NAME
 
 from .amqp_1_0_peer import ACCEPTED, Peer, data, opened, peer
 from .client_accounts import HASH, SECRET
@@ -168,7 +169,7 @@ class WritingSteps(trio.abc.Instrument):
         self.count = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task.name.endswith("Sender.run")
+        self.count += task.name == WRITER_NAME
 
 
 EXPIRING = properties(*(None,) * 8, Number(NumberType.TIMESTAMP, 9))

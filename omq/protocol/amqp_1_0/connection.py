@@ -114,7 +114,7 @@ class AmqpConnection:
         """Whether a message did not begin, because transfers of others wait."""
         self._flushable: dict[OutgoingWindow, None] = {}
         """The windows of sessions with transfers that waited, and may leave."""
-        self._told_windows: set[Session] = set()
+        self._told_windows: dict[Session, None] = {}  # an empty set would take three times as much
         """Sessions whose new windows are stated in the octets that `take` returns next."""
         self._ended: list[tuple[SendingLink, int]] = []
         """Settled messages that waited for a window, and have left."""
@@ -172,7 +172,7 @@ class AmqpConnection:
         self._write_flows()
         out, self._out, self._output = self._out, [], 0
         while self._told_windows:
-            self._told_windows.pop().window_left()
+            self._told_windows.popitem()[0].window_left()
         return b"".join(out)
 
     @property
@@ -468,7 +468,7 @@ class AmqpConnection:
 
     def told_window(self, session: Session) -> None:
         """See `session.Peer`."""
-        self._told_windows.add(session)
+        self._told_windows[session] = None
 
     def waits(self, octets: int) -> None:
         """See `outgoing_window.TransferPeer`."""

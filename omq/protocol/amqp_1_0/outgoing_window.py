@@ -73,7 +73,8 @@ class OutgoingWindow:
         self.next_id = 0
         """The transfer-id of the next transfer."""
         self._remote_window = remote_window
-        self._waiting: deque[WaitingTransfer] = deque()
+        # From the first one on: an empty deque takes 700 octets.
+        self._waiting: deque[WaitingTransfer] | None = None
         """Transfers of messages that are begun."""
         self._is_blocked = False
         """Whether a message longer than the window did not begin, because others of the connection wait."""
@@ -135,7 +136,7 @@ class OutgoingWindow:
         if self._is_sending:
             return ()
         self._was_freed = False
-        while room > 0 and self.may_flush:
+        while room > 0 and self._waiting and self.may_flush:
             each = self._waiting.popleft()
             if not each.octets:
                 each.sender.tell()
@@ -179,6 +180,8 @@ class OutgoingWindow:
         `ends`: the settled message whose last transfer it is, if it is one.
         """
         if sender.is_attached:
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.append(WaitingTransfer(sender, octets, ends))
             self._peer.waits(len(octets))
 
@@ -187,15 +190,18 @@ class OutgoingWindow:
 
         Links that wait to state their credit go on waiting: they may have come behind these transfers.
         """
+        waiting = self._waiting
+        if waiting is None:
+            return
         told: list[WaitingTransfer] = []
         while count and sender.is_attached:
-            each = self._waiting.pop()
+            each = waiting.pop()
             if each.octets:
                 self._peer.waits(-len(each.octets))
                 count -= 1
             else:
                 told.append(each)
-        self._waiting.extend(reversed(told))
+        waiting.extend(reversed(told))
 
     def tell(self, sender: SendingLink) -> None:
         """Let a link state its credit after its transfers that wait."""
@@ -218,10 +224,10 @@ class OutgoingWindow:
 
     def drop_all(self) -> None:
         """Drop all waiting transfers: the session is over."""
-        self._peer.waits(-sum(len(each.octets) for each in self._waiting))
+        self._peer.waits(-sum(len(each.octets) for each in self._waiting or ()))
         self.free()
 
     def free(self) -> None:
         """Free the memory of a session that is over, with its connection: there nothing counts any more."""
-        self._waiting.clear()
+        self._waiting = None
         self._was_freed = False

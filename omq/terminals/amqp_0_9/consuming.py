@@ -1,6 +1,7 @@
 """Begins and ends the consumers of a connection, and limits the number of their messages."""
 
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -225,6 +226,8 @@ class Consuming:
             return
         _leave_replies(channel, consumer)
         consumer.cancel()
+        if channel.cancelled is None:
+            channel.cancelled = deque()
         cancelled = channel.cancelled
         cancelled.appendleft(consumer)
         for _ in range(min(len(cancelled), CANCELLED_LOOKED_AT)):

@@ -38,10 +38,11 @@ class Outbox:
 
     def __init__(self, signal: Signal) -> None:
         self._wake = signal.set
-        self._queue: deque[_Answer] = deque()
+        # None while there are none, which is most of the time: an empty deque takes 700 octets.
+        self._queue: deque[_Answer] | None = None
         self._held: dict[int, list[_Answer]] = {}
         """The answers that wait for the end of a message, by the channel of both."""
-        self._room = trio.lowlevel.ParkingLot()
+        self._room: trio.lowlevel.ParkingLot | None = None  # made by the first task that waits in it
         self._count = 0
         self.octets = 0
         """The number of waiting octets."""
@@ -52,6 +53,8 @@ class Outbox:
     def add(self, *parts: Octets, channel: int = 0, then: Callable[[], None] | None = None) -> None:
         """Send these octets on a channel. Call `then` when they are about to be sent."""
         answer = _Answer(parts, sum(map(len, parts)), channel, then)
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append(answer)
         self._count += 1
         self.octets += answer.octets
@@ -65,6 +68,8 @@ class Outbox:
     async def room(self) -> None:
         """Wait until there is room for more answers."""
         while self.is_full:
+            if self._room is None:
+                self._room = trio.lowlevel.ParkingLot()
             await self._room.park()
 
     def hold(self, channel: int) -> None:
@@ -81,6 +86,8 @@ class Outbox:
         """Queue the frames that waited for the message of this channel, which is sent."""
         held = self._held.pop(channel, None)
         if held:
+            if self._queue is None:
+                self._queue = deque()
             self._queue.extendleft(reversed(held))
             self._wake()
 
@@ -98,14 +105,17 @@ class Outbox:
             self._count -= 1
             if answer.then is not None:
                 answer.then()
+        if not self._queue:
+            self._queue = None
         self.octets -= collected
-        if parts and not self.is_full:
+        if self._room is not None and parts and not self.is_full:
             self._room.unpark_all()
         return parts
 
     def clear(self) -> None:
         """Drop everything: the connection is over."""
-        self._queue.clear()
+        self._queue = None
         self._held.clear()
         self._count = self.octets = 0
-        self._room.unpark_all()
+        if self._room is not None:
+            self._room.unpark_all()

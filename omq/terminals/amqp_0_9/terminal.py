@@ -139,9 +139,12 @@ class AmqpTerminal:
         """Read and send until the client is done, or something ends the connection."""
         if isinstance(self._state, Greeting):
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
+        self._greet()
+        await self._duplex.serve(self)
+
+    def _greet(self) -> None:
         properties = server_properties(self._transport.peer(), direct=self._context.config.amqp_direct)
         self._outbox.add(self._protocol.start(properties, MECHANISMS))
-        await self._duplex.serve(self)
 
     async def close(self) -> None:
         """Give back everything that the connection holds."""

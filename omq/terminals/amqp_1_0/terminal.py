@@ -113,7 +113,7 @@ class Amqp1Terminal:
         self._endings = Endings()
         """The links that are over."""
         self._frames = WaitingFrames(context.memory.stalled, transport, self._duplex.scope)
-        self._room = trio.lowlevel.ParkingLot()
+        self._room: trio.lowlevel.ParkingLot | None = None  # made by the first wait in it
         self._heartbeats = Heartbeats()
 
     # -- life ----------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Amqp1Terminal:
                 self._service.links.opened(opened)
                 self._sender.signal.set()  # look again
         octets = self._protocol.take()
-        if self._room:
+        if self._room is not None:
             self._room.unpark_all()
         return [octets] if octets else []
 
@@ -359,6 +359,8 @@ class Amqp1Terminal:
         if admission.must_hold(self._held_octets):
             await self._hold()
         while self._protocol.output > MOST_WAITING:
+            if self._room is None:
+                self._room = trio.lowlevel.ParkingLot()
             with self._duplex.excused:
                 await self._room.park()
         return self._protocol.stage is not Stage.CLOSED

@@ -21,7 +21,7 @@ class WaitingFrames:
         self._stalled = stalled
         self._transport = transport
         self._scope = scope
-        self._counted = ExitStack()
+        self._counted: ExitStack | None = None  # while it counts: an empty one takes 800 octets
         self._holder: HeldReader | None = None
         self._octets = 0
 
@@ -34,6 +34,7 @@ class WaitingFrames:
             self.close()
         elif self._holder is None:
             holding = self._stalled.holding(FRAMES, id(self), octets, self._cut_off, self._scope)
+            self._counted = ExitStack()
             self._holder = self._counted.enter_context(holding)
         elif octets < before:
             self._holder.moved()
@@ -42,7 +43,9 @@ class WaitingFrames:
         """Count nothing any more."""
         self._octets = 0
         self._holder = None
-        self._counted.close()
+        counted, self._counted = self._counted, None
+        if counted is not None:
+            counted.close()
 
     def _cut_off(self, why: str) -> None:
         peer = self._transport.peer()

@@ -21,6 +21,10 @@ MOST_READ = 256 << 10
 """The octets of one read. Those of long messages are copied, and others wait for that."""
 
 
+WRITER_NAME = "writer of an AMQP connection"
+"""The name of the tasks that write: one string for all, otherwise Trio makes one for each."""
+
+
 class Endpoint(SendingTerminal, Protocol):
     """The interface of the terminal for this loop."""
 
@@ -68,7 +72,7 @@ class Duplex:
         """Read and send until the client is done, or something ends the connection. Always call `close`
         when its tasks have ended.
         """
-        self.nursery.start_soon(self.sender.run, endpoint, self.nursery)
+        self.nursery.start_soon(self.sender.run, endpoint, self.nursery, name=WRITER_NAME)
         try:
             with self._reading:
                 received, self._received = self._received, b""
@@ -90,6 +94,7 @@ class Duplex:
         other direction.
         """
         self._known()
+        del self._known  # it is needed once, and holds some memory
         self.sender.limit(session.rates.answered, session.rates.sent)
 
     def log_connected(self, session: Session, what: str = "") -> None:
