@@ -103,7 +103,9 @@ class ConnectionRegistry:
         self._served[connection] = _Served(terminal, self._next_id, kind, terminal.statistics().peer)
         self._next_id += 1
         self.served[kind] += 1
-        return trio.lowlevel.checkpoint() if self.is_stopping else terminal.serve()  # noqa: ASYNC105
+        if self.is_stopping:
+            return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
+        return terminal.serve()
 
     async def end(self, connection: Hashable) -> None:
         """Close a connection if it was begun, and count its end."""
