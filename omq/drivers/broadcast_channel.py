@@ -518,10 +518,10 @@ class BroadcastChannel:
             self._wake()
         return settled
 
-    def drain(self, drained: Callable[[int], None]) -> None:
+    def drain(self, drained: Callable[[int], None], most: int | None = None) -> None:
         limit = self._limited()
-        if limit.credit.count is None:
-            self.grant(0, CreditKind.COUNT)
+        if most is not None or limit.credit.count is None:
+            self.grant(most or 0, CreditKind.COUNT)
         limit.credit.drain(drained)
         self._look_drained(limit)
 

@@ -239,8 +239,10 @@ class BrowsingChannel:
         """See `Channel.granted`."""
         return self._credit.granted()
 
-    def drain(self, drained: Callable[[int], None]) -> None:
+    def drain(self, drained: Callable[[int], None], most: int | None = None) -> None:
         """See `Channel.drain`."""
+        if most is not None:
+            self.grant(most, CreditKind.COUNT)
         self._credit.drain(drained)
         self._look_drained()
 

@@ -188,7 +188,9 @@ class DirectChannel:
     def granted(self) -> Granted:
         return Granted(count=self._credit)
 
-    def drain(self, drained: Callable[[int], None]) -> None:
+    def drain(self, drained: Callable[[int], None], most: int | None = None) -> None:
+        if most is not None:
+            self.grant(most, CreditKind.COUNT)
         self._drained = drained
         self._look_drained()
 

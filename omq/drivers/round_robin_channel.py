@@ -123,6 +123,10 @@ class RoundRobinChannel:
         self.rest = RemainderHolder.GIVEN_AGAIN if is_stored else RemainderHolder.COUNTED
         self.traffic = dealer.traffic
         self.settles = False
+        self._is_limited = False
+        """Whether `_limit` limits what it gets: it settles, shares a window, or has a count for its last
+        messages.
+        """
         self.undealt = 0
         """The number of messages that the driver has set aside because they are undeliverable here."""
         self.is_asked = False
@@ -147,7 +151,7 @@ class RoundRobinChannel:
         if left <= 0 or self._held or self._cancelled or self._outbox.is_long:
             return 0
         room = left // frame_octets or 1
-        if not self.settles:
+        if not self._is_limited:
             return room
         if self._undeliverable is not None and len(self._undeliverable) >= MOST_UNDELIVERABLE:
             return 0
@@ -157,7 +161,7 @@ class RoundRobinChannel:
         """Return whether `pass_on` may be called: its subscriber has written all messages, and needs to
         settle none.
         """
-        if self._direct is None or self.settles or self._outbox.unsent or self._news:
+        if self._direct is None or self._is_limited or self._outbox.unsent or self._news:
             return False
         return not self._held and not self._cancelled and self._direct.may_send_now()
 
@@ -364,7 +368,7 @@ class RoundRobinChannel:
 
     def grant(self, n: int, kind: CreditKind) -> None:
         if not self.settles:
-            self.settles = True
+            self.settles = self._is_limited = True
             for each in self._outbox.each():
                 self._limit.add(each.ids, each.deliveries)
         self._limit.credit.grant(n, kind)
@@ -375,6 +379,8 @@ class RoundRobinChannel:
     def share(self, window: SharedWindow | None) -> None:
         self._dealer.cannot_take(self)  # it waits for the room of the other window no more
         self._limit.share(window)
+        if not self.settles:
+            self._is_limited = window is not None or self._limit.credit.count is not None
         self._dealer.can_take(self)
 
     def follow(self, order: DeliveryOrder | None) -> None:
@@ -406,8 +412,11 @@ class RoundRobinChannel:
     def granted(self) -> Granted:
         return self._limit.credit.granted()
 
-    def drain(self, drained: Callable[[int], None]) -> None:
-        if self._limit.credit.count is None:
+    def drain(self, drained: Callable[[int], None], most: int | None = None) -> None:
+        if most is not None:
+            self._is_limited = True
+            self._limit.credit.grant(self._outbox.unsent + most, CreditKind.COUNT)
+        elif self._limit.credit.count is None:
             self.grant(0, CreditKind.COUNT)
         self._limit.credit.drain(drained)
         self._dealer.draining(self)

@@ -350,7 +350,8 @@ class Channel(Protocol):
         """Return the current credit."""
 
     def share(self, window: SharedWindow | None) -> None:
-        """Let a window that other channels share limit this one, too, once it settles; None: no longer.
+        """Let a window that other channels share limit this one, too; None: no longer. Only messages that
+        must be settled count in it.
 
         It has an effect only where subscribers compete for the messages of a topic.
         """
@@ -367,11 +368,14 @@ class Channel(Protocol):
         It has no effect where subscribers compete: they cannot choose their messages.
         """
 
-    def drain(self, drained: Callable[[int], None]) -> None:
+    def drain(self, drained: Callable[[int], None], most: int | None = None) -> None:
         """Return the messages that there are now, up to the count, and then set the count to 0.
 
         `drained` is called once, when all these messages are written, with the rest of the count,
         which is 0 from then on. It is not called when the channel is closed before.
+
+        With `most`, first set the count to N (`most`) besides the messages that are on their way, and keep to
+        it although writing may settle them. Then `close` or `cancel` must follow.
         """
 
     def settle(self, ids: range, outcome: Outcome) -> int:

@@ -155,12 +155,12 @@ class Takers:
         """Pass the turn to the subscriber after this one, which got a message."""
         if not channel.is_asked:
             return
+        self._unpark_next(channel.window)  # before the turn passes: its own message may count in no window
         turns = self._turns if self._ranked is None else self._ranked.turns_of(channel)
         passed: RoundRobinChannel | None = None
         while len(turns) > 1 and passed is not channel:
             passed = next(iter(turns))
             turns.move_to_end(passed)
-        self._unpark_next(channel.window)
 
     def _ask(self, turns: Turns, most: int, asked: int, found: list["RoundRobinChannel"]) -> int:
         """Find those with room among the first N (`asked`). Let the others leave. Return their number."""

@@ -12,6 +12,7 @@ import pytest
 
 from . import (
     cases_arguments,
+    cases_cancels,
     cases_connection,
     cases_consuming,
     cases_exchanges,
@@ -27,6 +28,7 @@ GROUPS = (
     cases_queues,
     cases_publishing,
     cases_consuming,
+    cases_cancels,
     cases_arguments,
     cases_streams,
 )

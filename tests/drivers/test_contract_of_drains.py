@@ -77,6 +77,22 @@ async def test_a_drain_ends_when_the_count_is_used_up(drivers: Drivers, kind: Ki
     client.close()
 
 
+@of_kinds()
+async def test_a_drain_gives_a_number_of_messages_without_credit(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.channel.hold()
+    await numbered(driver, 5)
+    unused: list[int] = []
+    client.channel.drain(unused.append, 2)
+    assert unused == []
+    client.channel.release()
+    assert (await client.read()).ids == [1, 2]
+    assert unused == [0]
+    assert (await client.read()).ids == [1, 2]
+    client.close()
+
+
 @of_kinds(lambda kind: kind.delivery is Delivery.BROADCAST)
 async def test_a_drain_ends_when_a_window_allows_no_more(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)

@@ -220,6 +220,14 @@ async def test_a_drain_ends_when_everything_is_written(scene: NodeScenario) -> N
     assert one.granted() == Granted(count=0)
 
 
+async def test_a_drain_gives_no_more_than_a_number_of_messages(scene: NodeScenario) -> None:
+    one = scene.consumer(5)
+    left: list[int] = []
+    one.drain(left.append, 2)
+    assert left == [2]
+    assert one.granted() == Granted(count=0)
+
+
 async def test_a_cancelled_consumer_keeps_its_messages(scene: NodeScenario) -> None:
     one = scene.consumer(5)
     scene.send(b"a")

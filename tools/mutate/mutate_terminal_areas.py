@@ -38,8 +38,8 @@ AMQP_0_9 = Area(
     {
         "arguments.py": amqp("probe", "stream_limits", "priorities", "streams"),
         "confirms.py": amqp("confirms", "at_once", "probe"),
-        "consumers.py": amqp("probe", "channels", "priorities", "pieces"),
-        "consuming.py": amqp("probe", "channels", "streams"),
+        "consumers.py": amqp("probe", "cancels", "channels", "priorities", "pieces"),
+        "consuming.py": amqp("probe", "cancels", "channels", "streams"),
         "contents.py": amqp("pieces", "large_messages", "probe"),
         "direct.py": amqp("direct"),
         "forms.py": amqp("pieces", "large_messages", "two_worlds", "probe"),

@@ -155,7 +155,7 @@ class Commands:
             case methods.BasicConsume():
                 await self._consuming.consume(channel, method)
             case methods.BasicCancel(tag, no_wait):
-                self._consuming.cancel(channel, tag)
+                await self._consuming.cancel(channel, tag)
                 if not no_wait:
                     channel.answer(self._outbox, methods.BasicCancelOk(tag))
             case methods.BasicGet(queue, no_ack):

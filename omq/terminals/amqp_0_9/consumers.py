@@ -5,17 +5,25 @@ A basic.get is one, too, but for one message at a time: see `omq.terminals.amqp_
 
 from collections.abc import Callable
 
+import trio
+
 from omq import model
 from omq.drivers.delivery_order import DeliveryOrder
 from omq.drivers.immediate_sends import AT_ONCE_OCTETS
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, CreditKind, CursorChannel, DirectSender, EndReason, Selection
+from omq.drivers.shared_window import SharedWindow
 from omq.logs import quoted
 from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import ConsumerForm
 from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
+
+FINISH_SECONDS = 1.0
+"""The number of seconds for which a cancel waits until the last messages of its consumer have left: its
+client may not read them.
+"""
 
 TellUnreadable = Callable[["Consumer", str], None]
 
@@ -24,8 +32,9 @@ class Consumer:
     """One consumer (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
 
     __slots__ = (
-        "_closed", "_contents", "_ended", "_in_turn", "_release", "_sender", "_started",
-        "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "order", "tag", "topic", "window",
+        "_closed", "_contents", "_ended", "_finished", "_in_turn", "_release", "_sender", "_started",
+        "_unreadable", "_woken", "channel", "form", "is_paused", "no_ack", "order", "shared", "tag", "topic",
+        "window",
     )  # fmt: skip
 
     is_exempt = False
@@ -57,6 +66,8 @@ class Consumer:
         self.is_paused = False
         """Whether the client has turned the flow off."""
         self.window: int | None = None
+        self.shared: SharedWindow | None = None
+        """The window that all consumers of its channel share."""
         self.order: DeliveryOrder | None = None
         """The order in which this consumer and others of its channel get the messages of their queue."""
         self._sender = sender
@@ -68,6 +79,7 @@ class Consumer:
         self._unreadable = unreadable
         self._started = False
         self._closed = False
+        self._finished: trio.Event | None = None
 
     @property
     def flow(self) -> CursorChannel | None:
@@ -89,6 +101,14 @@ class Consumer:
         self.window = window
         if self.channel is not None and not self.no_ack:
             self.channel.grant(window, CreditKind.WINDOW)
+
+    def share(self, window: SharedWindow | None) -> None:
+        """Let a window that all consumers of the channel share limit this one, too; None: no longer. A full
+        one stops consumers without acknowledgements, too, whose messages do not count in it.
+        """
+        self.shared = window
+        if self.channel is not None:
+            self.channel.share(window)
 
     def follow(self, order: DeliveryOrder | None) -> None:
         """Get messages in this order; None: no other consumer of the channel gets messages of the queue."""
@@ -115,11 +135,29 @@ class Consumer:
             self.channel.release()
             self.wake()
 
+    async def finish(self, most: int) -> None:
+        """Send the messages that are on their way to it, and N (`most`) at most of those that its queue has
+        for it now. It gets no others. `cancel` must follow.
+        """
+        channel = self.channel
+        if channel is None or self.is_paused or self._sender.forwarder.is_stalled:
+            return
+        finished = self._finished = trio.Event()
+        channel.drain(lambda _: finished.set(), most)
+        if not finished.is_set():
+            with trio.move_on_after(FINISH_SECONDS):
+                await finished.wait()
+
     def cancel(self) -> None:
         """Deliver nothing more. Messages that are not acknowledged stay with it until its channel closes."""
         if self.channel is not None:
             self.channel.cancel()
         self._leave()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the client was told its tag, or is about to be."""
+        return self._started
 
     @property
     def has_unacknowledged(self) -> bool:
@@ -137,6 +175,7 @@ class Consumer:
         """
         self._leave()
         self._closed = True
+        self._stop_waiting()
         if not self._in_turn:
             self._end()
 
@@ -146,6 +185,11 @@ class Consumer:
             self._contents.leave(self)
         if not self._is_begun:
             self._close_channel()
+
+    def _stop_waiting(self) -> None:
+        """Let `finish` wait no more: the channel of the seam has ended."""
+        if self._finished is not None:
+            self._finished.set()
 
     def _leave(self) -> None:
         release, self._release = self._release, _nothing
@@ -230,14 +274,17 @@ class Consumer:
     # -- the driver's side ---------------------------------------------------------------------------------
 
     def replaced(self, channel: Channel) -> None:
+        self._stop_waiting()
         self.open(channel)
         channel.follow(self.order)
+        self.share(self.shared)
         if self.window is not None:
             self.grant(self.window)
         self.wake()
 
     def ended(self, end: EndReason) -> None:
         self.channel = None
+        self._stop_waiting()
         self._leave()
         if not self._closed:
             self._closed = True

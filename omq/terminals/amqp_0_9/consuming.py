@@ -29,6 +29,11 @@ from omq.terminals.connection.sender import Sender
 TAG_OCTETS = 16
 """The random octets of a consumer tag that the server makes: 22 characters."""
 
+MOST_LAST = 200
+"""The greatest number of messages that a queue gives to a consumer that is cancelled, besides those that are
+on their way. RabbitMQ uses the same number.
+"""
+
 CANCELLED_LOOKED_AT = 16
 """The greatest number of cancelled consumers that a cancel looks at: those without messages are closed."""
 
@@ -86,7 +91,7 @@ class Consuming:
                 return
             channel.shared = SharedWindow(count) if count else None
             for consumer in list(channel.consumers.values()):
-                self._share(channel, consumer)
+                consumer.share(channel.shared)
                 await slices.step()
                 if channel.is_over:
                     return
@@ -99,10 +104,6 @@ class Consuming:
             await slices.step()
             if channel.is_over:
                 return
-
-    def _share(self, channel: AmqpChannel, consumer: Consumer) -> None:
-        if consumer.channel is not None and not consumer.no_ack:
-            consumer.channel.share(channel.shared)
 
     async def consume(self, channel: AmqpChannel, method: methods.BasicConsume) -> None:
         """Begin a consumer, and answer. Raises Refused, StoreError, ChannelProblem and ConnectionProblem."""
@@ -136,7 +137,7 @@ class Consuming:
         made.is_paused = not channel.is_flowing
         made.open(opened)
         channel.add(made)
-        self._share(channel, made)
+        made.share(channel.shared)
         made.grant(self._topology.window(channel.prefetch))
         if method.no_wait:
             made.start()
@@ -215,14 +216,20 @@ class Consuming:
     def _unreadable(self, channel: AmqpChannel, consumer: Consumer, why: str) -> None:
         self._fail(channel, ChannelProblem(ReplyCode.INTERNAL_ERROR, why))
 
-    def cancel(self, channel: AmqpChannel, tag: bytes) -> None:
-        """End a consumer, if there is one with this tag. It keeps what is not acknowledged."""
+    async def cancel(self, channel: AmqpChannel, tag: bytes) -> None:
+        """End a consumer, if there is one with this tag. It keeps what is not acknowledged.
+
+        Before that it gets what was published and acknowledged for it before on the same channel.
+        """
         feed = channel.fed.pop(tag, None)
         if feed is not None:
             feed.pause()
             return
-        consumer = channel.remove(tag)
+        consumer = channel.consumers.get(tag)
         if consumer is None:
+            return
+        await self._finish(channel, consumer)
+        if channel.is_over or channel.remove(tag) is None:  # or its queue was deleted meanwhile
             return
         _leave_replies(channel, consumer)
         consumer.cancel()
@@ -236,6 +243,18 @@ class Consuming:
                 cancelled.append(each)
             else:
                 each.close()
+
+    async def _finish(self, channel: AmqpChannel, consumer: Consumer) -> None:
+        """Let a consumer have its last messages."""
+        if consumer.channel is None or not consumer.channel.competes:
+            return
+        if self._topology.is_quorum(consumer.topic.topic):
+            # RabbitMQ cancels it before the queue has what was published or acknowledged directly before.
+            await consumer.finish(0 if consumer.has_started else MOST_LAST)
+            return
+        await channel.settled()
+        if not channel.is_over:
+            await consumer.finish(MOST_LAST)
 
     async def _replay(self, queue: bytes, method: methods.BasicConsume) -> model.Replay:
         """Return the position at which the consumer of a stream begins. Raise Refused and ChannelProblem."""
