@@ -14,13 +14,13 @@ KINDS = {
 def replies_until(client: Client, name: str) -> list[Reply]:
     """Return the next replies up to the one with this name, or the last one that comes."""
     replies: list[Reply] = []
-    while not replies or replies[-1].name not in (name, "EOF", "nothing"):
+    while not replies or replies[-1].name not in {name, "EOF", "nothing"}:
         replies.append(client.wait())
     return replies
 
 
 def told(replies: list[Reply]) -> str:
-    """Return who got which message, and what else came."""
+    """Return the messages with the tags of their consumers, and the names of other replies."""
     texts = []
     for reply in replies:
         is_delivery = reply.name == "deliver"

@@ -1,6 +1,6 @@
 """The last messages of a consumer, before Cancel-Ok: within limits, and not for a client that takes none.
 
-`cases_cancels` has what RabbitMQ does, too.
+`cases_cancels` has the cases in which RabbitMQ does the same.
 """
 
 import re
@@ -45,7 +45,7 @@ def test_a_cancelled_consumer_gets_no_more_than_some_messages(no_ack: int, broke
 
 
 def test_a_client_that_does_not_read_is_cancelled_all_the_same(broker: Broker) -> None:
-    """What it has not taken is in the queue again, and its connection executes what follows."""
+    """The messages that it has not taken are in the queue again, and its connection goes on."""
     other, client = broker.channel(), broker.reach()
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.shake_hands("guest", "guest")

@@ -20,11 +20,6 @@ from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import Block
 from omq_storage.errors import StoreError
 
-FINISH_SECONDS = 1.0
-"""The number of seconds for which a cancel waits until the last messages of its consumer have left: its
-client may not read them.
-"""
-
 TellUnreadable = Callable[["Consumer", str], None]
 
 
@@ -145,8 +140,7 @@ class Consumer:
         finished = self._finished = trio.Event()
         channel.drain(lambda _: finished.set(), most)
         if not finished.is_set():
-            with trio.move_on_after(FINISH_SECONDS):
-                await finished.wait()
+            await finished.wait()
 
     def cancel(self) -> None:
         """Deliver nothing more. Messages that are not acknowledged stay with it until its channel closes."""

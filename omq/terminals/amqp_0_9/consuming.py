@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+import trio
+
 from omq import model
 from omq.access.routed_publishing import REPLIES
 from omq.access.topology import Topology
@@ -32,6 +34,11 @@ TAG_OCTETS = 16
 MOST_LAST = 200
 """The greatest number of messages that a queue gives to a consumer that is cancelled, besides those that are
 on their way. RabbitMQ uses the same number.
+"""
+
+FINISH_SECONDS = 1.0
+"""The number of seconds for which a cancel waits until the last messages of its consumer have left. The
+client may not read them, and what it has published may wait for room that only its acknowledgements make.
 """
 
 CANCELLED_LOOKED_AT = 16
@@ -248,13 +255,14 @@ class Consuming:
         """Let a consumer have its last messages."""
         if consumer.channel is None or not consumer.channel.competes:
             return
-        if self._topology.is_quorum(consumer.topic.topic):
-            # RabbitMQ cancels it before the queue has what was published or acknowledged directly before.
-            await consumer.finish(0 if consumer.has_started else MOST_LAST)
-            return
-        await channel.settled()
-        if not channel.is_over:
-            await consumer.finish(MOST_LAST)
+        with trio.move_on_after(FINISH_SECONDS):
+            if self._topology.is_quorum(consumer.topic.topic):
+                # RabbitMQ cancels it before the queue has what was published or acknowledged directly before.
+                await consumer.finish(0 if consumer.has_started else MOST_LAST)
+                return
+            await channel.settled()
+            if not channel.is_over:
+                await consumer.finish(MOST_LAST)
 
     async def _replay(self, queue: bytes, method: methods.BasicConsume) -> model.Replay:
         """Return the position at which the consumer of a stream begins. Raise Refused and ChannelProblem."""
