@@ -1,4 +1,4 @@
-"""Cases for a broker: messages that a consumer gets before Cancel-Ok, and consumers that a window stops."""
+"""Cases for a broker: messages that a consumer gets before Cancel-Ok, and within a global prefetch."""
 
 from .broker import Broker, Case, named
 from .raw_client import Client, Reply
@@ -138,3 +138,22 @@ def _shared_window_of_a_queue(broker: Broker) -> str:
         client.send(ack(1, 0, multiple=1))
         parts.append(client.deliveries(count))
     return " | ".join(map(told, parts))
+
+
+@named("global prefetch is lifted by one of each consumer")
+def _lifted(broker: Broker) -> str:
+    client = broker.channel()
+    client.said(declare_queue(1, "p.gl", exclusive=1), qos(1, 1, is_global=1), consume(1, "p.gl", "a"))
+    client.send(messages("p.gl", 2))
+    before = client.deliveries(1)
+    client.call(qos(1, 0))
+    return f"{told(before)} | {told(client.deliveries(1))}"
+
+
+@named("global prefetch beside an earlier one of each consumer")
+def _beside(broker: Broker) -> str:
+    client = broker.channel()
+    client.said(declare_queue(1, "p.gb", exclusive=1), qos(1, 3), qos(1, 1, is_global=1))
+    client.call(consume(1, "p.gb", "a"))
+    client.send(messages("p.gb", 2))
+    return told(client.deliveries(1))

@@ -89,7 +89,8 @@ class Consuming:
 
     async def set_prefetch(self, channel: AmqpChannel, count: int, *, is_global: bool) -> None:
         """Limit the unacknowledged messages of each consumer, or of all of the channel together, in turn with
-        other connections.
+        other connections. A limit of each consumer takes the place of one of all, as with RabbitMQ; a later
+        one of all is in effect beside that of each.
         """
         slices = Slices()
         if is_global:
@@ -105,9 +106,12 @@ class Consuming:
             return
         # RabbitMQ spares consumers that run. Celery raises it for one, and its tasks would starve.
         channel.prefetch = count
+        channel.shared = None
         window = self._topology.window(count)
         for consumer in list(channel.consumers.values()):
             consumer.grant(window)
+            if consumer.shared is not None:
+                consumer.share(None)
             await slices.step()
             if channel.is_over:
                 return
