@@ -1,5 +1,5 @@
 """Provides many topics at once with what they need, before each of them is used by itself: that takes few
-commits, instead of some for each topic.
+commits, instead of some for each topic. And deletes many topics at once.
 """
 
 import logging
@@ -9,7 +9,7 @@ from omq.access.session import Session
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.slices import Slices
-from omq.model import Delivery, Persistence
+from omq.model import Delivery, Persistence, Topic
 from omq_storage.batches import Batch
 
 log = logging.getLogger("omq.access")
@@ -56,6 +56,13 @@ class Provisioning:
             if name in declare:
                 allowed.append(name)
         await self._catalogue.make(allowed, delivery, persistence, self._session.admit)
+
+    async def delete_all(self, names: Sequence[bytes]) -> dict[bytes, Topic]:
+        """Delete those of these topics that can be deleted together, and return them by name."""
+        may_delete = self._session.rights.delete
+        allowed = dict.fromkeys(name for name in names if name in may_delete)
+        deleted = await self._catalogue.deletion.delete_many(allowed)
+        return {topic.topic: topic for topic in deleted}
 
     async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:
         """Reserve ids for messages that are about to be offered to several transient topics, in one commit.

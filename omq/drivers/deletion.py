@@ -5,7 +5,8 @@ no client finds the topic, also after a restart. The blocks follow, as far as th
 (`omq.drivers.orphaned_blocks`).
 """
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -25,6 +26,8 @@ from omq.logs import quoted
 from omq.model import Topic
 from omq_storage.catalogue import StoreCatalogue
 from omq_storage.levels import Level
+
+log = logging.getLogger("omq.catalogue")
 
 DELETED_AT_ONCE = 8
 """The number of topics of a connection that has ended that are deleted in one step."""
@@ -70,8 +73,25 @@ class TopicDeletion:
                 with trio.CancelScope(shield=True):
                     await in_slices(self._delete_ephemeral(driver, driver.lifetime))
             else:
-                await self._delete_durable(driver)
+                await self._delete_durable([driver])
             return driver.topic
+
+    async def delete_many(self, names: Collection[bytes]) -> list[Topic]:
+        """Delete those of a few topics that are durable, as `delete` does but in one commit. Return them.
+
+        What cannot be deleted is left to the single deletion, which tries again and is told why.
+        """
+        async with self._changing:
+            found = map(self._topics.drivers.get, names)
+            drivers = [each for each in found if each is not None and isinstance(each.lifetime, Durable)]
+            if len(drivers) < 2:
+                return []
+            try:
+                await self._delete_durable(drivers)
+            except Refused as refused:
+                log.debug("%d topics could not be deleted together: %s", len(drivers), refused)
+                return []
+            return [driver.topic for driver in drivers]
 
     def delete_unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
         """Delete a topic that no client uses, if that is still true when its turn comes."""
@@ -88,7 +108,7 @@ class TopicDeletion:
             if self._topics.drivers.get(driver.topic.topic) is not driver or not is_still():
                 return  # it was deleted or given other types, or was used by now
             try:
-                await self._delete_durable(driver)
+                await self._delete_durable([driver])
             except Refused as refused:
                 self._calls.problems.add(f"{quoted(driver.topic.topic)}, which is used no more: {refused}")
 
@@ -117,19 +137,29 @@ class TopicDeletion:
             lifetime.owner.discard(driver.topic.id)
         yield from self._end(driver)
 
-    async def _delete_durable(self, driver: Driver) -> None:
-        """Delete a topic that the store has. The caller holds `changing`. Raises Refused."""
-        topics, topic = self._topics, driver.topic
+    async def _delete_durable(self, drivers: Sequence[Driver]) -> None:
+        """Delete topics that the store has, in one commit. The caller holds `changing`. Raises Refused; then
+        none is deleted.
+        """
+        topics = self._topics
         with trio.CancelScope(shield=True):  # interrupted, it would keep octets until the next start
             async with self._ids.held_back():
-                await self._calls.or_refused(partial(self._store.delete, topic.id))
-                driver.deleted = True
-                del topics.routes[topic.topic]
-            del topics.drivers[topic.topic]
-            del topics.records[topic.id]
-            await in_slices(self._end(driver))
-            if driver.writer is not None:
+                ids = [driver.topic.id for driver in drivers]
+                await self._calls.or_refused(partial(self._store.delete_many, ids))
+                for driver in drivers:
+                    driver.deleted = True
+                    del topics.routes[driver.topic.topic]
+            for driver in drivers:
+                del topics.drivers[driver.topic.topic]
+                del topics.records[driver.topic.id]
+            await in_slices(self._end_all(drivers))
+            if any(driver.writer is not None for driver in drivers):
                 await self._orphaned_blocks.drop()
+
+    def _end_all(self, drivers: Iterable[Driver]) -> Iterator[None]:
+        for driver in drivers:
+            yield from self._end(driver)
+            yield
 
     def _end(self, driver: Driver) -> Iterator[None]:
         """End a topic that nobody finds any more, and the channels of its subscribers, in steps."""

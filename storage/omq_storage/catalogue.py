@@ -300,18 +300,29 @@ class StoreCatalogue:
 
         ``Environment.drop`` deletes its blocks.  Raises UnknownTopicId.
         """
+        self.delete_many([topic])
+
+    def delete_many(self, topics: Sequence[int]) -> None:
+        """Delete the records of several topics in one commit, as ``delete`` does.
+
+        Raises UnknownTopicId; then none is deleted.
+        """
         with self._lock:
-            known = self._known(topic)
+            known = [self._known(topic) for topic in topics]
             self._reopen_after_panic()
-            bound = self._topology.of(topic)
+            bound: dict[int, BindingRecord] = {}
+            for topic in topics:
+                bound |= self._topology.of(topic)
             with self._database.writing() as transaction:
-                transaction.delete(TOPICS, topic_key(topic))
-                if topic in self._topology.queues:
-                    transaction.delete(QUEUES, topic_key(topic))
+                for topic in topics:
+                    transaction.delete(TOPICS, topic_key(topic))
+                    if topic in self._topology.queues:
+                        transaction.delete(QUEUES, topic_key(topic))
                 delete_bindings(transaction, bound)
-            del self._records[topic]
-            del self._ids[known.name]
-            self._topology.queues.pop(topic, None)
+            for record in known:
+                del self._records[record.id]
+                del self._ids[record.name]
+                self._topology.queues.pop(record.id, None)
             self._unbind(bound)
 
     # -- exchanges, bindings and queues --------------------------------------------------------------------

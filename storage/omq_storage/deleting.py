@@ -1,12 +1,13 @@
 """Deletes the oldest blocks of a topic, a bounded number in one transaction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from omq_storage.database import Writing
 from omq_storage.extents import extent_of, put_extent
 from omq_storage.fragments import put_loose
 from omq_storage.lookup import infos_from
+from omq_storage.producers import forget_producers
 from omq_storage.records import (
     BLOCKS,
     EXTENTS,
@@ -22,6 +23,7 @@ from omq_storage.records import (
 # Limits of one transaction, so that no other writer of the level waits long for it.
 _BLOCKS_DELETED = 256
 _OCTETS_DELETED = 64 << 20
+_PRODUCERS_FORGOTTEN = 4096
 
 Kept = Callable[[BlockRecord, Extent], bool]
 """Tells whether to keep the oldest block, with all that follow: gets its index record and the extent at that
@@ -42,7 +44,7 @@ def within(max_bytes: int | None, too_old: TooOld | None, keep_from: int | None)
 
 
 def delete_oldest(
-    transaction: Writing, topic: int, kept: Kept, forget: bool, divisor: int
+    transaction: Writing, topic: int, kept: Kept, divisor: int, *, forget: bool = False
 ) -> tuple[Extent, bool]:
     """Delete the oldest blocks up to the first that is ``kept``, and return the new extent.
 
@@ -57,7 +59,7 @@ def delete_oldest(
     octets = 0
     is_at_limit = False
     for info in infos_from(transaction, topic, 0):
-        is_full = len(deleted) == _BLOCKS_DELETED // divisor
+        is_full = len(deleted) >= _BLOCKS_DELETED // divisor
         is_full |= not info.body and octets + info.bytes > _OCTETS_DELETED // divisor
         is_at_limit = is_full and bool(deleted)
         if is_at_limit or kept(info, extent):
@@ -83,6 +85,25 @@ def delete_oldest(
     elif deleted:
         put_extent(transaction, topic, extent)
     return extent, more
+
+
+def drop_some(transaction: Writing, topics: Sequence[int], divisor: int) -> list[int]:
+    """Delete everything that these topics have, within the limits of one transaction, which they share.
+    Return the topics of which there may be more.
+    """
+    divisor *= max(1, len(topics))
+    # Producers first and the extent last: while the extent exists, a restart knows that the deletion of the
+    # topic is not complete.
+    return [
+        topic
+        for topic in topics
+        if forget_producers(transaction, topic, max(1, _PRODUCERS_FORGOTTEN // divisor))
+        or delete_oldest(transaction, topic, _none_kept, divisor, forget=True)[1]
+    ]
+
+
+def _none_kept(info: BlockRecord, extent: Extent) -> bool:
+    return False
 
 
 def _is_too_old(info: BlockRecord, too_old: TooOld) -> bool:

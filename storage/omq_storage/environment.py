@@ -28,7 +28,7 @@ from omq_storage.bodies import LargeBodies
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.commits import put_commit
 from omq_storage.database import Database, Writing
-from omq_storage.deleting import Kept, delete_oldest, within
+from omq_storage.deleting import Kept, delete_oldest, drop_some, within
 from omq_storage.errors import StoreFull
 from omq_storage.extents import extent_of
 from omq_storage.fragments import (
@@ -46,7 +46,7 @@ from omq_storage.journaled import JournaledCommits
 from omq_storage.levels import Level
 from omq_storage.lookup import VerifiedBlock, infos_from, read_stored, sizes_of
 from omq_storage.merging import merge_small
-from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
+from omq_storage.producers import PRODUCER_TABLES, keep_sequences, last_sequences
 from omq_storage.records import (
     BLOCKS,
     EXTENTS,
@@ -74,10 +74,6 @@ TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 ADDED_TABLES = (IDENTITY, *FRAGMENT_TABLES)
 """Tables that older stores may lack.  The next start adds them."""
 TABLES = (*TABLES_OF_FORMAT_1, *ADDED_TABLES)
-_PRODUCERS_FORGOTTEN = 4096
-"""The greatest number of producers that one transaction forgets: no other writer of the level waits long for
-it.
-"""
 
 _NO_TOPIC = TOPIC_IDS
 """A number that no topic has."""
@@ -331,23 +327,18 @@ class Environment:
 
         If it is interrupted the topic has fewer blocks; another call completes it.
         """
-        while self.drop_some(topic):
+        while self.drop_some([topic]):
             pass
 
-    def drop_some(self, topic: int) -> bool:
-        """Run one transaction of ``drop``, and return whether more is left to delete."""
-
-        # Producers first and the extent last: while the extent exists, a restart knows that the deletion of
-        # this topic is not complete.
-        def forget(writing: Writing, divisor: int) -> bool:
-            return forget_producers(writing, topic, _PRODUCERS_FORGOTTEN // divisor)
-
-        # A body that is still being written is abandoned by its writer soon, and then deleted.
-        return (
-            self._with_room(forget)
-            or self._freeing(topic, lambda _, __: False, forget=True)[1]
-            or self.sweep(topic)
-        )
+    def drop_some(self, topics: Sequence[int]) -> list[int]:
+        """Delete some of each of these topics in one transaction, and perhaps some fragments of each in one
+        more. Return the topics of which there is more to delete.
+        """
+        left = self._with_room(lambda writing, divisor: drop_some(writing, topics, divisor))
+        if self.bodies.are_loose():
+            # A body that is still being written is abandoned by its writer soon, and then deleted.
+            left += [topic for topic in topics if topic not in left and self.sweep(topic)]
+        return left
 
     def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> int | None:
         """Merge small consecutive blocks from message ``start`` on, in one bounded transaction.
@@ -475,9 +466,9 @@ class Environment:
         else:
             self._database.reopen(growth)
 
-    def _freeing(self, topic: int, kept: Kept, forget: bool = False) -> tuple[Extent, bool]:
+    def _freeing(self, topic: int, kept: Kept) -> tuple[Extent, bool]:
         """Delete the oldest blocks in one transaction; see ``delete_oldest``."""
-        return self._with_room(lambda writing, divisor: delete_oldest(writing, topic, kept, forget, divisor))
+        return self._with_room(lambda writing, divisor: delete_oldest(writing, topic, kept, divisor))
 
     def _with_room(self, delete: Callable[[Writing, int], T]) -> T:
         """Run a deletion in one transaction, also in a full environment; see ``delete_when_full``."""

@@ -91,9 +91,8 @@ async def test_a_full_disk_keeps_nothing_from_starting_over_a_leftover(
     with Store.open(store) as opened:
         for _ in range(2):
             topic = opened.catalogue.create(b"t", "Broadcast", "Strong", True, reserved=10_000).id
-            for first in range(1, 2001, 100):
-                body = b"x" * 1000
-                opened.level(Level.STRONG).append([encode(topic, first, [body] * 100, NOON)])
+            for first in range(1, 301):  # more than one commit deletes
+                opened.level(Level.STRONG).append([encode(topic, first, [b"x" * 6000], NOON)])
                 opened.level(Level.STRONG).checkpoint()  # so that the file has few free pages
             opened.catalogue.delete(topic)
     (store / SPARE_FILE).write_bytes(b"")

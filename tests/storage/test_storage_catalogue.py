@@ -129,6 +129,8 @@ def test_a_refused_change_changes_nothing(path: Path) -> None:
         catalogue.update(replace(one, id=7))
     with pytest.raises(UnknownTopicId):
         catalogue.delete(7)
+    with pytest.raises(UnknownTopicId):
+        catalogue.delete_many([one.id, 7])
     assert catalogue.topics() == [one, two]
     assert catalogue.create(b"three", "", "", True).id == 2
     catalogue.close()

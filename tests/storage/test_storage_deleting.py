@@ -62,6 +62,29 @@ def test_retention_is_bounded_and_continues_at_the_next_call(environment: Enviro
     assert read_all(environment, 3) == []
 
 
+def test_topics_that_are_dropped_together_share_the_limits_of_a_transaction(environment: Environment) -> None:
+    environment.append([numbered(1, n, 1, size=1) for n in range(600)])
+    environment.append([numbered(topic, n, 1, size=1) for topic in range(2, 5) for n in range(10)])
+    environment.set_sequences(2, {b"a": 1})
+    assert environment.drop_some([1, 2, 3, 4, 5]) == [1]
+    assert environment.extents().keys() == {1}
+    assert environment.extent(1).messages == 600 - 256 // 5
+    assert environment.sequences(2, [b"a"]) == {}
+    assert environment.drop_some([1]) == [1]
+    assert environment.extent(1).messages == 600 - 256 // 5 - 256
+    assert [environment.drop_some([1]) for _ in range(2)] == [[1], []]
+    assert environment.extents() == {}
+
+
+def test_each_of_very_many_topics_that_are_dropped_loses_something(environment: Environment) -> None:
+    topics = range(1, 301)
+    environment.append([numbered(topic, n, 1, size=1) for topic in topics for n in range(2)])
+    assert environment.drop_some(topics) == list(topics)
+    assert {extent.messages for extent in environment.extents().values()} == {1}
+    assert environment.drop_some(topics) == []
+    assert environment.extents() == {}
+
+
 def fill(environment: Environment, stored: list[Block], count: int) -> None:
     """Append blocks of topic 1 until there is no more room, and record which were stored."""
     full: StoreFull | None = None

@@ -142,14 +142,14 @@ def test_as_many_as_can_be_kept_are_dropped_in_steps(tmp_path: Path, environment
 def test_the_extent_shows_that_a_drop_was_interrupted(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment.append([numbered(1, 0, 1)], {1: {b"a": 1}})
+    environment.append([numbered(1, 0, 1)], {1: {b"%d" % number: 1 for number in range(5000)}})
     writing = Database.writing
     transactions = 0
 
     def interrupt(self: Database) -> AbstractContextManager[Writing]:
         nonlocal transactions
         transactions += 1
-        if transactions == 2:  # behind the one that deletes the producers
+        if transactions == 2:  # behind the one that deletes 4,096 producers
             raise KeyboardInterrupt
         return writing(self)
 

@@ -118,11 +118,12 @@ def test_records_are_read_as_they_were_written(path: Path) -> None:
     ("delete", "left"),
     [
         (lambda catalogue: catalogue.delete(0), [TO_OTHER, TO_EXCHANGE]),
+        (lambda catalogue: catalogue.delete_many([0, 1]), [TO_EXCHANGE]),
         (lambda catalogue: catalogue.delete_exchange(b"orders"), [OF_SERVER]),
         (lambda catalogue: catalogue.delete_exchange(b"rest"), [TO_QUEUE, TO_OTHER, OF_SERVER]),
         (lambda catalogue: catalogue.delete_exchange(b"amq.direct"), [TO_QUEUE, TO_OTHER, TO_EXCHANGE]),
     ],
-    ids=["topic", "source", "destination", "exchange without a record"],
+    ids=["topic", "topics", "source", "destination", "exchange without a record"],
 )
 def test_dependent_records_are_deleted_in_the_same_commit(
     path: Path, delete: Callable[[StoreCatalogue], None], left: list[BindingRecord]

@@ -35,11 +35,15 @@ RECEIVED_IN_STEP = 32
 """The number of messages that are confirmed between two looks at the clock."""
 
 
+_NONE_DELETED: dict[bytes, model.Topic] = {}
+
+
 class Commands:
     """The executor of one connection. It executes one command after another."""
 
     __slots__ = (
         "_access",
+        "_deleted",
         "_excused",
         "_fetches",
         "_held",
@@ -79,6 +83,8 @@ class Commands:
         self._subscriptions = subscriptions
         self._held = held
         self._excused = excused
+        self._deleted = _NONE_DELETED
+        """The topics that Deletes to be executed next have deleted, by name."""
 
     # Made for each command, because most connections never have one.
 
@@ -184,25 +190,32 @@ class Commands:
 
     # -- other commands ------------------------------------------------------------------------------------
 
-    async def declare_ahead(self, events: Iterator[Event]) -> int:
-        """Make the new topics of the Declares with which these events begin, in one commit. Return the number
-        of these Declares: each must be executed, and its answer reports a failure.
+    async def look_ahead(self, events: Iterator[Event]) -> int:
+        """Make the new topics of the Declares with which these events begin, in one commit, or delete the
+        topics of such Deletes. Return the number of these commands: each must be executed, and answers for
+        its topic.
         """
         names: list[bytes] = []
         types_of_all: tuple[Delivery, Persistence] | None = None
+        is_deletion = False
         for event in events:
             match event:
-                case Parsed(types.Declare(topic, delivery, persistence)) if types_of_all in (
-                    None,
-                    (delivery, persistence),
+                case Parsed(types.Declare(topic, delivery, persistence)) if not is_deletion and (
+                    types_of_all in (None, (delivery, persistence))
                 ):
                     types_of_all = delivery, persistence
                     names.append(topic)
+                case Parsed(types.Delete(topic)) if types_of_all is None:
+                    is_deletion = True
+                    names.append(topic)
                 case _:
                     break
-        if types_of_all is not None and len(names) > 1:
+        if len(names) > 1:
             with self._excused:
-                await self._provisioning.make_all(names, *types_of_all)
+                if types_of_all is not None:
+                    await self._provisioning.make_all(names, *types_of_all)
+                else:
+                    self._deleted = await self._provisioning.delete_all(names)
         return len(names)
 
     async def act(self, command: types.Command) -> None:
@@ -250,7 +263,8 @@ class Commands:
             case types.Confirm(n):
                 self._replies.confirm(n)
             case types.Delete(topic):
-                self._replies.add(types.Deleted(await session.delete(topic)))
+                deleted = self._deleted.pop(topic, None) or await session.delete(topic)
+                self._replies.add(types.Deleted(deleted))
             case types.Topics():
                 self._replies.make(partial(self._long_answers.topics, session.rights))
             case types.Request(topic, n):

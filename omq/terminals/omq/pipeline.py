@@ -19,7 +19,7 @@ RUNS_IN_TURN = 64
 
 class Pipeline:
     """Executes the events of one read after another. The messages of one read are one post for each topic,
-    and Declares in a row make their topics in one commit.
+    Declares in a row make their topics in one commit, and Deletes in a row delete theirs.
     """
 
     __slots__ = ("_replies", "commands", "is_over", "published")
@@ -55,8 +55,8 @@ class Pipeline:
                 case ReceivedRun(topic, ids):
                     await commands.received(topic, ids)
                 case Parsed(command):
-                    if number >= prepared and isinstance(command, types.Declare):
-                        prepared = number + await commands.declare_ahead(islice(events, number, None))
+                    if number >= prepared and isinstance(command, (types.Declare, types.Delete)):
+                        prepared = number + await commands.look_ahead(islice(events, number, None))
                     await commands.room()
                     await commands.act(command)
                     await slices.step()
