@@ -41,7 +41,7 @@ async def test_deletes_in_a_row_share_their_commits(store: Path) -> None:
         lines.insert(40, b"(Delete odd)\n")
         await client.send(b"".join(lines))
         answers = [await client.frame() for _ in lines]
-        # What was sent may arrive in pieces.
+        # The lines may arrive in pieces.
         assert commits(host) - before <= 3 * len(lines) // DELETED_AT_ONCE
         errors = {place: each.text for place, each in enumerate(answers) if isinstance(each, Error)}
         assert errors == {7: b"Delete t3: there is no such topic", 40: b"Delete odd: there is no such topic"}
