@@ -283,10 +283,10 @@ class LimitedDriver(ExpiringDriver):
             self._sizes.take(range(self._cursor, cursor))
         super()._advance(cursor)
 
-    def _pop_returned(self) -> int:
-        message = super()._pop_returned()
+    def _pop_returned(self, count: int = 1) -> int:
+        message = super()._pop_returned(count)
         if self._sizes is not None:
-            self._sizes.take(range(message, message + 1))
+            self._sizes.take(range(message, message + count))
         return message
 
     def _pop_aside(self) -> int:

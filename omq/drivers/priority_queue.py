@@ -122,6 +122,10 @@ class Levels(ReturnedIds):
         """The number of times that this message was delivered before."""
         return self._next().deliveries
 
+    def together(self, limit: int) -> int:
+        """See `ReturnedIds.together`."""
+        return self._next().together(limit)
+
     def _next(self) -> ReturnedIds:
         """Return the ids with the highest priority."""
         while self._unsorted:
@@ -179,11 +183,11 @@ class Levels(ReturnedIds):
             insort(self._order, level)
         ready.add(runs)
 
-    def pop(self) -> int:
-        """Remove and return the id that leaves next. There must be one."""
+    def pop(self, count: int = 1) -> int:
+        """Remove the N (`count`) ids that leave next, and return the first. There must be one."""
         ready = self._next()
         level = self._order[-1]
-        id = ready.pop()
+        id = ready.pop(count)
         if not ready:
             del self._ready[level]
             self._order.pop()

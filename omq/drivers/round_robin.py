@@ -39,6 +39,9 @@ MOST_IN_ORDER = 64
 is a selection of its own.
 """
 
+MOST_RETURNED = 64
+"""The number of messages of a range that are assigned again in one step."""
+
 RETRY_SECONDS = 1.0
 """The number of seconds that the dealer waits after a failure to read the store, before it tries again."""
 
@@ -184,11 +187,14 @@ class RoundRobinDriver(CompetingDriver):
         if not self.is_persistent:
             return self._holdings.find(message) is not None
         dealing = self._dealing
-        return (dealing is not None and dealing.first <= message < dealing.next) or self.tail.covers(message)
+        if (dealing is not None and dealing.first <= message < dealing.next) or self.tail.covers(message):
+            return True
+        ahead = next((block for block in self._read_ahead if message < block.next), None)
+        return ahead is not None and ahead.first <= message
 
     async def _deal_returned(self, taker: RoundRobinChannel | None = None) -> bool:
-        """Assign the lowest returned message: to `taker` if there is one, else to a subscriber with room.
-        Return whether it was assigned.
+        """Assign the lowest returned message: to `taker` if there is one; else to a subscriber with room, and
+        those that follow it at once, too. Return whether it was assigned.
         """
         message = self._returned.lowest
         if taker is None and not self._ask(1):
@@ -207,6 +213,9 @@ class RoundRobinDriver(CompetingDriver):
         if receiver is None or not self._returned or self._returned.lowest != message:
             return False  # the state changed during the read: try again
         deliveries = self._returned.deliveries
+        if taker is None and isinstance(block, Block) and block.first <= message and self._may_deal_ranges():
+            self._deal_range_returned(receiver, block, message, deliveries)
+            return True
         self._pop_returned()
         if block is not None and block.first <= message:
             if self.is_perishable and self._is_expired(block, message):
@@ -222,9 +231,34 @@ class RoundRobinDriver(CompetingDriver):
             channel.forget(range(message, message + 1))
         return False
 
-    def _pop_returned(self) -> int:
-        """Remove the lowest returned message from those that wait to be dealt, and return its id."""
-        message = self._returned.pop()
+    def _may_deal_ranges(self) -> bool:
+        """Return whether any subscriber may get any message, whatever the one before it was."""
+        return not (self._selective or self._ordered or self.is_perishable)
+
+    def _deal_range_returned(
+        self, receiver: RoundRobinChannel, block: Block, first: int, deliveries: int
+    ) -> None:
+        """Assign the lowest returned message, `first`, of a block to `receiver` or to all with room, with
+        those that follow it up to the first gap.
+        """
+        most = min(MOST_RETURNED, self._returned.together(block.next))
+        able = self._ask(min(MOST_DEALT, most)) or [receiver]
+        count = most
+        if not self._are_all(able):  # the others are next
+            count = min(count, len(able))
+        if count > len(able):  # otherwise one for each is enough, and all of these have room for one
+            octets = mean_octets(block)
+            count = min(count, len(able) * min(channel.room(octets) for channel in able))
+        self._pop_returned(count)
+        for turn, channel in enumerate(able[:count]):
+            self._deal_to(channel, block, range(first + turn, first + count, len(able)), deliveries)
+        self._takers.turn_after(able[(count - 1) % len(able)])
+
+    def _pop_returned(self, count: int = 1) -> int:
+        """Remove the lowest N (`count`) returned messages, between which is no gap, from those that wait.
+        Return the id of the first one.
+        """
+        message = self._returned.pop(count)
         self._count()
         self._note_move()
         return message

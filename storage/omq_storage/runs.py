@@ -7,6 +7,7 @@ twentieth id.  So a run needs one or two bits for each id, in whatever order its
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from math import gcd
 from typing import NamedTuple
 
@@ -239,10 +240,19 @@ class Ids:
 
 
 class ReturnedIds:
-    """A priority queue of ids: the lowest id leaves first. Its runs may overlap."""
+    """A priority queue of ids: the lowest id leaves first.
+
+    A client may return ids one by one in any order. So those with step 1 lie in chunks of RUN_IDS neighbours,
+    as one run for each number of deliveries, and need little memory whatever their order is.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[Run] = []  # bit 0 of each run is set
+        self._chunks: dict[int, list[Run]] = {}
+        """Runs with step 1 by the numbers of their chunks. Bit 0 of each is set, as in `_others`."""
+        self._order: list[int] = []
+        """A heap of the numbers of the chunks."""
+        self._others: list[Run] = []
+        """A heap of runs with other steps, which may overlap."""
         self._count = 0
         self.octets = 0
         """The memory that the queue takes, in octets."""
@@ -253,53 +263,105 @@ class ReturnedIds:
     @property
     def lowest(self) -> int:
         """The lowest id. The queue must not be empty."""
-        return self._heap[0].first
+        return self._first().first
 
     @property
     def deliveries(self) -> int:
         """The number of times that the message with the lowest id was delivered before. The queue must not be
         empty.
         """
-        return self._heap[0].deliveries
+        return self._first().deliveries
+
+    def together(self, limit: int) -> int:
+        """Return the number of ids below a limit that leave next, without a gap, and were delivered equally
+        often. The queue must not be empty.
+        """
+        first, step, bits, _ = self._first()
+        count = _lowest_bit(bits + 1) if step == 1 else 1
+        return max(1, min(count, limit - first))
+
+    def _first(self) -> Run:
+        """Return the run with the lowest id."""
+        if not self._order:
+            return self._others[0]
+        runs = self._chunks[self._order[0]]
+        run = runs[0] if len(runs) == 1 else min(runs)
+        return min(run, self._others[0]) if self._others else run
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Add ids that are not in the queue.
-
-        The last place of a heap is a leaf, whatever run it holds. That run may grow where it is: the heap
-        orders runs by their first ids, which no two of them share.
-        """
-        heap = self._heap
-        for run in map(trimmed, runs):
+        """Add ids that are not in the queue."""
+        for run in runs:
             self._count += run.bits.bit_count()
-            longer = joined(heap[-1], run) if heap else None
-            if longer is None:
-                self.octets += run.octets
-                heapq.heappush(heap, run)
+            if run.step == 1:
+                self._add_near(run)
+                continue
+            other = trimmed(run)
+            if other.bits == 1:
+                self._add_near(other._replace(step=1))
             else:
-                self.octets += longer.octets - heap[-1].octets
-                heap[-1] = longer
+                self.octets += other.octets
+                heapq.heappush(self._others, other)
 
-    def pop(self) -> int:
-        """Remove and return the lowest id. The queue must not be empty."""
-        first, step, bits, deliveries = run = self._heap[0]
-        self._count -= 1
-        if bits == 1:
-            heapq.heappop(self._heap)
-            self.octets -= run.octets
+    def _add_near(self, run: Run) -> None:
+        """Add ids with step 1 to their chunks."""
+        for chunk, bits in chunked(run.first, run.bits):
+            runs = self._chunks.get(chunk)
+            if runs is None:
+                runs = self._chunks[chunk] = []
+                heapq.heappush(self._order, chunk)
+            new = trimmed(Run(chunk * RUN_IDS, 1, bits, run.deliveries))
+            for index, old in enumerate(runs):
+                if old.deliveries == new.deliveries:
+                    self.octets -= old.octets
+                    runs[index] = new = _both(old, new)
+                    break
+            else:
+                runs.append(new)
+            self.octets += new.octets
+
+    def pop(self, count: int = 1) -> int:
+        """Remove the lowest N (`count`) ids, which leave ``together``, and return the first.  The queue must
+        not be empty.
+        """
+        first, step, bits, deliveries = run = self._first()
+        self._count -= count
+        self.octets -= run.octets
+        bits >>= count
+        rest = trimmed(Run(first + count * step, step, bits, deliveries)) if bits else None
+        if rest is not None:
+            self.octets += rest.octets
+        if step != 1:
+            if rest is None:
+                heapq.heappop(self._others)
+            else:
+                heapq.heapreplace(self._others, rest)
+            return first
+        runs = self._chunks[self._order[0]]
+        if rest is not None:
+            runs[runs.index(run)] = rest
+        elif len(runs) > 1:
+            runs.remove(run)
         else:
-            rest = trimmed(Run(first + step, step, bits >> 1, deliveries))
-            heapq.heapreplace(self._heap, rest)
-            self.octets -= run.octets - rest.octets
+            del self._chunks[heapq.heappop(self._order)]
         return first
 
     def runs(self) -> Sequence[Run]:
         """Return all ids as runs, in no particular order."""
-        return self._heap
+        return [*chain.from_iterable(self._chunks.values()), *self._others]
 
     def clear(self) -> None:
         """Remove all ids."""
-        self._heap.clear()
+        self._chunks.clear()
+        self._order.clear()
+        self._others.clear()
         self._count = self.octets = 0
+
+
+def _both(run: Run, other: Run) -> Run:
+    """Return one run with the ids of two runs with step 1."""
+    first = min(run.first, other.first)
+    bits = run.bits << run.first - first | other.bits << other.first - first
+    return Run(first, 1, bits, run.deliveries)
 
 
 def joined(run: Run, later: Run) -> Run | None:

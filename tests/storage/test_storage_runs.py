@@ -111,6 +111,38 @@ def test_ids_that_return_in_order_need_few_runs() -> None:
     assert [returned.pop() for _ in range(RUN_IDS)] == [*range(1, 2 * RUN_IDS, 2)]
 
 
+def test_ids_that_return_in_any_order_need_few_runs() -> None:
+    returned = ReturnedIds()
+    ids = [number * 7919 % 10_007 for number in range(10_007)]
+    for id in ids:
+        returned.add([Run(id, 1, 1)])
+    assert len(returned.runs()) == 10_007 // RUN_IDS + 1
+    assert [returned.pop() for _ in ids] == sorted(ids)
+
+
+@given(st.sets(st.tuples(st.integers(0, 60), st.integers(0, 2)), max_size=60), st.integers(1, 70), st.data())
+def test_ids_that_leave_together(shapes: set[tuple[int, int]], limit: int, data: st.DataObject) -> None:
+    known = dict(shapes)
+    returned = ReturnedIds()
+    returned.add([Run(id, 1, 1, deliveries) for id, deliveries in known.items()])
+    returned.add([Run(61, 3, 0b101)])
+    known |= {61: 0, 67: 0}
+    while returned:
+        lowest = min(known)
+        together = 1
+        while lowest + together < limit and known.get(lowest + together) == known[lowest]:
+            together += 1
+        # A run with another step has no neighbours.
+        assert returned.together(limit) == (together if lowest < 61 else 1)
+        assert returned.deliveries == known[lowest]
+        taken = max(1, returned.together(limit) - data.draw(st.integers(0, 3)))
+        assert returned.pop(taken) == lowest
+        for id in range(lowest, lowest + taken):
+            del known[id]
+        assert len(returned) == len(known)
+        assert returned.octets == sum(run.octets for run in returned.runs())
+
+
 def test_joined_runs_keep_their_deliveries_and_the_order_of_others() -> None:
     returned = ReturnedIds()
     known: dict[int, int] = {}
