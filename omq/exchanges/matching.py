@@ -125,39 +125,58 @@ ONE, MANY = b"*", b"#"
 class _Node:
     """A node of the tree of patterns: the patterns below it have the same words up to here."""
 
+    before: "_Node | None" = None
+    """The last `#` above it, or else the root."""
     repeats: bool = False
     """Whether the last of these words is `#`."""
     nexts: "dict[bytes, _Node]" = field(default_factory=dict)
     bound: Counter[Destination] = field(default_factory=Counter)
+    following: int = 0
+    """The number of `#` below it, without those below another `#`. It counts for a `#`."""
+    ends: int = 0
+    """The number of other nodes below it at which patterns end, without those below another `#`."""
 
 
 class TopicIndex(Index):
     """The bindings of a topic exchange: a tree of the words of their patterns.
 
     A routing key is matched with all patterns at once, word by word: `_matching` keeps the set of nodes that
-    the words so far lead to. So the work is at most the number of words times the number of nodes, however
-    many `#` a pattern has.
+    the words so far lead to. A `#` stays in it, until all `#` that follow it were reached: they match all
+    that it could still lead to. So a pattern mostly has one `#` in the set, however many it has in all.
     """
 
     def __init__(self) -> None:
         self._root = _Node()
+        self._changes = 0
 
     def add(self, binding: Binding) -> None:
-        node = self._root
+        self._changes += 1
+        node = before = self._root
         for word in _words_of_pattern(binding.key):
             if word not in node.nexts:
-                node.nexts[word] = _Node(repeats=word == MANY)
+                node.nexts[word] = _Node(before, repeats=word == MANY)
+                before.following += word == MANY
             node = node.nexts[word]
+            if node.repeats:
+                before = node
+        if not node.bound and not node.repeats:
+            before.ends += 1
         node.bound[binding.destination] += 1
 
     def remove(self, binding: Binding) -> None:
+        self._changes += 1
         words = _words_of_pattern(binding.key)
         path = [self._root]
         for word in words:
             path.append(path[-1].nexts[word])
-        _take(path[-1].bound, binding.destination)
+        last = path[-1]
+        _take(last.bound, binding.destination)
+        if not last.bound and not last.repeats:
+            (last.before or self._root).ends -= 1
         while words and not path[-1].bound and not path[-1].nexts:
-            path.pop()
+            gone = path.pop()
+            if gone.before is not None:
+                gone.before.following -= gone.repeats
             del path[-1].nexts[words.pop()]
 
     def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination | None]:
@@ -169,25 +188,42 @@ class TopicIndex(Index):
         """Return the nodes at which the patterns end that match these words. Yield None for each node on the
         way.
         """
-        here = _reached(self._root)
+        changes = self._changes
+        reached: dict[_Node, int] = {}  # each `#` so far, with the number of those that follow it
+        past: dict[_Node, None] = {}  # those of them that lead to nothing new
+
+        def reach(node: _Node, here: dict[_Node, None]) -> None:
+            """Add a node, and the node that a `#` for no word leads to from there."""
+            here[node] = None
+            many = node.nexts.get(MANY)
+            if many is None or many in reached:
+                return
+            here[many] = None
+            reached[many] = 0
+            before = many.before
+            if before is None or not before.repeats:
+                return
+            reached[before] += 1
+            # The numbers are not those of the tree if it has changed meanwhile.
+            if reached[before] == before.following and not before.ends and changes == self._changes:
+                past[before] = None
+
+        here: dict[_Node, None] = {}
+        reach(self._root, here)
         for word in words:
             after: dict[_Node, None] = {}
             for node in here:
                 yield
+                if node in past:
+                    continue
                 if node.repeats:
                     after[node] = None
                 for step in (word, ONE):
                     found = node.nexts.get(step)
-                    if found is not None:
-                        after |= _reached(found)
+                    if found is not None and not found.repeats:
+                        reach(found, after)
             here = after
-        return here
-
-
-def _reached(node: _Node) -> dict[_Node, None]:
-    """Return a node, and the node that a `#` for no word leads to from there."""
-    many = node.nexts.get(MANY)
-    return {node: None} if many is None else {node: None, many: None}
+        return here | past
 
 
 def _words(key: bytes) -> list[bytes]:

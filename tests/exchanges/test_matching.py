@@ -1,6 +1,7 @@
 """The bindings that a message matches. The expected answers are RabbitMQ's."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -120,6 +121,76 @@ def words(text: str) -> list[str]:
 
 pattern_texts = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".".join)
 key_texts = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".".join)
+
+
+many_texts = st.lists(st.sampled_from(["a", "b", "*", "#", "#", "#.a", "#.b"]), max_size=9).map(".".join)
+long_keys = st.lists(st.sampled_from(["a", "b", "c"]), max_size=10).map(".".join)
+
+
+@given(st.lists(many_texts, min_size=1, max_size=12), st.lists(long_keys, max_size=4), st.data())
+def test_patterns_with_many_repetitions_follow_the_rules(
+    patterns: list[str], keys: list[str], data: st.DataObject
+) -> None:
+    index = TopicIndex()
+    bindings = [bound(f"{number}", pattern) for number, pattern in enumerate(patterns)]
+    for each in bindings:
+        index.add(each)
+    left = set(bindings)
+    for key in keys:
+        expected = {
+            each.destination.name.decode() for each in left if naively(words(each.key.decode()), words(key))
+        }
+        assert queues(index, key) == expected
+        if left:
+            gone = data.draw(st.sampled_from(sorted(left, key=lambda each: each.destination.name)))
+            index.remove(gone)
+            left.discard(gone)
+
+
+@given(st.lists(many_texts, min_size=2, max_size=8), many_texts, long_keys, st.integers(0, 30))
+def test_a_change_meanwhile_takes_no_other_pattern_away(
+    patterns: list[str], other: str, key: str, steps: int
+) -> None:
+    index = TopicIndex()
+    bindings = [bound(f"{number}", pattern) for number, pattern in enumerate(patterns)]
+    for each in bindings:
+        index.add(each)
+    matching = index.destinations([key.encode()], NO_HEADERS)
+    found = list(islice(matching, steps))
+    index.remove(bindings[0])
+    index.add(bound("other", other))
+    found += matching
+    names = {each.name.decode() for each in found if each is not None}
+    assert names >= {
+        each.destination.name.decode()
+        for each in bindings[1:]
+        if naively(words(each.key.decode()), words(key))
+    }
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_pattern_that_goes_meanwhile_leaves_those_beside_it(steps: int) -> None:
+    index = TopicIndex()
+    bindings = [bound(word, f"#.{word}.#.{word}.#") for word in ("a", "b", "c")]
+    for each in bindings:
+        index.add(each)
+    matching = index.destinations([b"a.b.c.b.c"], NO_HEADERS)
+    found = list(islice(matching, steps))
+    index.remove(bindings[0])
+    found += matching
+    assert {each.name for each in found if each is not None} == {b"b", b"c"}
+
+
+def test_the_work_for_a_key_grows_with_its_words_and_not_with_their_square() -> None:
+    def work(count: int) -> int:
+        index = TopicIndex()
+        for number in range(50):
+            index.add(bound("q", f"{'*.' * (number % 5)}#.{number % 7}" + ".#.a" * count + f".#.{number}"))
+        key = ".".join(["a"] * 5 + [str(number) for number in range(7)] + ["a"] * count)
+        return sum(1 for _ in index.destinations([key.encode()], NO_HEADERS))
+
+    # With every `#` that was reached, it would be three times as much for twice as many words.
+    assert work(80) < 2.5 * work(40)
 
 
 @given(st.lists(pattern_texts, max_size=8), key_texts, st.data())
