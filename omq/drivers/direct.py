@@ -40,6 +40,12 @@ WOKEN_AT_ONCE = 64
 WOKEN_IN_STEP = 16
 """The number of producers that one step of such an errand wakes."""
 
+DONE_IN_STEP = 16
+"""The number of messages that one step gives to consumers, or finishes."""
+
+STEPS_AT_ONCE = 4
+"""The number of these steps that are done at once. An errand does more."""
+
 
 class NodeProducer(Protocol):
     """A link that sends to a node."""
@@ -110,6 +116,18 @@ class DirectNode:
         """
         self._is_waking = False
         self._waiting: deque[DirectMessage] = deque()
+        self._passed: deque[DirectMessage] = deque()
+        """Messages before `_waiting` that go on waiting, while these are given to consumers in steps."""
+        self._doubtful: deque[DirectMessage] = deque()
+        """Messages that a consumer had and did not settle before it ended."""
+        self._must_give = False
+        """Whether a consumer may have got credit since the waiting messages were looked at."""
+        self._must_look_at_all = False
+        """Whether there may be messages among them for which no consumer is left."""
+        self._is_giving = False
+        """Whether `_give_waiting` is not done. Then new messages wait behind the others."""
+        self._draining: dict[DirectChannel, None] = {}
+        """Consumers that drain their credit when that is done."""
         self._next = 1
         self._has_ended = False
         self._is_over = False
@@ -192,10 +210,12 @@ class DirectNode:
         if self._memory.is_short:
             self._memory.wait(self)
             return 0
-        return max(0, self._credit - len(self._waiting))
+        return max(0, self._credit - len(self._waiting) - len(self._passed))
 
-    def changed(self, channel: DirectChannel) -> None:
-        """Note that the room of a consumer may have changed. One that has room again is the last in turn."""
+    def changed(self, channel: DirectChannel) -> bool:
+        """Note that the room of a consumer may have changed. One that has room again is the last in turn:
+        return whether it is one.
+        """
         room = 0 if self._is_over else channel.room()
         before, channel.counted = channel.counted, room
         self._credit += room - before
@@ -204,6 +224,8 @@ class DirectNode:
                 self._turns.pop(channel, None)
         elif before <= 0:
             self._turns[channel] = None
+            return True
+        return False
 
     def offer(self, one: Batch, head: bytes, done: TellOutcome, *, settled: bool = False) -> None:
         """Give the message of a batch to a consumer. `done` is called once, with its outcome, now or later.
@@ -220,12 +242,12 @@ class DirectNode:
         self._next += 1
         self.traffic.messages_in += 1
         self.traffic.octets_in += one.octets - FRAME_HEADER
-        self.place(message)
+        if self._is_giving or not self._place(message):
+            self._waiting.append(message)
 
-    def place(self, message: DirectMessage, *, first: bool = False) -> bool:
-        """Give a message to a consumer that has not released it. If none of these has credit, add it to the
-        waiting messages (in front of them if it is the `first`), and return False. If there is no such
-        consumer, report the outcome to the producer.
+    def _place(self, message: DirectMessage) -> bool:
+        """Give a message to a consumer that has not released it. If none of these has credit, return False:
+        the message must wait. If there is no such consumer, report the outcome to the producer.
         """
         tried = message.tried
         for channel in self._turns:
@@ -235,10 +257,6 @@ class DirectNode:
                 self.changed(channel)
                 return True
         if any(channel not in tried and not channel.is_cancelled for channel in self._channels):
-            if first:
-                self._waiting.appendleft(message)
-            else:
-                self._waiting.append(message)
             return False
         self._count_undelivered()
         self._finish(message, message.outcome, message.told)
@@ -269,27 +287,83 @@ class DirectNode:
         """Give messages to a consumer that may have credit again: first those that wait, and then those of
         the producers.
         """
-        self.changed(channel)
-        self._give_waiting()
+        if self.changed(channel) and self._waiting:
+            self._give_soon()
+        else:
+            self.look()
 
     def give_back(self, messages: Sequence[DirectMessage]) -> None:
         """Give messages that a consumer has and was not sent to others, in this order: they are older than
         those that wait.
         """
-        kept = [self._waiting.popleft() for message in messages if not self.place(message, first=True)]
-        self._waiting.extendleft(reversed(kept))
+        if messages:
+            self._wait_first(messages)
 
-    def _give_waiting(self) -> None:
-        kept: list[DirectMessage] = []
-        while self._waiting:
-            message = self._waiting.popleft()
-            if self.place(message, first=True):
-                continue
-            if not message.tried:
-                break  # no consumer has credit, so the others wait, too
-            kept.append(self._waiting.popleft())
-        self._waiting.extendleft(reversed(kept))
+    def _wait_first(self, messages: Sequence[DirectMessage]) -> None:
+        self._waiting.extendleft(reversed(messages))
+        self._must_look_at_all = True
+        self._give_soon()
+
+    def delays_drain(self, channel: DirectChannel) -> bool:
+        """Return whether messages that wait have still to be given to consumers. Then call `look_drained` of
+        this one when they are.
+        """
+        if self._is_giving:
+            self._draining[channel] = None
+        return self._is_giving
+
+    def _give_soon(self) -> None:
+        """Give waiting messages to consumers, and finish those in doubt: some now, and the others soon. There
+        may be tens of thousands.
+        """
+        self._must_give = True
+        if self._is_giving:
+            return
+        self._is_giving = True
+        steps = self._give_waiting()
+        for number, _ in enumerate(steps, 1):
+            if number == STEPS_AT_ONCE:
+                self._begin(steps)
+                return
+
+    def _give_waiting(self) -> Iterator[None]:
+        """Do the work of `_give_soon`, in steps. Another one may have begun, and does the rest of it, too."""
+        count = 0
+        try:
+            while self._doubtful:
+                self._finish(self._doubtful.popleft(), IN_DOUBT)
+                count += 1
+                if not count % DONE_IN_STEP:
+                    yield
+            while self._must_give:
+                self._must_give = False
+                looks_at_all, self._must_look_at_all = self._must_look_at_all, False
+                self._end_passing()
+                while self._waiting:
+                    message = self._waiting.popleft()
+                    if not self._place(message):
+                        self._passed.append(message)
+                        if not (message.tried or looks_at_all):
+                            break  # no consumer has credit, so the others wait, too
+                    count += 1
+                    if not count % DONE_IN_STEP:
+                        yield
+                self._end_passing()
+        finally:
+            self._is_giving = False
+        draining, self._draining = self._draining, {}
+        for channel in draining:
+            channel.look_drained()
         self.look()
+
+    def _give_all(self) -> Iterator[None]:
+        """Do all of that work, in steps: nothing gets credit any more."""
+        self._must_give = self._must_look_at_all = True
+        return self._give_waiting()
+
+    def _end_passing(self) -> None:
+        self._waiting.extendleft(reversed(self._passed))
+        self._passed.clear()
 
     def settled(self, channel: DirectChannel, message: DirectMessage, outcome: Outcome, told: bytes) -> None:
         """Settle a message with the outcome of its consumer: finish it, or give it to another consumer."""
@@ -299,7 +373,8 @@ class DirectNode:
             case Released() | Modified():
                 message.tried.add(channel)
                 message.outcome, message.told = outcome, told
-                self.place(message)
+                if not self._place(message):
+                    self._waiting.append(message)
 
     def retired(self, channel: DirectChannel) -> None:
         """Give nothing more to a consumer that will be closed soon, as others at the same time."""
@@ -317,14 +392,10 @@ class DirectNode:
         elif channel in self._channels:
             del self._channels[channel]
         self.changed(channel)
-        for message in sent:
-            self._finish(message, IN_DOUBT)
+        self._doubtful.extend(sent)
         # Messages that waited for credit of this consumer wait for others now, or finish if there are none:
         # behind those that it had, which are older.
-        waiting, self._waiting = self._waiting, deque()
-        for message in (*unsent, *waiting):
-            self.place(message)
-        self._give_waiting()
+        self._wait_first(unsent)
         self._look_used()
 
     def statistics(self) -> NodeStatistics:
@@ -335,7 +406,7 @@ class DirectNode:
             producers=len(self._producers),
             consumers=len(self._channels) + len(self._retired),
             credit=self._credit,
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._passed),
             messages_in=traffic.messages_in,
             octets_in=traffic.octets_in,
             messages_out=traffic.messages_out,
@@ -367,6 +438,7 @@ class DirectNode:
         for channel in let_go(channels):
             channel.close()
             yield
+        yield from self._give_all()
 
     def end(self) -> Iterator[None]:
         """End everything that is attached to the node, in steps: the link that made it is gone. Its consumers
@@ -385,6 +457,7 @@ class DirectNode:
                 channel.subscriber.ended(EndReason.DELETED)
                 channel.close()
                 yield
+        yield from self._give_all()
         producers = deque(self._producers)
         while producers:
             producer = producers.popleft()

@@ -63,14 +63,19 @@ class ConsumedNode(Protocol):
     def traffic(self) -> Traffic:
         """The counters of the node."""
 
-    def changed(self, channel: "DirectChannel") -> None:
-        """Note that the room of a consumer may have changed."""
+    def changed(self, channel: "DirectChannel") -> bool:
+        """Note that the room of a consumer may have changed. Return whether it has room again."""
 
     def freed(self, channel: "DirectChannel") -> None:
         """Give messages to a consumer that may have credit again."""
 
     def give_back(self, messages: Sequence[DirectMessage]) -> None:
         """Give messages that the consumer was not sent to others, in this order."""
+
+    def delays_drain(self, channel: "DirectChannel") -> bool:
+        """Return whether messages that wait have still to be given to consumers. Then call `look_drained` of
+        this one when they are.
+        """
 
     def settled(
         self, channel: "DirectChannel", message: DirectMessage, outcome: Outcome, told: bytes
@@ -162,19 +167,21 @@ class DirectChannel:
         while len(self._taken) > kept:
             self._queued.appendleft(self._taken.pop())
         if self._drained is not None:
-            self._look_drained()
+            self.look_drained()
 
     def grant(self, n: int, kind: CreditKind) -> None:
         if kind is not CreditKind.COUNT:
             raise ValueError("a direct node has no windows")
         self._credit = max(n, 0)
         self._drained = None
-        back: deque[DirectMessage] = deque()
-        while self._queued and len(self._queued) + len(self._taken) > self._credit:
-            back.appendleft(self._queued.pop())
+        keeps = max(self._credit - len(self._taken), 0)
+        if len(self._queued) <= keeps:
+            self._node.freed(self)
+            return
+        queued = list(self._queued)
+        self._queued = deque(queued[:keeps])
         self._node.changed(self)
-        self._node.give_back(back)
-        self._node.freed(self)
+        self._node.give_back(queued[keeps:])
 
     def share(self, window: SharedWindow | None) -> None:
         """Ignore the window: see `grant`."""
@@ -192,11 +199,14 @@ class DirectChannel:
         if most is not None:
             self.grant(most, CreditKind.COUNT)
         self._drained = drained
-        self._look_drained()
+        self.look_drained()
 
-    def _look_drained(self) -> None:
+    def look_drained(self) -> None:
+        """End the drain that the consumer wants, if there is nothing more to send to it now."""
         drained = self._drained
-        if drained is not None and not self._queued and not self._taken:
+        if drained is None or self._queued or self._taken or self._is_closed:
+            return
+        if not self._node.delays_drain(self):
             self._drained = None
             left, self._credit = self._credit, 0
             self._node.changed(self)
@@ -210,12 +220,16 @@ class DirectChannel:
         producer.
         """
         count = 0
+        taken: set[int] | None = None
         for id in ids:
             message = self._sent.pop(id, None)
             if message is not None:
                 count += 1
                 self._node.settled(self, message, outcome, told)
-            elif any(taken.id == id for taken in self._taken):
+                continue
+            if taken is None:
+                taken = {message.id for message in self._taken}
+            if id in taken:
                 # It has left with some of the taken messages; the sender has not reported that yet.
                 count += 1
                 self._early[id] = outcome, told
@@ -246,7 +260,7 @@ class DirectChannel:
     def release(self) -> None:
         self._is_held = self._is_suspended = False
         self._node.freed(self)
-        self._look_drained()  # others may have got the messages that waited for it
+        self.look_drained()  # others may have got the messages that waited for it
 
     def finish(self) -> None:
         self.cancel()

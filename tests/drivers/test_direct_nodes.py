@@ -79,7 +79,7 @@ class NodeScenario:
         return channel
 
     def room(self) -> int:
-        return self.node.room(Producer(), 1000)
+        return self.node.room(Producer(), 1 << 20)
 
     def send(self, body: bytes) -> None:
         self.node.offer(Bodies([body]), b"", lambda outcome, _: self.told.append((body, outcome)))

@@ -11,6 +11,7 @@ import trio
 from counted_steps import counted_calls, watched
 
 from omq.drivers import slices
+from omq.drivers.direct import DONE_IN_STEP, STEPS_AT_ONCE
 from omq.drivers.queue import QueueDriver
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
@@ -30,6 +31,9 @@ from .amqp_1_0_peer import RELEASED, Peer, condition, data, opened, peer, source
 from .conversation import InProcess, eventually, serving
 
 LINKS = 40
+
+AT_ONCE = DONE_IN_STEP * STEPS_AT_ONCE
+"""The number of messages of a node that end in one step."""
 
 IN_DOUBT = write(Modified(delivery_failed=True))
 
@@ -229,6 +233,39 @@ async def test_many_consumers_of_a_node_end_one_after_another(
         assert subscriptions.largest_fall() == 1
         await producer.publish(data(b"x"))
         assert (await producer.outcome()).state == RELEASED
+
+
+@pytest.mark.parametrize("finish", [cut, end])
+async def test_a_consumer_of_a_node_with_many_messages_ends_in_short_steps(
+    finish: Callable[[InProcess, Peer], Awaitable[None]], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 4 * AT_ONCE
+
+    def unconfirmed(host: InProcess) -> int:
+        terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
+        return sum(link.unconfirmed for each in terminals for link in each.links())
+
+    async with (
+        hosting(store, monkeypatch, b"Transient") as host,
+        opened(host.port) as producer,
+        opened(host.port) as client,
+    ):
+        await client.receiver("unicast.x", credit=count)
+        await client.settle()
+        await producer.sender("unicast.x")
+        for _ in range(count):
+            await producer.publish(data(b"x"))
+            await client.message()
+        with watched(lambda: unconfirmed(host)) as messages:
+            await finish(host, client)
+            await eventually(lambda: not unconfirmed(host))
+        assert messages.all[0] == count
+        assert messages.largest_fall() == AT_ONCE
+        told = 0
+        while told < count:
+            outcome = await producer.outcome()
+            assert outcome.state == IN_DOUBT
+            told += 1 + (outcome.first if outcome.last is None else outcome.last) - outcome.first
 
 
 @pytest.mark.parametrize("finish", [cut, end])
