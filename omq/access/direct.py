@@ -48,6 +48,7 @@ class Nodes:
         self._nodes: dict[bytes, DirectNode] = {}
         self._is_stopping = False
         self.totals = DirectTotals()
+        self.outcomes = memory.outcomes
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -113,6 +114,8 @@ class Direct:
         self._session = session
         self._nodes = nodes
         self.totals = nodes.totals
+        self.outcomes = nodes.outcomes
+        """The memory of long outcomes that producers were not told yet."""
         self._own = session.made_names
 
     def check(self, name: bytes) -> None:

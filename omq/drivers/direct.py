@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from omq.drivers.direct_channel import DirectChannel, DirectMessage, NodeConsumer, TellOutcome
-from omq.drivers.direct_memory import DirectMemory
+from omq.drivers.direct_memory import SHORT_OUTCOME, DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import Accepted, EndReason, Modified, Outcome, Rejected, Released
 from omq.drivers.slices import let_go
@@ -372,9 +372,22 @@ class DirectNode:
                 self._finish(message, outcome, told)
             case Released() | Modified():
                 message.tried.add(channel)
-                message.outcome, message.told = outcome, told
+                message.outcome = outcome
+                self.keep_outcome(message, told)
                 if not self._place(message):
                     self._waiting.append(message)
+
+    def keep_outcome(self, message: DirectMessage, told: bytes) -> bytes:
+        """Let a message keep what its consumer told, or no octets if there is no memory for a long outcome.
+        Return what it keeps.
+        """
+        if len(told) > SHORT_OUTCOME and told is not message.told:
+            if self._memory.take(len(told)):
+                message.held += len(told)
+            else:
+                told = b""
+        message.told = told
+        return told
 
     def retired(self, channel: DirectChannel) -> None:
         """Give nothing more to a consumer that will be closed soon, as others at the same time."""

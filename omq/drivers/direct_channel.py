@@ -82,6 +82,11 @@ class ConsumedNode(Protocol):
     ) -> None:
         """Settle a message with the outcome of its consumer."""
 
+    def keep_outcome(self, message: DirectMessage, told: bytes) -> bytes:
+        """Let a message keep what its consumer told, or no octets if there is no memory for a long outcome.
+        Return what it keeps.
+        """
+
     def retired(self, channel: "DirectChannel") -> None:
         """Give nothing more to a consumer that will be closed soon."""
 
@@ -220,7 +225,7 @@ class DirectChannel:
         producer.
         """
         count = 0
-        taken: set[int] | None = None
+        taken: dict[int, DirectMessage] | None = None
         for id in ids:
             message = self._sent.pop(id, None)
             if message is not None:
@@ -228,11 +233,11 @@ class DirectChannel:
                 self._node.settled(self, message, outcome, told)
                 continue
             if taken is None:
-                taken = {message.id for message in self._taken}
-            if id in taken:
+                taken = {each.id: each for each in self._taken}
+            if (message := taken.get(id)) is not None:
                 # It has left with some of the taken messages; the sender has not reported that yet.
                 count += 1
-                self._early[id] = outcome, told
+                self._early[id] = outcome, self._node.keep_outcome(message, told)
         return count
 
     def retire(self) -> None:

@@ -17,6 +17,10 @@ class WaitingNode(Protocol):
         """Tell the producers that there is room, if there is."""
 
 
+SHORT_OUTCOME = 64
+"""The octets of an outcome that takes no memory but that of its message: most have fewer."""
+
+
 class DirectMemory:
     """The share of all nodes."""
 
@@ -29,6 +33,8 @@ class DirectMemory:
         self._limit = shared.limit // 2
         self._used = 0
         self._waiting: dict[WaitingNode, None] = {}
+        self.outcomes = Budget(shared.limit // 16)
+        """The longer outcomes that producers were not told yet."""
         shared.eased = self._look
 
     @property

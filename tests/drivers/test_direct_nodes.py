@@ -7,7 +7,7 @@ import pytest
 from omq.drivers.budget import Budget
 from omq.drivers.direct import DirectNode, DirectTotals
 from omq.drivers.direct_channel import DirectChannel
-from omq.drivers.direct_memory import DirectMemory
+from omq.drivers.direct_memory import SHORT_OUTCOME, DirectMemory
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import (
@@ -274,6 +274,31 @@ async def test_memory_for_messages_is_limited(scene: NodeScenario) -> None:
     with pytest.raises(Refused, match="no memory"):
         scene.send(b"x" * 600_000)
     assert scene.totals.undelivered == 1
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "being written"])
+async def test_a_long_outcome_takes_memory_until_its_message_is_done(
+    scene: NodeScenario, *, is_written: bool
+) -> None:
+    told: list[bytes] = []
+    one, two = scene.consumer(3), scene.consumer(0)
+    for _ in range(3):
+        scene.node.offer(Bodies([b"a"]), b"", lambda _, octets: told.append(octets))
+    await taken(one)
+    if is_written:
+        one.written(3)
+    before = scene.shared.used
+    outcomes = b"x" * (1 << 19), b"y" * (1 << 20), b"z" * SHORT_OUTCOME
+    for number, octets in enumerate(outcomes, 1):
+        one.settle_as(range(number, number + 1), RELEASED, octets)
+    assert scene.shared.used == before + (1 << 19)  # there is no memory for the second one
+    if not is_written:
+        one.written(3)
+        assert scene.shared.used == before + (1 << 19)
+    assert scene.node.statistics().waiting == 3
+    two.close()
+    assert told == [outcomes[0], b"", outcomes[2]]
+    assert scene.shared.used == 0
 
 
 async def test_producers_hear_when_memory_is_not_short_any_more(scene: NodeScenario) -> None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import assert_never
 
 from omq.access.direct import Direct
 from omq.drivers.direct import DirectNode
 from omq.drivers.direct_channel import DirectChannel, TellOutcome
+from omq.drivers.direct_memory import SHORT_OUTCOME
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Accepted, Modified, Octets, Outcome, Rejected, Released
-from omq.protocol.amqp_1_0 import events, performatives, serials, stored
+from omq.drivers.seam import Accepted, Octets, Outcome, Rejected
+from omq.protocol.amqp_1_0 import events, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.long_messages import LongMessage
@@ -19,6 +19,7 @@ from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
 from omq.terminals.amqp_1_0.posted import Told
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
+from omq.terminals.amqp_1_0.told_outcomes import OutcomeMemory
 from omq_storage.batches import Batch, Bodies
 
 
@@ -101,6 +102,7 @@ class DirectIncoming(Producing):
         """Ends the node, if it was made for this link."""
         self._told: list[Told] = []
         """Outcomes that were not sent to the client yet."""
+        self._outcomes = OutcomeMemory(link, direct.outcomes)
         self._must_renew = False
 
     @property
@@ -135,6 +137,8 @@ class DirectIncoming(Producing):
             node.detach(self)
             if self._end_node is not None:
                 self._end_node(node)
+        self._told.clear()
+        self._outcomes.free()
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -202,7 +206,8 @@ class DirectIncoming(Producing):
         self.unconfirmed -= 1
         self.undelivered += not isinstance(outcome, Accepted)
         if delivery is not None:
-            self._told.append((delivery, delivery, told or state_for(outcome)))
+            is_short = 0 < len(told) <= SHORT_OUTCOME
+            self._told.append((delivery, delivery, told if is_short else self._outcomes.keep(outcome, told)))
             self._wake(self)
 
     def renew(self) -> None:
@@ -218,6 +223,7 @@ class DirectIncoming(Producing):
 
     def tell_outcomes(self) -> None:
         told, self._told = self._told, []
+        self._outcomes.free()
         if self.link.is_attached:
             self._settle(told)
 
@@ -229,18 +235,3 @@ class DirectIncoming(Producing):
             room = self._node.room(self, self._credit)
             if self.link.credit < room and self.link.credit <= self._credit // 2:
                 self.link.grant(room)
-
-
-def state_for(outcome: Outcome) -> bytes:
-    """Return the delivery state for an outcome that the server determined."""
-    match outcome:
-        case Accepted():
-            return performatives.write(performatives.Accepted())
-        case Rejected():
-            return performatives.write(performatives.Rejected())
-        case Released():
-            return performatives.write(performatives.Released())
-        case Modified(failed, undeliverable):
-            return performatives.write(performatives.Modified(failed, undeliverable))
-        case _:
-            assert_never(outcome)

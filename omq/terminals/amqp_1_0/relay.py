@@ -14,6 +14,7 @@ from omq.access.direct import Direct
 from omq.access.rights import Right
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.direct_memory import SHORT_OUTCOME
 from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.seam import Accepted, Outcome
 from omq.drivers.sequences import Origin
@@ -26,11 +27,11 @@ from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.address_resolver import AddressResolver
 from omq.terminals.amqp_1_0.addresses import DirectAddress
-from omq.terminals.amqp_1_0.direct import state_for
 from omq.terminals.amqp_1_0.idempotent import read_origins
 from omq.terminals.amqp_1_0.posted import Posted, PostedDeliveries, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, problem_of, rejection
+from omq.terminals.amqp_1_0.told_outcomes import OutcomeMemory
 from omq.terminals.amqp_1_0.uploading import UploadedMessage, begun
 from omq.terminals.connection.held import HeldPublishes
 from omq.terminals.connection.last_outcomes import settled
@@ -92,6 +93,7 @@ class Relay(Producing):
         """The keys are encoded addresses."""
         self._told: list[Told] = []
         """Outcomes that were not sent to the client yet."""
+        self._outcomes = OutcomeMemory(link, direct.outcomes)
         self._failure: Failure | None = None
         """The reason why messages of idempotent producers were not stored."""
         self._storing: dict[Confirmation, None] = {}
@@ -111,6 +113,7 @@ class Relay(Producing):
         self._runs.clear()
         self._storing.clear()
         self._told.clear()
+        self._outcomes.free()
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -279,7 +282,9 @@ class Relay(Producing):
         self._wake(self)
 
     def _done(self, delivery: int | None, outcome: Outcome, told: bytes) -> None:
-        self._end(delivery, told or state_for(outcome), is_accepted=isinstance(outcome, Accepted))
+        is_short = delivery is None or 0 < len(told) <= SHORT_OUTCOME
+        state = told if is_short else self._outcomes.keep(outcome, told)
+        self._end(delivery, state, is_accepted=isinstance(outcome, Accepted))
 
     def _end(self, delivery: int | None, state: bytes, *, is_accepted: bool = False) -> None:
         """Count the outcome of a message, and send it to the client if the message has a delivery-id."""
@@ -306,6 +311,7 @@ class Relay(Producing):
 
     def tell_outcomes(self) -> None:
         told, self._told = self._told, []
+        self._outcomes.free()
         if told and self.link.is_attached:
             first = told[0][0]
             told.sort(key=lambda each: serials.difference(each[0], first))
