@@ -204,6 +204,22 @@ def test_links_and_handles_have_documented_limits(peer: Peer) -> None:
     assert p.read_all(end.error) == p.Error("amqp:not-allowed", "handles are at most 1023, not 1024")
 
 
+@pytest.mark.parametrize("is_receiver", [True, False])
+def test_the_name_of_a_link_has_at_most_1024_octets(peer: Peer, *, is_receiver: bool) -> None:
+    fields: dict[str, Any] = {"source": source(), "target": target()}
+    if not is_receiver:
+        fields["initial_delivery_count"] = 0
+    (event,) = peer.say(frame(Attach("\u20ac" * 341 + "x", 0, is_receiver, **fields)))
+    assert isinstance(event, Attaching)
+    name = "\u20ac" * 341 + "xx"
+    assert peer.say(frame(Attach(name, 1, is_receiver, **fields))) == []
+    attach, detach = peer.heard()
+    assert isinstance(attach, Attach)
+    assert attach.name == name
+    assert (attach.source if is_receiver else attach.target) == NULL
+    assert condition([detach]) == "amqp:invalid-field"
+
+
 def test_a_client_has_no_more_links_than_it_has_handles() -> None:
     peer = Peer()
     peer.say(HEADER, frame(Open("client")), frame(Begin(None, 0, 9, 9, handle_max=1)))

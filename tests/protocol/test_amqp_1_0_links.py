@@ -149,10 +149,10 @@ def test_the_links_of_a_connection_are_limited(peer: Peer) -> None:
 
 
 def test_a_refused_link_keeps_no_data_of_the_client(peer: Peer) -> None:
-    long = source(write("x" * 30_000))
+    long = source(write("x" * 50_000))
 
     def refuse(handle: int) -> None:
-        (event,) = peer.say(frame(Attach("n" * 20_000 + f"{handle}", handle, True, source=long)))
+        (event,) = peer.say(frame(Attach("n" * 1000 + f"{handle}", handle, True, source=long)))
         assert isinstance(event, Attaching)
         event.link.refuse(LinkProblem(Condition.NOT_FOUND, "there is no such topic"))
         peer.heard()

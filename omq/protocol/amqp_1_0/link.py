@@ -23,6 +23,9 @@ from omq.protocol.amqp_1_0.types import NULL, DecodeError
 
 LARGEST_CREDIT = 2**31 - 1
 
+MOST_NAME_OCTETS = 1024
+"""The length of the name of a link: the server keeps it as long as the link is attached."""
+
 T = TypeVar("T")
 
 
@@ -140,9 +143,13 @@ class Link(ABC):
         termini.
         """
         self.problem: LinkProblem | None = None
-        """The problem of its termini, because of which it must be refused; None if they are valid."""
+        """The problem of its name or its termini, because of which it must be refused; None if there is none.
+        """
         self.source = self._terminus(attach.source, Source)
         self.target = self._terminus(attach.target, Target, Coordinator)
+        if len(attach.name.encode()) > MOST_NAME_OCTETS:
+            text = f"the name of a link has at most {MOST_NAME_OCTETS} octets"
+            self.problem = LinkProblem(Condition.INVALID_FIELD, text)
         self._is_detached = False
 
     @property
