@@ -330,12 +330,12 @@ class DirectNode:
         """Do the work of `_give_soon`, in steps. Another one may have begun, and does the rest of it, too."""
         count = 0
         try:
-            while self._doubtful:
-                self._finish(self._doubtful.popleft(), IN_DOUBT)
-                count += 1
-                if not count % DONE_IN_STEP:
-                    yield
             while self._must_give:
+                while self._doubtful:
+                    self._finish(self._doubtful.popleft(), IN_DOUBT)
+                    count += 1
+                    if not count % DONE_IN_STEP:
+                        yield
                 self._must_give = False
                 looks_at_all, self._must_look_at_all = self._must_look_at_all, False
                 self._end_passing()

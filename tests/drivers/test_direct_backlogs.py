@@ -70,6 +70,18 @@ async def test_messages_that_a_consumer_leaves_go_to_others_in_steps() -> None:
     assert bodies == [b"x"] * MESSAGES + [b"y"]
 
 
+async def test_messages_in_doubt_are_finished_while_others_are_given() -> None:
+    scene = NodeScenario()
+    other = await with_messages(scene, sent=True)
+    one = await with_messages(scene, sent=False)
+    two = scene.consumer(MESSAGES)
+    one.close()
+    other.close()
+    go_on(scene)
+    assert len(scene.told) == MESSAGES
+    assert two.statistics().behind == MESSAGES
+
+
 async def test_a_lower_credit_gives_back_in_steps() -> None:
     scene = NodeScenario()
     one = await with_messages(scene, sent=False)
