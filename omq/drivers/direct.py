@@ -28,6 +28,9 @@ from omq_storage.blocks import FRAME_HEADER
 NO_CONSUMER_CREDIT = 10
 """The credit of a producer while there is no consumer. Its messages are released at once."""
 
+SHORT_CREDIT = 10
+"""The greatest credit of a producer while the memory for messages is short, and its node holds little."""
+
 IN_DOUBT = Modified(delivery_failed=True)
 """The outcome of a message whose consumer ended before it stated one."""
 
@@ -92,6 +95,7 @@ class DirectNode:
     ) -> None:
         """Create a node without links, where `memory` counts the octets of the messages that it holds."""
         self.name = name
+        self.held = 0
         self.traffic = DirectTraffic()
         self._memory = memory
         self._totals = totals
@@ -207,10 +211,11 @@ class DirectNode:
     def _room_now(self) -> int:
         if not self._channels:
             return NO_CONSUMER_CREDIT
+        room = max(0, self._credit - len(self._waiting) - len(self._passed))
         if self._memory.is_short:
             self._memory.wait(self)
-            return 0
-        return max(0, self._credit - len(self._waiting) - len(self._passed))
+            return 0 if self._memory.is_short_for(self) else min(room, SHORT_CREDIT)
+        return room
 
     def changed(self, channel: DirectChannel) -> bool:
         """Note that the room of a consumer may have changed. One that has room again is the last in turn:
@@ -235,7 +240,7 @@ class DirectNode:
         """
         block = one.encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
         held = block.held
-        if not self._memory.take(held):
+        if not self._memory.take(self, held):
             self._count_undelivered()
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
         message = DirectMessage(self._next, block, held, done, settled)
@@ -272,7 +277,7 @@ class DirectNode:
         self.traffic.undelivered += 1
 
     def _finish(self, message: DirectMessage, outcome: Outcome, told: bytes = b"") -> None:
-        self._memory.give(message.held)
+        self._memory.give(self, message.held)
         message.done(outcome, told)
 
     # -- consumers -----------------------------------------------------------------------------------------
@@ -382,7 +387,7 @@ class DirectNode:
         Return what it keeps.
         """
         if len(told) > SHORT_OUTCOME and told is not message.told:
-            if self._memory.take(len(told)):
+            if self._memory.take(self, len(told)):
                 message.held += len(told)
             else:
                 told = b""

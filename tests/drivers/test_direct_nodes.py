@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from omq.drivers.budget import Budget
-from omq.drivers.direct import DirectNode, DirectTotals
+from omq.drivers.direct import SHORT_CREDIT, DirectNode, DirectTotals
 from omq.drivers.direct_channel import DirectChannel
 from omq.drivers.direct_memory import SHORT_OUTCOME, DirectMemory
 from omq.drivers.publisher_queue import PublisherQueue, PublisherQueues, RoomAnswer
@@ -304,17 +304,17 @@ async def test_a_long_outcome_takes_memory_until_its_message_is_done(
 async def test_producers_hear_when_memory_is_not_short_any_more(scene: NodeScenario) -> None:
     """Also those of a node whose own messages were not the reason, and when a topic used the memory."""
     other = DirectNode(b"m", scene.memory, scene.totals, scene.begin, scene.forgotten.append)
-    other.open(Consumer()).grant(5, CreditKind.COUNT)
+    other.open(Consumer()).grant(50, CreditKind.COUNT)
     producer = Producer()
     channel = scene.consumer(5)
     scene.send(b"x" * 600_000)
-    assert other.room(producer, 3) == 0
+    assert other.room(producer, 30) == SHORT_CREDIT
     channel.close()
-    assert (producer.credited_times, other.room(producer, 3)) == (1, 3)
+    assert (producer.credited_times, other.room(producer, 30)) == (1, 30)
     scene.shared.force(3 << 19)
-    assert other.room(producer, 3) == 0
+    assert other.room(producer, 30) == SHORT_CREDIT
     scene.shared.give(3 << 19)
-    assert (producer.credited_times, other.room(producer, 3)) == (2, 3)
+    assert (producer.credited_times, other.room(producer, 30)) == (2, 30)
 
 
 async def test_topics_get_memory_that_nodes_held(scene: NodeScenario) -> None:
