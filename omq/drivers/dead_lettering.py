@@ -23,6 +23,18 @@ class DeadLetteringDriver(SpooledWorkDriver):
         self.options = opening.options
         self._dead: DeadLetters | None = None
         super().__init__(opening)
+        self._drop_exceeding()
+
+    def _drop_exceeding(self) -> None:
+        """Dispose of the messages in the saved position that were delivered too often. Their consumers had
+        them when the server ended, or they were dead letters on their way.
+        """
+        runs = self._returned.runs()
+        limit = self.options.delivery_limit
+        if limit is None or all(run.deliveries <= limit for run in runs):
+            return
+        self._returned.clear()
+        self._return(self._within_limit(runs))
 
     @property
     def unacknowledged(self) -> int:

@@ -1,14 +1,16 @@
 """Dead letters: where they go, and what they say."""
 
 from bisect import bisect_right
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from queue_cases import EITHER, FAILED, published, queue_of, worker
 from quietness import follow
-from served_drivers import Drivers, post, quiet
+from served_drivers import Drivers, opened, post, quiet
 
+from omq.drivers.queue import QueueDriver
 from omq.drivers.seam import REJECTED
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import Destination, DestinationKind
@@ -141,6 +143,45 @@ async def test_a_message_is_delivered_again_up_to_the_limit(drivers: Drivers, du
     client.close()
     assert source.ready == 1
     heir.close()
+
+
+@pytest.mark.parametrize("exchange", [b"", None])
+@pytest.mark.parametrize("priorities", [None, 3])
+async def test_the_limit_holds_for_what_consumers_have_at_a_restart(
+    tmp_path: Path, exchange: bytes | None, priorities: int | None
+) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        await queue_of(drivers, b"dl", durable=True)
+        source = await queue_of(
+            drivers,
+            b"q",
+            durable=True,
+            delivery_limit=1,
+            max_octets=100,
+            max_priority=priorities,
+            dead_letter_exchange=exchange,
+            dead_letter_key=None if exchange is None else b"dl",
+        )
+        await post(source, b"poison", b"good", b"new")
+        client = worker(source, 2)
+        await client.read()
+        client.settle(1, outcome=FAILED)
+        await quiet()
+        await client.read()
+    async with opened(tmp_path / "store") as drivers:
+        ExchangeRegistry(drivers.catalogue)
+        restarted, dead = (drivers.catalogue.lookup(name) for name in (b"q", b"dl"))
+        assert isinstance(restarted, QueueDriver)
+        assert isinstance(dead, QueueDriver)
+        await quiet()
+        await drivers.drain()
+        await quiet()
+        assert (restarted.ready, restarted.unacknowledged) == (2, 0)
+        client = worker(restarted)
+        await client.read()
+        assert [(got.id, got.deliveries) for got in client.got] == [(2, 1), (3, 0)]
+        client.close()
+        assert dead.ready == (exchange is not None)
 
 
 @EITHER
