@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from omq.bulk.access import Gap
 from omq.bulk.remote import RemoteServer, RetryPolicy, parse_servers
+from omq.model import Delivery, PersistenceName, persistence_name
 from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
@@ -51,6 +52,13 @@ def stored(address: str, topic: str) -> list[tuple[bytes, bytes]]:
             assert not isinstance(messages, Gap)
             found += messages
     return found
+
+
+def types(address: str) -> dict[str, tuple[Delivery, PersistenceName]]:
+    """Return the types of each topic that a server has."""
+    with RemoteServer(parse_servers(address), RetryPolicy(0)) as server:
+        found = server.connected().topics()
+    return {info.topic.decode(): (info.delivery, persistence_name(info.persistence)) for info in found}
 
 
 def _bodies_and_heads(block: Block, messages: range) -> list[tuple[bytes, bytes]]:

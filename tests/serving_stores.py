@@ -92,6 +92,14 @@ class Serving:
                 await client.publish_many(topic, bodies)
                 await client.confirm()
 
+    def subscribe(self, topic: str) -> None:
+        """Subscribe to a topic, which creates it if it does not exist, and leave again."""
+        trio.run(self._subscribe, topic)
+
+    async def _subscribe(self, topic: str) -> None:
+        async with self._connect() as client, client.subscribe(topic):
+            pass
+
     def messages(self, topic: str) -> int:
         """Return the number of messages of a topic; 0 if it does not exist."""
         return trio.run(self._messages, topic)

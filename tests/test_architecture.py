@@ -242,6 +242,7 @@ LAYERS = {
         "omq.spark",
         "omq.bulk",
         "omq.counted",
+        "omq.model",
         "omq.printable",
         "omq.protocol.amqp",
         "omq.protocol.dmp",

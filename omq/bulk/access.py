@@ -26,6 +26,7 @@ class StoredTopic:
     """The id that the next message will have."""
     bytes: int
     """Octets of the stored blocks."""
+    persistence: Persistence
     problem: str | None = None
     """The reason why it cannot be read in bulk; None if it can."""
 

@@ -45,11 +45,13 @@ class LocalStore:
         return found
 
     def _topic(self, record: TopicRecord, name: str) -> StoredTopic:
-        problem = why_unreadable(Delivery(record.delivery), read_stored_persistence(record.persistence))
+        persistence = read_stored_persistence(record.persistence)
+        problem = why_unreadable(Delivery(record.delivery), persistence)
         extent = Extent() if problem else self._reader.extent(_level(record), record.id)
         next_id = record.next_id(extent)
         self._records[record.id] = record
-        return StoredTopic(record.id, name, extent.oldest(next_id), next_id, extent.bytes, problem)
+        first = extent.oldest(next_id)
+        return StoredTopic(record.id, name, first, next_id, extent.bytes, persistence, problem)
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
         record = self._record_of(topic)

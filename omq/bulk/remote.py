@@ -114,7 +114,12 @@ class RemoteServer:
             self._connection = connect(self._addresses, self._credentials, self._retry_policy.silence)
         return self._connection
 
-    def _ask(self, ask: Callable[[RemoteConnection], T]) -> T:
+    def ask(self, ask: Callable[[RemoteConnection], T]) -> T:
+        """Call `ask` with a connection and return its result; repeat it when the connection is lost.
+
+        Raises Unreachable, ServerRefused and BadOptions.
+        """
+
         def attempt() -> T:
             try:
                 return ask(self.connected())
@@ -126,13 +131,15 @@ class RemoteServer:
 
     def topics(self) -> dict[str, StoredTopic]:
         found: dict[str, StoredTopic] = {}
-        for info in self._ask(lambda connection: connection.topics()):
+        for info in self.ask(lambda connection: connection.topics()):
             try:
                 name = info.topic.decode()
             except UnicodeDecodeError:
                 continue
             problem = why_unreadable(info.delivery, info.persistence)
-            found[name] = StoredTopic(info.id, name, max(1, info.oldest), info.next, info.bytes, problem)
+            found[name] = StoredTopic(
+                info.id, name, max(1, info.oldest), info.next, info.bytes, info.persistence, problem
+            )
         return found
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
@@ -140,7 +147,7 @@ class RemoteServer:
         for count in (1, end - message):
             ask = partial(RemoteConnection.blocks, topic=topic.name, first=message, count=count)
             try:
-                found = self._ask(ask)
+                found = self.ask(ask)
             except NoSuchTopic:
                 return None
             if found:

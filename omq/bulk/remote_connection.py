@@ -14,7 +14,7 @@ from omq.bulk.credentials import Credentials
 from omq.bulk.errors import ConnectionLost, NoSuchTopic, OmqError, ServerRefused
 from omq.bulk.network import Waiting, in_our_words
 from omq.bulk.opening import open_wire
-from omq.model import BlockInfo, TopicInfo
+from omq.model import BlockInfo, Delivery, Persistence, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (
     Answered,
@@ -35,6 +35,8 @@ from omq.protocol.omq.sentences import RefusalKind, Sentence
 from omq.protocol.omq.types import (
     BlockList,
     Blocks,
+    Declare,
+    Declared,
     Fetch,
     Leased,
     Put,
@@ -144,6 +146,12 @@ class RemoteConnection:
             log.debug("the connection of a sink's principal is lost: %s", lost)
             self._gone = True
         return self._heard
+
+    def declare(self, topic: bytes, delivery: Delivery, persistence: Persistence) -> None:
+        """Create a topic, or do nothing if it exists with these types."""
+        answer = self._ask(Declare(topic, delivery, persistence))
+        if not isinstance(answer, Declared):
+            raise self._unexpected(answer)
 
     def put(self, topic: bytes) -> bytes:
         """Get a lease for a sink."""

@@ -18,8 +18,8 @@ EXAMPLES = """examples:
 
 Without --where, a replay to a server copies stored blocks, without Spark. Any other replay uses Spark, and
 needs the extra spark of omq-server and Java 17 or later. A replay excludes messages published after its
-start. The other server creates a topic that it does not have with its default types: declare a strong one
-there first."""
+start. It declares a topic that the other server does not have with the types of its source; a topic that
+exists there keeps its types."""
 
 
 class DefaultServer(str):

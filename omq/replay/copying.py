@@ -16,6 +16,7 @@ from omq.bulk.ranges import Range
 from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
 from omq.counted import counted
+from omq.replay.declaring import TargetTopics
 from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
@@ -58,12 +59,13 @@ def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event)
     Raises DataLoss, Unreachable, ServerRefused, and omq_storage.errors.StoreError.
     """
     names = producers(destination)
+    topics = TargetTopics(plan, destination)
     parts = [part for part in plan.parts if len(part)]
     with destination.place.open() as server:
         for number, part in enumerate(parts):
             if stop.is_set():
                 break
-            one = _Copy(server, plan, destination, part, names.of(part.topic), meter, stop)
+            one = _Copy(server, topics, plan, destination, part, names.of(part.topic), meter, stop)
             try:
                 one.run()
             except (OmqError, StoreError) as error:
@@ -91,6 +93,7 @@ class _Copy:
     def __init__(
         self,
         server: RemoteServer,
+        topics: TargetTopics,
         plan: Plan,
         destination: ToServer,
         part: Range,
@@ -100,6 +103,7 @@ class _Copy:
     ) -> None:
         self._source = plan.request.source
         self._server = server
+        self._topics = topics
         self._skip_lost = plan.request.skip_lost
         self._retry_policy = destination.place.retry_policy
         self._part = part
@@ -154,7 +158,8 @@ class _Copy:
         return f"{known} A replay with --producer can be repeated without publishing twice."
 
     def _go_on(self) -> None:
-        """Copy from the last confirmed message to the end. Raises ConnectionLost for the sink."""
+        """Copy from the last confirmed message to the end. Raises ConnectionLost for the target."""
+        self._topics.declare(self._server.connected(), self._target)
         with ReadAhead(self._pieces(self._confirmed)) as ahead:
             pieces = iter(ahead)
             while not self._stop.is_set() and self._portion(pieces):

@@ -24,6 +24,7 @@ from omq.bulk.places import ServerPlace, StorePlace
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import ProducerNames, producers
+from omq.replay.declaring import TargetTopics
 from omq.replay.envelopes import renamed
 from omq.replay.gaps import SKIP_LOST, going_on
 from omq.replay.meter import Meter
@@ -100,7 +101,7 @@ def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
                 _paced(frame, plan, server, request.speed, meter)
             case destination:
                 with cancel_on_interrupt(cancel):
-                    _counted(spark, frame, plan, meter, _writing(spark, destination))
+                    _counted(spark, frame, plan, meter, _writing(spark, plan, destination))
 
 
 def _wanted(spark: SparkSession, plan: Plan) -> DataFrame:
@@ -169,14 +170,14 @@ def read_log(log: Path, meter: Meter) -> None:
 Write = Callable[[DataFrame], None]
 
 
-def _writing(spark: SparkSession, destination: ToParquet | ToJson | ToServer) -> Write:
+def _writing(spark: SparkSession, plan: Plan, destination: ToParquet | ToJson | ToServer) -> Write:
     match destination:
         case ToParquet(path):
             return _files(spark, path, _write_parquet)
         case ToJson(path):
             return _files(spark, path, _write_json)
         case ToServer() as server:
-            return lambda rows: _write_topics(rows, server)
+            return lambda rows: _write_topics(rows, plan, server)
         case _:
             assert_never(destination)
 
@@ -206,7 +207,9 @@ def _texts(name: str) -> list[Any]:
     ]
 
 
-def _write_topics(frame: DataFrame, destination: ToServer) -> None:
+def _write_topics(frame: DataFrame, plan: Plan, destination: ToServer) -> None:
+    with destination.place.open() as server:
+        server.ask(TargetTopics(plan, destination).declare_all)
     rows = frame.select("topic", "key", "value", "headers")
     writer = rows.write.format("omq").options(**spelled(destination.place))
     if destination.topic is not None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from omq.bulk.access import Access, Gap
 from omq.bulk.errors import OmqError
@@ -12,6 +13,7 @@ from omq.bulk.ranges import Range
 from omq.bulk.remote import RetryPolicy
 from omq.bulk.sinks import send
 from omq.replay.copying import producers
+from omq.replay.declaring import TargetTopics
 from omq.replay.envelopes import ReplayProducer, bodies_size, envelopes
 from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
@@ -76,6 +78,7 @@ def publish(
     place = destination.place
     # Retry only with a named producer: otherwise the server would store a repetition twice.
     retry_policy = place.retry_policy if destination.producer is not None else RetryPolicy(0)
+    topics = TargetTopics(plan, destination)
     confirmed = {part.topic.name: part.start for part in plan.parts if len(part)}
     sent = dict(confirmed)
     failed: OmqError | StoreError | None = None
@@ -87,6 +90,7 @@ def publish(
                     by_source.setdefault(due.source, []).append(due)
                 for source, parts in by_source.items():
                     target = (destination.topic or source).encode()
+                    server.ask(partial(topics.declare, target=target))
                     count = sum(len(part.messages) for part in parts)
                     sent[source] = parts[-1].messages.stop
                     send(server, retry_policy, target, b"".join(part.envelopes for part in parts), count)

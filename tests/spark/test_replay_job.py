@@ -21,10 +21,11 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 from made_stores import Topic, damage, make_store
 from made_stores import body as made_body
 from pyspark.sql import SparkSession
-from replay_helpers import Counting, bodies, request, stored
+from replay_helpers import Counting, bodies, request, stored, types
 from serving_stores import Serving, serving
 
 from omq.bulk.errors import BadOptions
+from omq.model import Delivery
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import ByteArray, Number, NumberType, Table
 from omq.protocol.amqp.head import Head
@@ -47,6 +48,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         numbers=Topic((50, 50)),
         headed=Topic((4,), heads={2: KEYED}),
         typed=Topic((2,), heads={2: TYPED}),
+        safe=Topic((3,), persistence="Strong"),
     )
     with serving(store) as server:
         server.publish("csv", [b"1,ab,2.5", b"2,cd,x", b"no number,ef,1", b"\xff"], sink=True)
@@ -120,6 +122,21 @@ def test_filtered_into_a_topic(spark: SparkSession, source: Serving, tmp_path: P
         ]
         first = stored_head.decode(stored(target.address, "headed")[0][1])
         assert (first.routing_key, first.properties.content_type) == (b"\xffkey", b"text/plain")
+
+
+@pytest.mark.parametrize("pace", [[], ["--speed", "100000"]])
+def test_a_filtered_topic_has_the_types_of_its_source(
+    spark: SparkSession, source: Serving, tmp_path: Path, pace: list[str]
+) -> None:
+    store = make_store(tmp_path / "kept", kept=Topic((), persistence="Async"))
+    with serving(store, 'default_delivery = "round-robin"') as target:
+        for to in ("safe", "kept"):
+            words = ("safe", *pace, "--to", f"omq://{target.address}/{to}", "--where", "offset > 1")
+            assert run(spark, source, *words).counts == {"safe": 2}
+        assert types(target.address) == {
+            "kept": (Delivery.BROADCAST, "async"),
+            "safe": (Delivery.BROADCAST, "strong"),
+        }
 
 
 @pytest.mark.parametrize("pace", [[], ["--speed", "100000"]])
