@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 from quietness import pass_until, quiet
+from server.conversation import eventually
 from server_command import configured_server
 from trio.testing import MockClock
 
@@ -405,7 +406,7 @@ async def test_a_get_is_answered_after_its_client_has_stalled(
             client = await trio.to_thread.run_sync(ask, broker)
             queue = server.catalogue.lookup(b"one")
             assert queue is not None
-            await pass_until(lambda: queue.statistics().unsettled == 1, clock, 0.01)
+            await eventually(lambda: queue.statistics().unsettled == 1)  # before the client has stalled
             await pass_until(lambda: queue.statistics().unsettled == 0, clock)
             assert await trio.to_thread.run_sync(read, client) == ["deliver", "get-ok"]
         finally:
