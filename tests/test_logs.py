@@ -88,7 +88,7 @@ def test_json_has_the_topic(tmp_path: Path) -> None:
 
 def test_the_level_of_every_area_of_the_server_can_be_set() -> None:
     omq = Path(__file__).parents[1] / "omq"
-    clients = {"arrow", "bulk", "client", "spark"}
+    clients = {"arrow", "bulk", "client", "replay", "spark"}
     loggers = {
         name
         for path in omq.rglob("*.py")

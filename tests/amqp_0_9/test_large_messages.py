@@ -392,7 +392,6 @@ async def test_a_get_is_answered_after_its_client_has_stalled(
         assert client.call(declare_queue(1, "one", passive=1)).name == "queue.declare-ok"
         client.send(consume(2, "many", "t", no_ack=1))
         assert client.wait().name == "consume-ok"
-        client.send(get(1, "one", no_ack))
         return client
 
     def read(client: Client) -> list[str]:
@@ -402,11 +401,22 @@ async def test_a_get_is_answered_after_its_client_has_stalled(
 
     async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
         broker = Broker(("127.0.0.1", server.port))
+        sent = -1
+
+        def waits_for_its_client() -> bool:
+            nonlocal sent
+            (connection,) = [each.statistics() for each in server.terminals()]
+            before, sent = sent, connection.octets_out
+            return connection.is_sending and sent == before
+
         try:
             client = await trio.to_thread.run_sync(ask, broker)
+            # Then the socket is full, and the answer to basic.get must wait.
+            await eventually(waits_for_its_client)
+            client.send(get(1, "one", no_ack))
             queue = server.catalogue.lookup(b"one")
             assert queue is not None
-            await eventually(lambda: queue.statistics().unsettled == 1)  # before the client has stalled
+            await eventually(lambda: queue.statistics().unsettled == 1)
             await pass_until(lambda: queue.statistics().unsettled == 0, clock)
             assert await trio.to_thread.run_sync(read, client) == ["deliver", "get-ok"]
         finally:

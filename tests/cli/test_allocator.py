@@ -162,7 +162,7 @@ def ask(client: socket.socket, commands: list[bytes]) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 @pytest.mark.parametrize(
     ("connections", "topics"),
-    [pytest.param(25, 2000, id="subscriptions"), pytest.param(1000, 1, id="connections")],
+    [pytest.param(25, 2000, id="subscriptions"), pytest.param(1250, 1, id="connections")],
 )
 def test_the_memory_of_a_crowd_is_given_back_within_seconds(
     tmp_path: Path, connections: int, topics: int
