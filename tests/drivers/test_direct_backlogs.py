@@ -36,6 +36,16 @@ async def with_messages(scene: NodeScenario, *, sent: bool) -> DirectChannel:
     return one
 
 
+async def draining(scene: NodeScenario) -> tuple[DirectChannel, list[int]]:
+    """Return a consumer that drains its five credits while others are finished, and its answers."""
+    one = await with_messages(scene, sent=True)
+    two = scene.consumer(5)
+    one.close()
+    left: list[int] = []
+    two.drain(left.append)
+    return two, left
+
+
 async def test_messages_in_doubt_are_finished_in_steps() -> None:
     scene = NodeScenario()
     one = await with_messages(scene, sent=True)
@@ -155,11 +165,7 @@ async def test_a_drain_waits_until_the_messages_that_wait_are_given() -> None:
 
 async def test_a_drain_waits_while_messages_are_finished() -> None:
     scene = NodeScenario()
-    one = await with_messages(scene, sent=True)
-    two = scene.consumer(5)
-    one.close()
-    left: list[int] = []
-    two.drain(left.append)
+    _, left = await draining(scene)
     assert left == []
     go_on(scene)
     assert left == [5]
@@ -167,11 +173,7 @@ async def test_a_drain_waits_while_messages_are_finished() -> None:
 
 async def test_a_drain_of_a_consumer_that_leaves_meanwhile_has_no_answer() -> None:
     scene = NodeScenario()
-    one = await with_messages(scene, sent=True)
-    two = scene.consumer(5)
-    one.close()
-    left: list[int] = []
-    two.drain(left.append)
+    two, left = await draining(scene)
     two.close()
     go_on(scene)
     assert left == []

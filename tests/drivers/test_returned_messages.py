@@ -47,18 +47,29 @@ async def read_all(client: Client, messages: int = MESSAGES) -> int:
     return steps.count
 
 
+async def read_by_one(queue: QueueDriver) -> Client:
+    """Return a consumer that has read all messages, and settled none."""
+    client = worker(queue, 2 * MESSAGES)
+    await read_all(client)
+    return client
+
+
+async def read_again(queue: QueueDriver) -> Client:
+    """Return another consumer, which has read all messages, delivered once before, in the order of ids."""
+    client = await read_by_one(queue)
+    assert client.ids == list(range(1, MESSAGES + 1))
+    assert {got.deliveries for got in client.got} == {1}
+    return client
+
+
 @EITHER_OPTIONS
 async def test_messages_of_a_consumer_that_ends_go_to_another_in_runs(
     drivers: Drivers, options: QueueOptions
 ) -> None:
     queue = await filled(drivers, options)
-    first = worker(queue, 2 * MESSAGES)
-    await read_all(first)
+    first = await read_by_one(queue)
     first.close()
-    second = worker(queue, 2 * MESSAGES)
-    await read_all(second)
-    assert second.ids == list(range(1, MESSAGES + 1))
-    assert {got.deliveries for got in second.got} == {1}
+    second = await read_again(queue)
     # One by one, each message would wake its consumer.
     assert second.wakes <= MESSAGES // 10
     second.close()
@@ -69,18 +80,14 @@ async def test_messages_that_are_given_back_in_mixed_order_need_little_memory(
     drivers: Drivers, options: QueueOptions
 ) -> None:
     queue = await filled(drivers, options)
-    first = worker(queue, 2 * MESSAGES)
-    await read_all(first)
+    first = await read_by_one(queue)
     first.channel.cancel()
     ids = list(range(1, MESSAGES + 1))
     random.Random(3).shuffle(ids)
     first.settle(*ids, outcome=FAILED)
     # A run for each of them would take a hundred times as much.
     assert drivers.memory.statistics().unconfirmed <= MESSAGES * RUN_OCTETS // 100
-    second = worker(queue, 2 * MESSAGES)
-    await read_all(second)
-    assert second.ids == list(range(1, MESSAGES + 1))
-    assert {got.deliveries for got in second.got} == {1}
+    second = await read_again(queue)
     for client in (first, second):
         client.close()
 
@@ -91,8 +98,7 @@ async def test_messages_between_which_others_are_kept_share_steps(
 ) -> None:
     monkeypatch.setattr(slices, "SLICE_SECONDS", 60)  # so that only the numbers of messages end a step
     queue = await filled(drivers, options)
-    first = worker(queue, 2 * MESSAGES)
-    await read_all(first)
+    first = await read_by_one(queue)
     first.channel.settle(range(1, MESSAGES + 1, 2), FAILED)
     first.channel.cancel()
     second = worker(queue, 2 * MESSAGES)
@@ -108,8 +114,7 @@ async def test_consumers_with_room_share_what_another_gives_back(
     drivers: Drivers, options: QueueOptions
 ) -> None:
     queue = await filled(drivers, options)
-    first = worker(queue, 2 * MESSAGES)
-    await read_all(first)
+    first = await read_by_one(queue)
     others = [worker(queue, most) for most in (2 * MESSAGES, 2 * MESSAGES, 5)]
     first.close()
     while sum(len(other.got) for other in others) < MESSAGES:
