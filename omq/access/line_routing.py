@@ -12,7 +12,7 @@ from omq.drivers.writer import Writer
 from omq_storage import codec
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Pass, Route, Spans, StoreLane
+    from omq_storage._codec import Lane, Pass, Route, Spans, StoreLane
 
 ROUTED_OCTETS = 64 << 10
 """The octets of the memory for posts for which a connection waits before it routes more messages to a store.
@@ -80,6 +80,10 @@ class LineRouting:
             self._granted = 0
             posted.give(granted)
         return dealt, position, passed, posts
+
+    async def room_to_push(self, filled: "Lane") -> None:
+        """Wait until one of these connections has room for messages that are pushed, or none moves."""
+        await self._catalogue.waiting_publishers.room(filled.outlets)
 
     async def room_to_route(self, lacking: "StoreLane") -> None:
         """Wait until this store and the memory for posts have room for messages that are routed."""

@@ -3,9 +3,9 @@
 A socket accepts only a part of the octets when its client is not scheduled for a moment, or is slower than
 the publishers. Without a backlog, all topics that push to this connection would fall behind, and the sender
 would have to read them one by one. So the connection keeps the pushed octets in their order, and their topics
-count as received. Publishers wait while a backlog is full and its connection sends (`wait_for_room`). Topics
-whose messages are not pushed meanwhile fall behind. The sender reads them from their tails, in turns with the
-backlog.
+count as received. Publishers wait while a backlog is full and its connection sends (`WaitingPublishers`).
+Topics whose messages are not pushed meanwhile fall behind. The sender reads them from their tails, in turns
+with the backlog.
 
 A backlog takes its memory from the share of the tails. When a tail grows and the share is used up, the
 largest tails and backlogs drop their messages, and the server tells the subscribers which ones. A growing
@@ -15,7 +15,7 @@ subscribers makes no backlog full. An entry counts with everything that it keeps
 octet has left: many small entries take far more than their octets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -254,51 +254,3 @@ class Backlog:
             self._waiting.remove(event)
         if self._waiting and not self.is_full():
             self._wake(1)
-
-
-class BackloggedConnection(Protocol):
-    """A connection with a backlog."""
-
-    backlog: Backlog
-    stalled_at: int | None
-
-    @property
-    def sent(self) -> int:
-        """As in `omq.drivers.seam.Outlet`."""
-
-
-async def wait_for_room(outlets: Iterable[BackloggedConnection], stall_seconds: float) -> None:
-    """Wait until one of these connections has room in its backlog, or none of them moves any more."""
-    filled = tuple(outlets)
-    again = False
-    # One may have got room since the pass ended; and when there was room, others may have been faster.
-    while all(outlet.backlog.is_full() for outlet in filled):
-        if not await _wait_for_turn(filled, stall_seconds, again=again):
-            return
-        again = True
-
-
-async def _wait_for_turn(
-    filled: Sequence[BackloggedConnection], stall_seconds: float, *, again: bool
-) -> bool:
-    """Wait until there may be room. Return False when none of these connections moves any more."""
-    event = trio.Event()
-    for outlet in filled:
-        outlet.backlog.wait(event, again=again)
-    try:
-        moves = True
-        while moves:
-            before = [outlet.sent for outlet in filled]
-            with trio.move_on_after(stall_seconds):
-                await event.wait()
-                return True
-            moves = False
-            for outlet, sent in zip(filled, before, strict=True):
-                if outlet.sent == sent:
-                    outlet.stalled_at = sent
-                else:
-                    moves = True
-        return False
-    finally:
-        for outlet in filled:
-            outlet.backlog.leave(event)

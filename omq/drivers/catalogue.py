@@ -33,6 +33,7 @@ from omq.drivers.store_calls import StoreCalls
 from omq.drivers.topic_changes import TopicChanges
 from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
 from omq.drivers.topics_by_name import UNLIMITED, TopicsByName
+from omq.drivers.waiting_publishers import WaitingPublishers
 from omq.drivers.writer import Writer
 from omq.model import (
     Delivery,
@@ -85,6 +86,8 @@ class Catalogue:
             spills=self.writers[Level.ASYNC],
             spool=self.spool,
         )
+        self.waiting_publishers = WaitingPublishers(resources.alarms, config.stall_seconds)
+        """The publishers that wait for room in the backlogs of connections."""
         nursery.start_soon(self.ids.run)
         nursery.start_soon(resources.alarms.run)
         nursery.start_soon(resources.errands.run)

@@ -2,15 +2,12 @@
 
 import gc
 import tracemalloc
-from collections.abc import Callable
 
 import pytest
-import trio
 from served_drivers import Drivers
 from test_pushes import Connection, Subscription, push, route, transient
-from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog, wait_for_room
+from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.seam import TakenMessages, Unavailable
@@ -246,90 +243,3 @@ async def test_messages_are_counted_right_when_a_post_drops_the_backlog(shared_d
     assert (topic.statistics().messages_out, topic.statistics().octets_out) == (0, 0)
     assert await taken(subscription) == [(1, 2, "the subscriber was too slow"), range(3, 4)]
     assert topic.statistics().messages_out == 1
-
-
-class ReadingConnection:
-    """A connection whose client takes its backlog."""
-
-    def __init__(self) -> None:
-        self.backlog = Backlog(TailMemory(64 << 20))
-        self.backlog.add(bytes(MOST_OCTETS))
-        self.stalled_at: int | None = None
-        self.sent = 0
-
-    def take(self, octets: int) -> None:
-        self.sent += octets
-        self.backlog.sent(octets)
-
-
-@pytest.mark.parametrize(
-    "freed",
-    [
-        lambda filled: filled.take(MOST_OCTETS // 2),
-        lambda filled: filled.backlog.close(),
-    ],
-)
-async def test_publishers_wait_until_a_backlog_has_room(
-    freed: Callable[[ReadingConnection], None], autojump_clock: MockClock
-) -> None:
-    slow, fast = ReadingConnection(), ReadingConnection()
-    done = trio.Event()
-
-    async def wait() -> None:
-        await wait_for_room((slow, fast), 5.0)
-        done.set()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
-        await wait_all_tasks_blocked()
-        for _ in range(3):  # somebody moves, if slowly
-            await trio.sleep(4.0)
-            fast.take(1)
-            await wait_all_tasks_blocked()
-            assert not done.is_set()
-        freed(fast)
-        await done.wait()
-    assert trio.current_time() == pytest.approx(12.0, abs=0.1)
-    assert fast.stalled_at is None
-
-
-async def test_publishers_do_not_wait_for_stalled_connections(autojump_clock: MockClock) -> None:
-    filled = ReadingConnection(), ReadingConnection()
-    begin = trio.current_time()
-    await wait_for_room(filled, 5.0)
-    assert trio.current_time() - begin == pytest.approx(5.0)
-    assert [each.stalled_at for each in filled] == [0, 0]
-
-
-async def test_a_publisher_does_not_wait_when_there_is_room_again(autojump_clock: MockClock) -> None:
-    slow, fast = ReadingConnection(), ReadingConnection()
-    fast.take(MOST_OCTETS)
-    begin = trio.current_time()
-    await wait_for_room((slow, fast), 5.0)
-    assert trio.current_time() == begin
-    assert fast.stalled_at is None
-
-
-async def test_publishers_that_wait_have_their_turns_while_there_is_room(autojump_clock: MockClock) -> None:
-    """Most of a hundred would find the backlog full again. And some have nothing more for it by then."""
-    filled = ReadingConnection()
-    went_on: list[int] = []
-
-    async def publish(number: int) -> None:
-        await wait_for_room((filled,), 60.0)
-        assert not filled.backlog.is_full()
-        went_on.append(number)
-        if number % 3:
-            filled.backlog.add(bytes(MOST_OCTETS // 16))
-
-    async with trio.open_nursery() as nursery:
-        for number in range(100):
-            nursery.start_soon(publish, number)
-            await wait_all_tasks_blocked()  # so that they wait in this order
-        while len(went_on) < 100:
-            assert filled.backlog.is_full(), "nobody waits while there is room"
-            filled.take(MOST_OCTETS // 2)
-            await wait_all_tasks_blocked()
-    assert trio.current_time() < 60.0
-    # Eight at a time go on in any order, and nobody much later than those who came later.
-    assert all(abs(place - number) < 32 for place, number in enumerate(went_on))

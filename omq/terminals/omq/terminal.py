@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from omq import refusal_words
 from omq.access.session import Session
-from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Octets
 from omq.drivers.slices import Slices, in_slices
@@ -518,9 +517,10 @@ class OmqTerminal:
     async def _wait_for_room(self) -> None:
         """Wait for the room that was lacking when messages were sent at once: see `_deal`."""
         if self._filled is not None:
-            lane, self._filled = self._filled, None
+            filled, self._filled = self._filled, None
+            assert self._client is not None
             with self._liveness.excused:
-                await wait_for_room(lane.outlets, self._context.config.stall_seconds)
+                await self._client.routing.room_to_push(filled)
         if self._short is not None:
             short, self._short = self._short, None
             assert self._client is not None
