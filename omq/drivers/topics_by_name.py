@@ -16,7 +16,7 @@ from omq.drivers.writer import Writer
 from omq.model import Delivery, Persistent, Topic, read_stored_persistence
 from omq.watching import Limits
 from omq_storage.levels import Level
-from omq_storage.routes import Route
+from omq_storage.routes import Routes
 from omq_storage.topics import TopicRecord
 
 UNLIMITED = Limits(None, None)
@@ -34,7 +34,7 @@ class TopicsByName:
         self._resources = resources
         self._factory = factory
         self.drivers = DriversByName()
-        self.routes: dict[bytes, Route] = {}
+        self.routes = Routes()
         """The routes of the topics that may be found by their names now."""
         self.records: dict[int, TopicRecord] = {}
         """The records by topic id. Ephemeral topics have none."""

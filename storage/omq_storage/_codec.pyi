@@ -1,6 +1,6 @@
 """The types of the compiled codec; what the functions do stands in _codec.pyx."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Literal, final
 
 from omq_storage.numbers import Octets
@@ -73,6 +73,15 @@ class StoreLane:
     def begin(self) -> None: ...
 
 @final
+class Routes:
+    def __init__(self, routes: Mapping[bytes, Route] = ...) -> None: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, name: bytes) -> bool: ...
+    def __getitem__(self, name: bytes) -> Route: ...
+    def __setitem__(self, name: bytes, route: Route) -> None: ...
+    def __delitem__(self, name: bytes) -> None: ...
+
+@final
 class Pass:
     lanes: list[Lane]
     frames: list[bytes]
@@ -85,7 +94,7 @@ class Pass:
     short: Route | None
     def __init__(
         self,
-        routes: dict[bytes, Route],
+        routes: Routes,
         allowed: Container[bytes] | None,
         largest: int,
         room: int = 0,

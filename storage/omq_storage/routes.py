@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from omq_storage import codec
 
-__all__ = ["PlainRoute", "Route"]
+__all__ = ["PlainRoute", "PlainRoutes", "Route", "Routes"]
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Lane, Route, StoreLane
+    from omq_storage._codec import Lane, Route, Routes, StoreLane
 
 
 class PlainRoute:
@@ -92,5 +92,10 @@ class PlainRoute:
         return None
 
 
+class PlainRoutes(dict[bytes, PlainRoute]):
+    """The routes of the topics that may be found by their names now. A route has one name."""
+
+
 if not TYPE_CHECKING:
     Route = codec.native.Route if codec.COMPILED else PlainRoute
+    Routes = codec.native.Routes if codec.COMPILED else PlainRoutes

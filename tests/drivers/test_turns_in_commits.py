@@ -375,7 +375,7 @@ async def test_other_tasks_have_turns_between_the_routed_posts_of_a_commit(tmp_p
         trio.lowlevel.add_instrument(steps)
         posts = []
         for _ in range(3 * TOPICS_SETTLED_IN_TURN // 2):
-            passed = codec.native.Pass({b"busy": busy.route}, None, 100, 100)
+            passed = codec.native.Pass(codec.native.Routes({b"busy": busy.route}), None, 100, 100)
             codec.native.deal_lines(line, 0, len(line), passed)
             ((_, part),) = passed.parts
             posts.append(RoutedPost(part))

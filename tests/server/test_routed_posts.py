@@ -319,7 +319,7 @@ def test_the_errors_of_many_topics_fill_the_queue_of_answers_and_are_sent_in_pie
     for route in routes.values():
         route.open_store(lane)
     lines = b"".join(publish(name, [b"x"]) for name in names)
-    passed = codec.native.Pass(routes, None, 1 << 16, 1 << 20)
+    passed = codec.native.Pass(codec.native.Routes(routes), None, 1 << 16, 1 << 20)
     codec.native.deal_lines(lines, 0, len(lines), passed)
     ((_, part),) = passed.parts
     post, replies = RoutedPost(part), Replies(Signal())

@@ -51,7 +51,7 @@ def deal(
     routes: "dict[bytes, Route]", data: bytes, allowed: set[bytes] | None = None, largest: int = MOST
 ) -> "tuple[Pass, dict[bytes, list[bytes]], int]":
     """Route lines; return what was routed, the bodies of the rest by their topics, and where it stopped."""
-    passed = codec.native.Pass(routes, allowed, largest)
+    passed = codec.native.Pass(codec.native.Routes(routes), allowed, largest)
     dealt, position = codec.native.deal_lines(data, 0, MOST, passed)
     return passed, {topic: spans.bodies() for topic, spans in dealt}, position
 
@@ -275,7 +275,7 @@ def test_a_pass_opens_few_routes_and_keeps_messages_of_few_topics() -> None:
         counts = []
         position = 0
         while position < len(data):
-            passed = codec.native.Pass(routes, None, MOST)
+            passed = codec.native.Pass(codec.native.Routes(routes), None, MOST)
             dealt, position = codec.native.deal_lines(data, position, MOST, passed)
             assert dealt == []
             assert passed.is_full or position == len(data)
@@ -285,6 +285,29 @@ def test_a_pass_opens_few_routes_and_keeps_messages_of_few_topics() -> None:
     assert passes() == [64, 64, 64, 64, 44]
     assert passes() == [128, 128, 44]
     assert {each.owner.aimed for each in routes.values()} == {1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40), st.lists(st.integers(0, 9)))
+def test_topics_are_found_whatever_came_and_went_before_them(
+    changes: list[tuple[int, bool]], round_trip: list[int]
+) -> None:
+    table = codec.native.Routes()
+    expected: dict[bytes, Route] = {}
+    to = lane(Outlet())
+    order = [b"topic-%d" % number for number in round_trip]
+    for number, is_put in changes:
+        name = b"topic-%d" % number
+        if is_put:
+            table[name] = expected[name] = route(number, to)
+        elif name in expected:
+            del table[name], expected[name]
+        assert len(table) == len(expected)
+        before = {each: expected[each].next_id for each in expected}
+        passed = codec.native.Pass(table, None, MOST)
+        dealt, _ = codec.native.deal_lines(lines(*((each, b"x") for each in order)), 0, MOST, passed)
+        assert {topic for topic, _ in dealt} == {each for each in order if each not in expected}
+        for each, next_id in before.items():
+            assert expected[each].next_id == next_id + order.count(each)
 
 
 def test_the_plain_route_has_the_same_numbers() -> None:

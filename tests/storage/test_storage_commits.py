@@ -64,7 +64,7 @@ def written(body: bytes) -> bytes:
 def read(routes: "dict[bytes, Route]", messages: Messages, room: int = 1 << 30) -> "tuple[Pass, int]":
     """Route one read of lines. Return the pass, and the number of lines that it has read."""
     lines = [b"(Publish topic-%d %s)\n" % (topic, written(body)) for topic, body in messages]
-    passed = codec.native.Pass(routes, None, MOST, room)
+    passed = codec.native.Pass(codec.native.Routes(routes), None, MOST, room)
     dealt, position = codec.native.deal_lines(b"".join(lines), 0, MOST << 4, passed)
     assert not dealt
     return passed, b"".join(lines)[:position].count(b"\n")
@@ -309,7 +309,7 @@ def test_large_messages_and_closed_topics_are_left_with_their_followers() -> Non
         b"(Publish topic-%d %s)\n" % message
         for message in ((1, b"a"), (1, b"b" * 70_000), (1, b"c"), (2, b"d"))
     )
-    passed = codec.native.Pass(routes, None, MOST, MOST)
+    passed = codec.native.Pass(codec.native.Routes(routes), None, MOST, MOST)
     dealt, _ = codec.native.deal_lines(lines, 0, MOST, passed)
     assert [(topic, spans.bodies()) for topic, spans in dealt] == [
         (b"topic-1", [b"b" * 70_000, b"c"]),
@@ -321,10 +321,10 @@ def test_large_messages_and_closed_topics_are_left_with_their_followers() -> Non
 def test_a_topic_whose_first_message_is_too_large_is_no_part_of_the_commit(tmp_path: Path) -> None:
     environment = open_level(tmp_path / "weak")
     routes = routes_of(store_lane(), [1, 2])
-    too_large = codec.native.Pass(routes, None, 4, MOST)
+    too_large = codec.native.Pass(codec.native.Routes(routes), None, 4, MOST)
     codec.native.deal_lines(b"(Publish topic-1 large)\n", 0, MOST, too_large)
     assert (too_large.parts, routes[b"topic-1"].is_used) == ([], False)
-    beside = codec.native.Pass(routes, None, 4, MOST)
+    beside = codec.native.Pass(codec.native.Routes(routes), None, 4, MOST)
     codec.native.deal_lines(b"(Publish topic-1 large)\n(Publish topic-2 b)\n", 0, MOST, beside)
     ((_, found),) = beside.parts
     assert found.names == [b"topic-2"]

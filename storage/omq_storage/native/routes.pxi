@@ -33,6 +33,10 @@ cdef class Route:
     cdef readonly bint is_used
     cdef public object owner
     cdef public bint is_watched
+    cdef bytes _name  # of its topic, from when it was in `Routes`
+    cdef bint _is_numbered  # there
+    cdef uint32_t _number
+    cdef uint32_t _next  # the number of the route that was found after this one
     cdef Lane _lane
     cdef StoreLane _store
     cdef uint64_t _pass  # the last pass that has used it, and its place there
@@ -50,6 +54,9 @@ cdef class Route:
         self.messages_in = self.octets_in = self.messages_out = self.octets_out = 0
         self.is_open = self.is_due = self.is_kept = self.is_used = False
         self.owner = None
+        self._name = None
+        self._is_numbered = False
+        self._number = self._next = 0
         self._lane = None
         self._store = None
         self.is_watched = False
@@ -84,6 +91,90 @@ cdef class Route:
             return None
         self._has_extent = False
         return self._extent.first, self._extent.last, self._extent.messages, self._extent.octets
+
+
+@cython.final
+cdef class Routes:
+    """The twin of `omq_storage.routes.Routes`.
+
+    A publisher that goes round its topics in the same order again and again finds each without the dictionary: a route
+    has the number of the one that came after it, and only the name must be compared.  Else each message would take a
+    new object for its name, and two or three misses of the processor's caches.
+    """
+
+    cdef dict _routes
+    cdef PyObject** _numbered  # the routes in the dictionary by their numbers, and NULL
+    cdef uint32_t _numbers
+    cdef uint32_t _capacity
+    cdef list _free  # numbers of removed routes
+
+    def __cinit__(self, routes=()):
+        self._routes = {}
+        self._numbered = NULL
+        self._numbers = self._capacity = 0
+        self._free = []
+        for name, route in dict(routes).items():
+            self[name] = route
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._numbered)
+
+    def __len__(self):
+        return len(self._routes)
+
+    def __contains__(self, bytes name not None):
+        return name in self._routes
+
+    def __getitem__(self, bytes name not None):
+        return self._routes[name]
+
+    def __setitem__(self, bytes name not None, Route route not None):
+        if name in self._routes:
+            del self[name]
+        route._name = name
+        self._routes[name] = route
+        if route._is_numbered:
+            return  # in another table
+        if self._free:
+            route._number = self._free.pop()
+        else:
+            if self._numbers == self._capacity:
+                self._grow()
+            route._number = self._numbers
+            self._numbers += 1
+        route._is_numbered = True
+        self._numbered[route._number] = <PyObject*>route
+
+    def __delitem__(self, bytes name not None):
+        cdef Route route = self._routes.pop(name)
+        if route._number < self._numbers and self._numbered[route._number] == <PyObject*>route:
+            self._numbered[route._number] = NULL
+            self._free.append(route._number)
+            route._is_numbered = False
+
+    cdef int _grow(self) except -1:
+        cdef uint32_t capacity = 64 if self._capacity == 0 else 2 * self._capacity
+        cdef PyObject** numbered = <PyObject**>PyMem_RawRealloc(self._numbered, capacity * sizeof(PyObject*))
+        if numbered == NULL:
+            raise MemoryError
+        self._numbered = numbered
+        self._capacity = capacity
+        return 0
+
+    cdef PyObject* find(self, const uint8_t* name, int64_t length, Route before) except? NULL:
+        """Return the route of a topic, or NULL. `before`: the route that was found before it, or None."""
+        cdef PyObject* found
+        cdef bytes known
+        if before is not None and before._next < self._numbers:
+            found = self._numbered[before._next]
+            if found != NULL:
+                known = (<Route>found)._name
+                if PyBytes_GET_SIZE(known) == length and not memcmp(PyBytes_AS_STRING(known), name, length):
+                    return found
+        found = PyDict_GetItem(self._routes, PyBytes_FromStringAndSize(<const char*>name, length))
+        if found != NULL and before is not None:
+            before._next = (<Route>found)._number
+        return found
 
 
 cdef struct Passing:  # one topic in a pass
@@ -150,7 +241,8 @@ cdef class Pass:
     cdef int64_t _push_room  # the octets that may be pushed, counted for each connection
     cdef int64_t _aimed
     cdef int64_t _kept
-    cdef dict _routes
+    cdef Routes _routes
+    cdef Route _before  # the last topic that was found
     cdef object _allowed
     cdef int64_t _largest
     cdef uint64_t _number
@@ -162,7 +254,7 @@ cdef class Pass:
     cdef int64_t _count
     cdef int64_t _capacity
 
-    def __cinit__(self, dict routes not None, allowed, largest, int64_t room=0, tails=None, int64_t granted=0):
+    def __cinit__(self, Routes routes not None, allowed, largest, int64_t room=0, tails=None, int64_t granted=0):
         global _passes
         _passes += 1
         self._number = _passes
@@ -185,6 +277,7 @@ cdef class Pass:
         self.short = None
         self._aimed = self._kept = 0
         self._routes = routes
+        self._before = None
         self._allowed = allowed
         self._largest = min(max(largest, 0), LITTLE - HEADER)
         self._outlets = set()
@@ -201,21 +294,23 @@ cdef class Pass:
         PyMem_RawFree(self._topics)
         PyMem_RawFree(self._passed)
 
-    cdef int64_t topic(self, bytes name) except -2:
+    cdef int64_t topic(self, const uint8_t* name, int64_t length) except -2:
         """Return the place of a topic in this pass; -1 if its messages are not routed, -3 if they must wait."""
-        cdef PyObject* found = PyDict_GetItem(self._routes, name)
+        cdef PyObject* found = self._routes.find(name, length, self._before)
         cdef Route route
+        cdef bytes known
         cdef uint32_t lane = NO_LANE
         cdef uint32_t store = NO_LANE
         if found == NULL:
             return -1
-        route = <Route>found
+        route = self._before = <Route>found
         if route._pass == self._number:
             return -1 if self._topics[route._place].closed else <int64_t>route._place
         if self._topic_count == MOST_TOPICS:
             self.is_full = True
             return -3
-        if self._allowed is not None and name not in self._allowed:
+        known = route._name
+        if self._allowed is not None and known not in self._allowed:
             return -1
         if route.is_due and not self.aim(route):
             return -3
@@ -250,7 +345,7 @@ cdef class Pass:
             self.make_room_for_topics()
         cdef Passing* passing = &self._topics[self._topic_count]
         passing.route = found
-        passing.name = <PyObject*>name
+        passing.name = <PyObject*>known
         passing.first = route.next_id
         passing.count = 0
         passing.octets = 0
@@ -260,7 +355,7 @@ cdef class Pass:
         passing.copies = 0 if route._lane is None else len(route._lane.outlets) + route.is_kept
         passing.closed = False
         Py_INCREF(route)
-        Py_INCREF(name)
+        Py_INCREF(known)
         route._pass = self._number
         route._place = <uint32_t>self._topic_count
         self._topic_count += 1

@@ -200,7 +200,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass r
     cdef int64_t at = position
     cdef int64_t place = -1  # of the last line's topic in `routed`
     cdef int64_t line_end, body, body_end, length
-    cdef int64_t topic = 0, topic_end = 0, name, name_end
+    cdef int64_t topic = 0, topic_end = 0, name = 0, name_end = 0
     cdef int64_t last = 0, last_length = -1  # the last line's topic
     cdef int64_t head = 0, head_length = 0  # of the last line: everything before its body
     cdef const uint8_t* found
@@ -250,8 +250,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass r
                     if at > position:
                         break
                     alone = True
-            key = PyBytes_FromStringAndSize(<const char*>octets + name, name_end - name)
-            place = -1 if routed is None or alone else routed.topic(key)
+            place = -1 if routed is None or alone else routed.topic(octets + name, name_end - name)
             if place == -3:
                 break
             spans = None
@@ -267,6 +266,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass r
                 break
         else:
             if spans is None:
+                key = PyBytes_FromStringAndSize(<const char*>octets + name, name_end - name)
                 spans = by_name.get(key)
                 if spans is None:
                     if len(dealt) >= MOST_DEALT:
