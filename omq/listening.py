@@ -1,14 +1,11 @@
 """The addresses at which a server listens, and the protocols at each of them."""
 
 import errno
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from socket import (
     AF_INET6,
     AI_PASSIVE,
     IPPROTO_IPV6,
-    IPPROTO_TCP,
     IPV6_V6ONLY,
     SO_ACCEPTCONN,
     SO_REUSEADDR,
@@ -23,11 +20,9 @@ from msgspec import Struct
 from trio.socket import SocketType
 
 from omq.addresses import format_address
-from omq.config import Config, is_loopback, parse_address
+from omq.config import Config, parse_address
+from omq.loopback import turn_off_pacing
 from omq.systemd import PassedSockets
-
-if sys.platform == "linux":
-    from socket import TCP_CONGESTION
 
 BACKLOG = 0xFFFF
 """The number of connections that may wait to be accepted; the system lowers it to its own limit."""
@@ -132,8 +127,7 @@ async def _bind(address: str, sockets: list[SocketType]) -> None:
             one.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
             if family == AF_INET6:
                 one.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1)
-            if is_loopback(str(place[0])):
-                _turn_off_pacing(one)
+            turn_off_pacing(one, str(place[0]))
             await one.bind(place)
         if unsupported is not None and len(sockets) == before:
             raise unsupported
@@ -141,17 +135,6 @@ async def _bind(address: str, sockets: list[SocketType]) -> None:
         raise ListenError(f"cannot listen on {address}: {problem.strerror or problem}") from problem
     except UnicodeError as problem:
         raise ListenError(f"cannot listen on {address}: that is no host name") from problem
-
-
-def _turn_off_pacing(one: SocketType) -> None:
-    """Let the connections that a socket accepts use Reno as congestion control.
-
-    The default of a machine may be BBR, which spreads packets over time with timers. Over the loopback
-    interface, which loses no packets, this only takes processor time.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError):
-            one.setsockopt(IPPROTO_TCP, TCP_CONGESTION, b"reno")
 
 
 def _sockets(passed: Iterable[socket]) -> list[SocketType]:

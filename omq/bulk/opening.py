@@ -4,6 +4,7 @@ import socket
 
 from omq.bulk.network import PlainWire, Wire
 from omq.keepalive import keep_alive
+from omq.loopback import turn_off_pacing
 from omq.server_address import Security
 
 CONNECT_SECONDS = 10.0
@@ -12,7 +13,7 @@ CONNECT_SECONDS = 10.0
 
 def open_wire(host: str, port: int, security: Security | None) -> Wire:
     """Connect, with a TLS handshake if `security` is given. Raises OSError and TlsError."""
-    connected = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+    connected = _connect(host, port)
     try:
         # Without this, Nagle's algorithm delays the first command until the peer's delayed ACK of the
         # previous packet, which takes 40 ms if the server does not answer that packet, as with Connect.
@@ -27,3 +28,25 @@ def open_wire(host: str, port: int, security: Security | None) -> Wire:
     except BaseException:  # Ctrl-C, too
         connected.close()
         raise
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    """Connect to the first address of a host that answers. Raises OSError.
+
+    `socket.create_connection` does the same, but gives its sockets no options before they are connected.
+    """
+    failure = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(CONNECT_SECONDS)
+            turn_off_pacing(made, str(address[0]))
+            made.connect(address)
+            return made
+        except OSError as problem:
+            made.close()
+            failure = problem
+        except BaseException:  # Ctrl-C
+            made.close()
+            raise
+    raise failure

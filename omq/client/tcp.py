@@ -15,6 +15,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from omq.addresses import format_address
+from omq.loopback import turn_off_pacing
 
 NEXT_ADDRESS_SECONDS = 0.25
 """The number of seconds to try one address of a host before the next one is tried as well (RFC 8305)."""
@@ -107,7 +108,7 @@ async def connect_tcp(host: str, port: int) -> tuple[TcpStream, socket.socket]:
     connected: list[socket.socket] = []
     errors: list[OSError] = []
 
-    async def attempt(family: int, address: object, failed: anyio.Event) -> None:
+    async def attempt(family: int, address: tuple[str | int, ...], failed: anyio.Event) -> None:
         try:
             found = await _connect(family, address)
         except OSError as error:
@@ -134,15 +135,16 @@ async def connect_tcp(host: str, port: int) -> tuple[TcpStream, socket.socket]:
     return TcpStream(first), first
 
 
-async def _connect(family: int, address: object) -> socket.socket:
+async def _connect(family: int, address: tuple[str | int, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         with suppress(OSError, AttributeError):  # not every system has it
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_OCTETS)
+        turn_off_pacing(made, str(address[0]))
         try:
-            made.connect(address)  # type: ignore[arg-type]  # getaddrinfo made it for this family
+            made.connect(address)
         except BlockingIOError:
             await anyio.wait_writable(made)
             failure = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
