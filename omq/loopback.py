@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import Protocol
 
 
-class HasOptions(Protocol):
+class UnconnectedSocket(Protocol):
     """A socket of the standard library or of Trio."""
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None: ...
 
 
-def turn_off_pacing(unconnected: HasOptions, address: str) -> None:
+def turn_off_pacing(unconnected: UnconnectedSocket, address: str) -> None:
     """Let a socket for a loopback address use Reno as congestion control, and those that it accepts, too. Do
     nothing for other addresses.
 
