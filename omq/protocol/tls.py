@@ -116,7 +116,9 @@ class TlsEngine:
         except ssl.SSLError as error:
             self._failure = _problem(error)
         if self._failure is not None and not parts:
-            raise self._failure  # only after the valid octets before it
+            # Only after the valid octets before it. What is raised points to this object, by its traceback:
+            # kept here, the two would wait for the garbage collector.
+            raise type(self._failure)(*self._failure.args)
         return b"".join(parts)
 
     @property

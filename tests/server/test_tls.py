@@ -15,6 +15,7 @@ import anyio
 import pytest
 import trio
 from certificates import Authority
+from garbage import uncollected
 from quietness import pass_time
 from trio.testing import MockClock
 
@@ -344,6 +345,26 @@ async def test_a_sink_that_is_cut_off_is_not_confirmed(store: Path, authority: A
         await transport.send_eof()
         with trio.fail_after(PATIENCE):
             assert await transport.receive_some(1000) == b""
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "garbage"])
+async def test_a_connection_that_breaks_leaves_nothing_behind(
+    store: Path, authority: Authority, how: str
+) -> None:
+    with uncollected() as left:
+        async with serving_tls(store, authority) as host:
+            client = await host.connect_by_hand()
+            await client.conversation.say(b"(Subscribe t From_current)")
+            await client.conversation.frame()
+            match how:
+                case "closed":
+                    client.socket.close()  # without close_notify
+                case "reset":
+                    client.reset()
+                case "garbage":
+                    await client.socket.send_all(bytes(100))
+            await eventually(lambda: host.server.connections == 0)
+            await eventually(lambda: not left())
 
 
 async def test_the_server_says_why_it_ends(store: Path, authority: Authority, clock: MockClock) -> None:
