@@ -57,7 +57,10 @@ class PendingOffer(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the queue, and give up the messages that are not accepted yet; do nothing after the end."""
+        """Leave the queue, and give up the messages that are not accepted yet; do nothing after the end. Also
+        call this method of the base class.
+        """
+        self._wake = None  # it may point to this offer, and the two would wait for the garbage collector
 
     async def taken(self) -> Confirmation:
         """Wait until the messages are accepted. Raises Refused."""

@@ -51,6 +51,7 @@ class _Part(PendingOffer):
 
     def leave(self) -> None:
         """See `PendingOffer`."""
+        super().leave()
         self._pending.leave()
 
 
@@ -91,6 +92,7 @@ class _Counted(PendingOffer):
 
     def leave(self) -> None:
         """See `PendingOffer`."""
+        super().leave()
         self._pending.leave()
         self._leave()
 
@@ -134,6 +136,7 @@ class PendingRefusal(PendingOffer):
 
     def leave(self) -> None:
         """See `PendingOffer`."""
+        super().leave()
         turn, self._turn = self._turn, None
         if turn is not None:
             self._budget.leave(turn)

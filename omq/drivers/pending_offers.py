@@ -40,6 +40,7 @@ class PendingPersistentOffer(PendingOffer):
         return self._post.confirmation
 
     def leave(self) -> None:
+        super().leave()
         turn, self._turn = self._turn, None
         if turn is not None:
             self._budget.leave(turn)
@@ -184,6 +185,7 @@ class PendingTransientOffer(PendingOffer):
         self.woken()
 
     def leave(self) -> None:
+        super().leave()
         self._pieces.clear()
         waiting_publisher, self._waiting_publisher = self._waiting_publisher, None
         if waiting_publisher is not None:

@@ -6,6 +6,7 @@ dealt. Nobody needs it after a restart, which deletes it.
 """
 
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -44,7 +45,8 @@ class Spill:
         """Create the spill of a queue, where `budget` is the share of the memory for messages on their way
         into a store.
         """
-        self._queue = queue
+        # Not the queue itself: the two would wait for the garbage collector when the queue is deleted.
+        self._weak_queue = weakref.ref(queue)
         self._writer = writer
         self._budget = budget
         self.on_the_way = 0
@@ -63,6 +65,12 @@ class Spill:
             f"{quoted(queue.topic.topic)}: messages that are done are still on the disk",
             topic=queue.topic.topic,
         )
+
+    @property
+    def _queue(self) -> Spilling:
+        queue = self._weak_queue()
+        assert queue is not None, "a queue that has gone spills nothing"
+        return queue
 
     @property
     def environment(self) -> Environment:
@@ -113,11 +121,11 @@ class Spill:
         """Delete messages that are done, until none is on the disk. `start` starts a task."""
         if not self._is_deleting:
             self._is_deleting = True
-            start(self._delete)
+            start(partial(self._delete, self._queue))
 
-    async def _delete(self) -> None:
+    async def _delete(self, queue: Spilling) -> None:
         try:
-            queue, deleted_below = self._queue, 0
+            deleted_below = 0
             while not queue.deleted:
                 await trio.sleep(DELETE_SECONDS)
                 first, is_over = queue.first_on_disk(), False

@@ -1,12 +1,14 @@
 """Transient queues with more messages than the memory has room for."""
 
 import threading
+import weakref
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 import trio
 import trio.testing
+from garbage import uncollected
 from served_drivers import ACCEPTED, KIB, MIB, NOTHING, Client, Drivers, opened, post, quiet, settled
 
 from omq.drivers.confirmation import Confirmation
@@ -476,3 +478,20 @@ async def test_a_long_message_behind_a_failed_one_of_its_producer_fails_too(tmp_
         await second_try.post(b"", (b"p", 2))
         second_try.close()
         assert queue.ready == 2
+
+
+async def test_a_deleted_queue_that_spilled_leaves_nothing_behind(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    with uncollected():
+        async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+            queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+            await filled(queue, 100)
+            assert on_disk(drivers, queue) > 0
+            gone = weakref.ref(queue)
+            await drivers.catalogue.delete(b"q")
+            del queue
+            with trio.fail_after(30):
+                while gone() is not None:
+                    mock_clock.jump(1)
+                    await quiet()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from garbage import uncollected
 
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Declared, Error, Frame, Message, Subscribed
@@ -385,3 +386,18 @@ async def test_the_only_subscriber_of_a_broadcast_topic_may_publish_more_than_th
             else:
                 assert frame == Confirmed(1) or (isinstance(frame, Error) and b"too slow" in frame.text)
         assert ids == sorted(set(ids))
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+async def test_a_connection_that_holds_messages_leaves_nothing_behind(store: Path, how: str) -> None:
+    with uncollected() as left:
+        async with host_of(store) as host:
+            client = await worker_of_full_topic(host)
+            await hold(client, b"t")
+            await eventually(lambda: held(host) > 0)
+            if how == "reset":
+                client.reset()
+            else:
+                client.close()
+            await eventually(lambda: host.connections == 0)
+            await eventually(lambda: not left())
