@@ -175,7 +175,7 @@ def _problem(error: ssl.SSLError) -> TlsError:
     match error:
         case ssl.SSLCertVerificationError(verify_message=message) if message:
             return CertificateRefused(f"the certificate is not accepted: {message.removesuffix('.')}")
-        case ssl.SSLEOFError():
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():  # the latter for close_notify in a handshake
             return TlsEnded("the connection ended without a reason")
         case _:
             reason = error.reason or str(error)

@@ -109,6 +109,7 @@ def test_an_end_without_close_notify(directory: Path) -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "wrong version number"),
         (b"", "the connection ended without a reason"),
+        (bytes.fromhex("15030300020100"), "the connection ended without a reason"),  # close_notify
     ],
 )
 def test_a_handshake_with_a_peer_without_tls_fails(directory: Path, answer: bytes, problem: str) -> None:

@@ -349,8 +349,9 @@ async def test_a_sink_that_is_cut_off_is_not_confirmed(store: Path, authority: A
 
 @pytest.mark.parametrize("how", ["closed", "reset", "garbage"])
 async def test_a_connection_that_breaks_leaves_nothing_behind(
-    store: Path, authority: Authority, how: str
+    store: Path, authority: Authority, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "omq.connections")
     with uncollected() as left:
         async with serving_tls(store, authority) as host:
             client = await host.connect_by_hand()
@@ -365,6 +366,8 @@ async def test_a_connection_that_breaks_leaves_nothing_behind(
                     await client.socket.send_all(bytes(100))
             await eventually(lambda: host.server.connections == 0)
             await eventually(lambda: not left())
+    (line,) = [line for line in caplog.messages if "disconnected after" in line]
+    assert " s: it broke (" in line
 
 
 async def test_the_server_says_why_it_ends(store: Path, authority: Authority, clock: MockClock) -> None:

@@ -66,7 +66,11 @@ class TlsTransport(FramedTransport):
         try:
             return self._engine.read(octets)
         except TlsError as error:
-            raise trio.BrokenResourceError(f"TLS: {error}") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: TlsError) -> trio.BrokenResourceError:
+        self.ends(f"it broke (TLS: {error})")
+        return trio.BrokenResourceError(f"TLS: {error}")
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         """Send the octets that the socket accepts, as a plain connection does. `sent` counts the octets of a
@@ -90,7 +94,7 @@ class TlsTransport(FramedTransport):
         try:
             ends = [self._engine.write(record) for record in plain]
         except TlsError as error:
-            raise trio.BrokenResourceError(f"TLS: {error}") from error
+            raise self._failed(error) from error
         octets = self._engine.outgoing()
         self.pending = memoryview(octets)
         self._frames.extend((len(octets) - end, len(record)) for end, record in zip(ends, plain, strict=True))
@@ -105,7 +109,7 @@ class TlsTransport(FramedTransport):
         except BlockingIOError:
             return
         except OSError as problem:
-            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+            raise self._broken(problem) from problem
         self.pending = self.pending[count:]
         while self._frames and len(self.pending) <= self._frames[0][0]:
             self.sent += self._frames.popleft()[1]
