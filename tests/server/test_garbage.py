@@ -100,3 +100,18 @@ async def test_connections_of_amqp_1_0_leave_nothing_behind(store: Path, how: st
             connection.close()
             await eventually(lambda: host.server.connections == 0)
             await eventually(lambda: not left())
+
+
+async def test_flows_that_wait_for_the_socket_leave_nothing_behind(store: Path) -> None:
+    with uncollected() as left:
+        async with serving(store) as host:
+            connection = await host.open(receive_octets=4096)
+            peer = Peer(connection.stream)
+            await peer.open()
+            await peer.sender("jobs", 1)
+            while not stuck_answers(host):
+                await peer.say(*[Flow(0, 1 << 20, 0, 1 << 20, echo=True)] * 500)
+                await quiet()
+            connection.reset()
+            await eventually(lambda: host.server.connections == 0)
+            await eventually(lambda: not left())

@@ -452,6 +452,10 @@ class AmqpConnection:
         """Free the memory of a connection that is over, in steps: it may have thousands of links, and of
         deliveries.
         """
+        while self._flows:  # what writes them refers to links, and these refer to this object
+            _, (place, write) = self._flows.popitem()
+            self._out[place] = write()
+            yield
         while self._lost:
             yield from self._lost.pop().free()
             yield
