@@ -80,6 +80,8 @@ def test_a_refusal_is_told(page: Page, server: RunningServer) -> None:
     page.click("dialog button.primary")
     page.sees("dialog .toast.bad", "octets, more than 255")
     page.click("dialog button", "Cancel")
+    page.open(origin(server), "#/topics/" + "x" * 256)  # a name that no topic can have
+    page.sees(".notice h1", "There is no such topic")
 
 
 def test_10000_topics_can_be_used(page: Page, tmp_path: Path) -> None:

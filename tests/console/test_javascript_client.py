@@ -10,7 +10,7 @@ import pytest
 from certificates import Authority
 from server_command import RunningServer, running_server
 
-from omq import blocking
+from omq import blocking, management
 from omq.access.hashes import hash_of
 from omq.protocol.omq.commands import parse
 from omq.protocol.omq.types import Ack, Connect
@@ -46,6 +46,9 @@ def test_the_console_finds_pages_between_gaps() -> None:
 
 
 def test_against_the_server(server: RunningServer) -> None:
+    options = management.Change(b"max_length", b"0"), management.Change(b"overflow", b"reject-publish")
+    with blocking.connect(f"omq://{server.address}") as client:
+        client.manage(management.DeclareQueue(b"full", b"weak", options))
     output = node(
         "--test", "--test-reporter=tap", HERE / "server.test.mjs", address=f"omq://{server.address}"
     )

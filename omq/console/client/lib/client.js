@@ -4,7 +4,7 @@ import { decodeBlock } from "./blocks.js";
 import {
   AlreadyInUse, ConnectRefused, ConnectionLost, MessageTooLong, OmqError, ProtocolError, Refused, TopicDeleted,
 } from "./errors.js";
-import { encodeName, printable } from "./names.js";
+import { checkTopic, encodeName, printable } from "./names.js";
 import { Session, nameOf } from "./session.js";
 import { Bare, atom, list, messageId, number, record } from "./sexp.js";
 import { Subscription } from "./subscription.js";
@@ -280,8 +280,8 @@ export class Client {
     let refusal = "";
     if (credit) {
       this.#check();
-      this.#requests.set(name, (sentence) => (refusal = sentence));
       this.#session.say("Request", name, credit);
+      this.#requests.set(name, (sentence) => (refusal = sentence));
     }
     try {
       await this.#asked(
@@ -452,6 +452,7 @@ export class Client {
   async firstSince(topic, date) {
     const wanted = date instanceof Date ? date.getTime() * 1000 : NaN;
     if (Number.isNaN(wanted)) throw new TypeError("firstSince needs a Date with a valid time");
+    checkTopic(topic);
     const name = nameOf(topic);
     const info = (await this.topics()).find((each) => each.topic === name);
     if (!info || info.last === 0n) return undefined;
@@ -497,6 +498,7 @@ export class Client {
    * @returns {Promise<{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}[]>} at most 100
    */
   async peek(queue, { first = 0n, count = 100 } = {}) {
+    checkTopic(queue);
     const answer = await this.#manage("Peek", [["queue", queue], ["first", first], ["count", count]]);
     return list(answer.list).map((each) => {
       const fields = record(each);

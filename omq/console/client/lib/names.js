@@ -6,6 +6,8 @@
  * octets again.
  */
 
+const MOST_TOPIC_OCTETS = 255;
+
 const encoder = new TextEncoder();
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const LONE_SURROGATE = /[\uD800-\uDFFF]/u;
@@ -29,6 +31,21 @@ export function encodeName(name) {
     else octets.push(...encoder.encode(character));
   }
   return Uint8Array.from(octets);
+}
+
+/**
+ * Throws RangeError for a name that no topic can have, and TypeError for what is no name.
+ *
+ * @param {string | Uint8Array} name
+ */
+export function checkTopic(name) {
+  // A character has three octets at most, or four as two units of the string.
+  if (typeof name === "string" && name.length && 3 * name.length <= MOST_TOPIC_OCTETS) return;
+  const { length } = encodeName(name);
+  if (!length) throw new RangeError("the topic's name is empty");
+  if (length > MOST_TOPIC_OCTETS) {
+    throw new RangeError(`the topic's name has ${length} octets, more than ${MOST_TOPIC_OCTETS}`);
+  }
 }
 
 /**

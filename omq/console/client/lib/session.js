@@ -8,7 +8,7 @@
 
 import { ProtocolError } from "./errors.js";
 import { FrameDecoder, Type, readBlocks, readMessage, readNumber, readTopic, readTopics } from "./frames.js";
-import { decodeName, encodeName } from "./names.js";
+import { checkTopic, decodeName, encodeName } from "./names.js";
 import { line, parse, readAtom } from "./sexp.js";
 import { readRecords, readStatistics } from "./statistics.js";
 
@@ -62,6 +62,12 @@ const ANSWERS = {
   Retain: [Type.DONE, readNumber],
 };
 
+/** The commands whose first argument is the name of a topic. */
+const OF_TOPIC = new Set([
+  "Publish", "Subscribe", "Unsubscribe", "Request", "Received", "Declare", "Delete", "Blocks", "Fetch", "Subscribers",
+  "Purge", "Retain",
+]);
+
 /** @type {Set<number>} */
 const KNOWN = new Set(Object.values(Type));
 
@@ -96,12 +102,14 @@ export class Session {
   }
 
   /**
-   * Send a command that has no answer except Errors. Returns the length of its line.
+   * Send a command that has no answer except Errors. Returns the length of its line. Throws RangeError for a name that
+   * no topic can have, and sends nothing then.
    *
    * @param {string} constructor
    * @param {Part[]} parts
    */
   say(constructor, ...parts) {
+    if (OF_TOPIC.has(constructor)) checkTopic(/** @type {string | Uint8Array} */ (parts[0]));
     const octets = line(constructor, /** @type {any} */ (parts));
     this.#output.push(octets);
     return octets.length;
