@@ -282,8 +282,17 @@ class Clients:
             if shown is not None:
                 return shown.identity
         # Do not log an id that names no client: it may be a secret in the wrong place.
-        what = "no client of that name" if known is None else f"a wrong secret for {quoted(name)}"
-        self._failures.add(f"{peer}: {what}", peer=peer, client=None if known is None else known.name)
+        named = self._known.get(name)
+        if len(id) > MOST_ID_OCTETS:
+            what = f"an id of more than {MOST_ID_OCTETS} octets"
+        elif not colon:
+            whose = "" if named is None else f", that of {quoted(name)},"
+            what = f"the id{whose} has no colon, and so no secret"
+        elif named is None:
+            what = "no client of that name"
+        else:
+            what = f"a wrong secret for {quoted(name)}"
+        self._failures.add(f"{peer}: {what}", peer=peer, client=None if named is None else named.name)
         return None
 
     def certified(self, certificate: str | None) -> tuple[bytes, Identity] | None:

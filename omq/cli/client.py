@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 0 if is_endless or (options.action is top and not options.once) else 1
     except* (OmqError, OSError) as group:
         sentences = list(dict.fromkeys(_sentences(group, lines)))  # one for all that have the same reason
-        if (hint := advice(group)) is not None:
+        if (hint := advice(group, _given_id(options))) is not None:
             sentences[-1:] = ["; ".join((*sentences[-1:], hint))]
         for line in sentences:
             say(line)
@@ -130,6 +130,14 @@ def _id_files(options: argparse.Namespace) -> list[str]:
     return own if to is None else [*own, str(to)]
 
 
+def _given_id(options: argparse.Namespace) -> bytes | None:
+    """Return the id of the client; None or nothing if the user gave none."""
+    if options.id_file is not None:
+        id: bytes = options.id_file.id
+        return id
+    return os.environb.get(b"OMQ_ID")
+
+
 async def _run(options: argparse.Namespace, connection: Connecting) -> None:
     async with connection as client:
         await options.action(client, options)
@@ -137,10 +145,7 @@ async def _run(options: argparse.Namespace, connection: Connecting) -> None:
 
 def _connection(options: argparse.Namespace) -> Connecting:
     """Prepare the connection. Raises ValueError for options that cannot be used, such as a missing file."""
-    if options.id_file is not None:
-        id = options.id_file.id
-    else:
-        id = os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
+    id = _given_id(options) or b"omq " + options.command.encode()
     ca = options.ca
     if ca is None and parse_url(options.server).tls:
         ca = os.environ.get("OMQ_CA") or None

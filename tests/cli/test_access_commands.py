@@ -66,6 +66,10 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
         for command in (("ping",), ("topics",), ("sub", "news"), ("pub", "news", "x", "--dmp")):
             done = shell.omq(*command)
             assert (done.returncode, done.stderr) == (1, refused)
+        done = shell.omq("ping", OMQ_ID="reader")
+        assert b"\nomq: the id of --id-file or $OMQ_ID has no colon: it must be NAME:SECRET\n" in done.stderr
+        done = shell.omq("ping", OMQ_ID="reader:open")
+        assert (done.returncode, done.stderr) == (1, refused)
         done = shell.omq("pub", "news", "x")
         assert (done.returncode, b"no client has this name and secret" in done.stderr) == (1, True)
         done = shell.omq("--id-file", str(tmp_path / "id"), "ping")

@@ -66,6 +66,28 @@ async def test_anything_else_is_refused_and_closed(store: Path, clock: MockClock
         assert await (await enter(host, "alice")).topics() == {}
 
 
+@pytest.mark.parametrize(
+    ("id", "why"),
+    [
+        (b"bob:x", "no client of that name"),
+        (b"alice:x", "a wrong secret for 'alice'"),
+        (b"alice", "the id, that of 'alice', has no colon, and so no secret"),
+        (b"bob", "the id has no colon, and so no secret"),
+        (b"alice:" + b"x" * 1019, "an id of more than 1024 octets"),
+    ],
+)
+async def test_the_log_tells_why_a_client_is_not_admitted(
+    store: Path, caplog: pytest.LogCaptureFixture, id: bytes, why: str
+) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        stranger = await host.open()
+        await stranger.send(VERSION_ONE + b"(Connect 1 %s)\n" % id)
+        assert await stranger.octets(8) == VERSION_ONE
+        assert await stranger.rest() == [Error(UNKNOWN)]
+    (line,) = [record for record in caplog.records if record.name == "omq.access"]
+    assert line.getMessage().endswith(f": {why}")
+
+
 async def test_commands_before_connect_are_refused(store: Path) -> None:
     async with serving(store, clients=[client("alice")]) as host:
         stranger = await host.open()
