@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from omq.printable import printable
+from omq.units import octets_meant, seconds_meant
 
 LONGEST_SHOWN = 60
 """The greatest number of characters of a value that are shown."""
@@ -64,7 +65,17 @@ def _of_value(text: str, kind: type, table: dict[str, object]) -> str:
         return f"{_shown_key(where, missing[1])}: it is required"
     value, allowed = _find(where, kind, table)
     what = "one of its values" if value is _UNKNOWN else _shown_value(where, value)
-    return f"{_shown_key(where)}: {what} is not allowed: it must be {allowed}"
+    return f"{_shown_key(where)}: {what} is not allowed: it must be {allowed}{_meant(where, value)}"
+
+
+def _meant(where: str, value: object) -> str:
+    """Return the end of a sentence with the number for a size or a time that was written with a unit."""
+    if not isinstance(value, str):
+        return ""
+    number = seconds_meant(value) if where.endswith("_seconds") else None
+    if "_bytes" in where or where.endswith("_octets"):
+        number = octets_meant(value)
+    return "" if number is None else f"; {value.strip()} is {number:_}"
 
 
 class _Unknown:

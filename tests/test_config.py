@@ -200,6 +200,20 @@ SENTENCES = [
         "retention_bytes: 0.5 is not allowed: "
         "it must be an integer of at least 1 and at most 9007199254740991",
     ),
+    (
+        'retention_bytes = "10GiB"',
+        'retention_bytes: "10GiB" is not allowed: '
+        "it must be an integer of at least 1 and at most 9007199254740991; 10GiB is 10_737_418_240",
+    ),
+    (
+        '[[topics]]\nname = "a"\nretention_seconds = "1.5h"',
+        'topics[0].retention_seconds: "1.5h" is not allowed: '
+        "it must be a number above 0 and at most 10000000000; 1.5h is 5_400",
+    ),
+    (
+        'max_topics = "1k"',
+        'max_topics: "1k" is not allowed: it must be an integer of at least 1 and at most 2147483647',
+    ),
     ("store = {}", "store: a table is not allowed: it must be text in quotes"),
     ("listen = [5]", "listen[0]: 5 is not allowed: it must be text in quotes"),
     (

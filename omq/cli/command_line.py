@@ -24,6 +24,7 @@ from omq.credentials import read_id
 from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.replay import arguments as replay_arguments
 from omq.server_address import parse_url
+from omq.units import seconds_meant
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 
@@ -465,7 +466,9 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        meant = seconds_meant(text)
+        hint = "" if meant is None else f": write {meant}"
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0{hint}")
     return seconds
 
 

@@ -2,8 +2,10 @@
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 from omq.cli.top import SORTS
+from omq.units import octets_meant
 
 LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
 """The bounds of the seconds between two reports of a server (docs/PROTOCOL.md, "Watch and control")."""
@@ -80,10 +82,18 @@ def add_commands(
     )
     add_topic(retain)
     limits = retain.add_argument_group("limits")
-    limits.add_argument("--octets", type=positive, metavar="N", help="keep at most N octets")
+    limits.add_argument(
+        "--octets", type=partial(_octets, positive), metavar="N", help="keep at most N octets"
+    )
     limits.add_argument("--seconds", type=seconds, metavar="SECONDS", help="keep messages for so long")
     limits.add_argument("--unlimited", action="store_true", help="keep messages for ever")
     limits.add_argument("--configured", action="store_true", help="keep what the configuration says")
+
+
+def _octets(positive: Callable[[str], int], text: str) -> int:
+    if (meant := octets_meant(text)) is not None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number: write {meant}")
+    return positive(text)
 
 
 def _interval(text: str) -> float:

@@ -65,6 +65,19 @@ def test_a_retention_must_be_clear(shell: Shell, options: tuple[str, ...]) -> No
     assert (done.returncode, b"give limits" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--octets", "10GiB", b"'10GiB' is no number: write 10737418240\n"),
+        ("--octets", "ten", b"'ten' is no number\n"),
+        ("--seconds", "30d", b"'30d' is no number of seconds above 0: write 2592000\n"),
+    ],
+)
+def test_a_limit_with_a_unit_is_told_as_a_number(shell: Shell, option: str, value: str, said: bytes) -> None:
+    done = shell.omq("retain", "watched-log", option, value)
+    assert (done.returncode, done.stderr.endswith(said)) == (2, True), done.stderr
+
+
 def test_a_subscriber_is_found_and_disconnected(shell: Shell) -> None:
     shell.ok("declare", "watched-news")
     reader = shell.start("sub", "watched-news", "--exact")
