@@ -14,9 +14,10 @@ from omq import watching
 from omq.cli.cells import cut, shortened
 from omq.cli.output import column_widths, columns, print_text, shown, watch_output
 from omq.cli.records import duration, json_fields
-from omq.client import Client, Numbers, Round
+from omq.client import Client, ConnectionFailed, ConnectionLost, Numbers, ProtocolError, Round, Rounds
 from omq.counted import counted
 from omq.model import delivery_name, persistence_name
+from omq.protocol.omq.sentences import RefusalKind, refusal_in
 
 CLEAR = b"\x1b[H\x1b[2J"
 """Moves the cursor home, and clears the screen of a terminal."""
@@ -26,6 +27,9 @@ WAITING = (
     "they take seconds"
 )
 """The screen of `omq top` until they have come."""
+
+PAUSE_SECONDS = 1
+"""The number of seconds between attempts to connect again."""
 
 SORTS = ("in", "out", "behind", "ready", "octets", "name")
 """The columns by which `omq top` sorts topics."""
@@ -38,29 +42,68 @@ MOST_WARNINGS = 3
 
 
 async def top(client: Client, options: argparse.Namespace) -> None:
-    """Run `omq top`."""
-    rates = TopicRates()
-    lines: list[watching.Line] = []
-    is_live = os.isatty(1) and not options.once
+    """Run `omq top`. A screen goes on when the connection was lost: its user sees that, and ends it."""
+    is_live = os.isatty(1) and not options.once and options.format == "table"
+    report = _Report(options, is_live=is_live)
     if is_live:
         await print_text("lines", f"{WAITING}\n", before=CLEAR)
-    async with trio.open_nursery() as nursery, client.watch(options.interval) as rounds:
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_output, nursery.cancel_scope)
+        while not report.is_over:
+            try:
+                async with client.watch(options.interval) as rounds:
+                    await report.show(rounds)
+            except (ConnectionLost, ConnectionFailed) as error:
+                if not is_live or _is_final(error):
+                    raise
+                await report.tell(f"{error}; trying again")
+                await trio.sleep(PAUSE_SECONDS)
+        nursery.cancel_scope.cancel()
+
+
+def _is_final(error: ConnectionLost | ConnectionFailed) -> bool:
+    """Return whether another connection would end like this one."""
+    if isinstance(error, ConnectionFailed):
+        return False
+    said = (error.server_error or "").encode()
+    return isinstance(error, ProtocolError) or refusal_in(said) is RefusalKind.UNKNOWN_CLIENT
+
+
+class _Report:
+    """The output of `omq top`, round by round."""
+
+    def __init__(self, options: argparse.Namespace, *, is_live: bool) -> None:
+        self.is_over = False
+        self._options = options
+        self._is_live = is_live
+        self._lines: list[watching.Line] = []
+        self._text = ""
+
+    async def show(self, rounds: Rounds) -> None:
+        """Print rounds until the end of the connection, or until the report is over."""
+        options, rates = self._options, TopicRates()
         number = 0
         async for round in rounds:
             rates.take(round)
-            lines = [*lines, *round.lines][-MOST_WARNINGS:]
+            self._lines = [*self._lines, *round.lines][-MOST_WARNINGS:]
             number += 1
             if options.once and number == 1:
                 continue  # rates need two rounds
             if options.format == "json":
                 await print_text("json", _json_round(round, rates))
             else:
-                text = _screen(round, rates, lines, options, is_live=is_live)
-                await print_text("lines", text, before=CLEAR if is_live else b"")
+                self._text = _screen(round, rates, self._lines, options, is_live=self._is_live)
+                await print_text("lines", self._text, before=CLEAR if self._is_live else b"")
             if options.once:
+                self.is_over = True
                 break
-        nursery.cancel_scope.cancel()
+
+    async def tell(self, what: str) -> None:
+        """Print a line above the last round. A screen that scrolled would not show it."""
+        size = shutil.get_terminal_size()
+        line = cut(shown(what.encode()), size.columns)
+        rest = self._text.split("\n")[: max(0, size.lines - 2)]
+        await print_text("lines", "\n".join([line, *rest]), before=CLEAR)
 
 
 # -- the topics ---------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ def add_commands(
     top = command(
         "top",
         "show what the server does now: rates, queues, memory, disk, warnings",
-        "It takes the right to watch topics; for the server itself, to watch all topics. End it with Ctrl-C.",
+        "It takes the right to watch topics; for the server itself, to watch all topics. On a terminal it"
+        " goes\non when the connection was lost. End it with Ctrl-C.",
     )
     top.add_argument(
         "--interval",

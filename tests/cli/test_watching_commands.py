@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from cli_helpers import Shell, right_aligned
 from forked import Forked
 from server_command import configured_server, running_server
 
-from omq.cli.top import TopicRates, moment
+from omq import blocking
+from omq.cli.top import CLEAR, TopicRates, moment
 from omq.client import Numbers, Round
 from omq.model import Delivery, Transient
 from omq.watching import TopicWatch
@@ -275,6 +278,79 @@ def test_top_shows_lagging_subscribers_on_a_narrow_terminal(shell: Shell) -> Non
     head = seen[seen.index(b"TOPIC") :].partition(b"\n")[0].strip()
     assert head.split()[:5] == [b"TOPIC", b"IN/S", b"OUT/S", b"BEHIND", b"SUBSCRIBERS"]
     assert len(head) <= 80
+
+
+def test_top_tells_of_a_lost_connection_and_goes_on(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
+        address, shell = server.address, Shell(server.address, tmp_path)
+        with blocking.connect(f"omq://{address}") as client:
+            for number in range(20):  # more than fit on the screen
+                client.declare(f"topic {number}")
+        controller, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (15, 200))
+        environment = {
+            name: value for name, value in shell.environment.items() if name not in ("COLUMNS", "LINES")
+        }
+        live = Forked[bytes](
+            ["omq", "top", "--interval", "0.1"],
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        os.close(terminal)
+        screens = Screens(controller)
+        while b"TOPIC" not in screens.next():
+            pass
+        server.stop(signal.SIGKILL)
+    with live, ended(live):
+        while not (lost := screens.next()).startswith(b"cannot connect to "):
+            assert b"\ntopics: 20, " in lost
+        assert lost.count(b"\n") < 15, "a screen that scrolls does not show the first line"
+        assert lost.partition(b"\r\n")[0].endswith(b"Connection refused; trying again")
+        with running_server("--listen", address, "--store", store) as again:
+            while not screens.next().startswith(b"omq "):
+                pass
+            live.send_signal(signal.SIGINT)
+            assert live.wait(60) == 0
+            assert again.stop()[0] == 0
+    os.close(controller)
+
+
+def test_top_as_json_ends_with_the_connection(tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        live = Shell(server.address, tmp_path).start("top", "--interval", "0.1", "--format", "json")
+        assert live.stdout is not None
+        assert live.stdout.readline().startswith(b"{")
+        server.stop(signal.SIGKILL)
+    with live:
+        live.stdout.read()
+        assert live.wait(60) == 1
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process with the block, also where the test fails."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+class Screens:
+    """The screens that a command draws on a terminal."""
+
+    def __init__(self, controller: int) -> None:
+        self._controller = controller
+        self._seen = b""
+
+    def next(self) -> bytes:
+        """Return the next whole screen: it ends where another one begins."""
+        while CLEAR not in self._seen:
+            self._seen += os.read(self._controller, 4096)
+        screen, _, self._seen = self._seen.partition(CLEAR)
+        return screen
 
 
 def test_top_goes_on_until_its_output_is_closed(shell: Shell) -> None:
