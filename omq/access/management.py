@@ -36,7 +36,8 @@ from omq.drivers.reasons import NO_QUEUE, Reason, Refused, missing
 from omq.drivers.slices import Slices
 from omq.exchanges.exchanges import ExchangeRegistry
 from omq.exchanges.types import ALTERNATE, RESERVED, Destination, DestinationKind
-from omq.model import PERSISTENCES, Persistent
+from omq.logs import quoted
+from omq.model import PERSISTENCES, Persistent, Transient
 from omq.protocol.amqp.fields import LongString, Table
 
 T = TypeVar("T")
@@ -224,12 +225,15 @@ class Management:
         if driver is None:
             raise missing("queue", name)
         check_user(driver.topic.topic, driver.lifetime, self._session.owner)
+        if not isinstance(driver, QueueDriver) and isinstance(driver.persistence, Transient):
+            what = f"{quoted(name)} is a transient broadcast topic, and would keep none of the messages"
+            raise Refused(Reason.DIFFERS, what)
         return driver
 
     def _target_of(self, source: Driver, to: bytes | None, died_in: bytes | None) -> Driver | None:
-        """Return the queue to move a message to; None if it came from nowhere that is known and exists."""
+        """Return the topic to move a message to; None if it came from no queue that is known and exists."""
         name = died_in if to is None else to
-        if name is None or (to is None and self._catalogue.lookup(name) is None):
+        if name is None or (to is None and not isinstance(self._catalogue.lookup(name), QueueDriver)):
             return None
         target = self._target(name)
         return None if target is source else target

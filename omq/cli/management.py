@@ -307,7 +307,12 @@ def add_queue_verbs(verb: AddVerb) -> None:
     _add_changes(change, "+")
     move = verb("move", "move ready messages, by default each to the queue in which it became a dead letter")
     _add_name(move, "queue")
-    move.add_argument("--to", type=os.fsencode, metavar="QUEUE", help="move all to this queue")
+    move.add_argument(
+        "--to",
+        type=os.fsencode,
+        metavar="QUEUE",
+        help="move all to this queue, or to a persistent broadcast topic, which keeps them",
+    )
     move.add_argument("--count", type=_number, default=EVERY, metavar="N", help="at most N messages")
 
 

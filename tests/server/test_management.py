@@ -11,7 +11,7 @@ import trio
 from omq import management as m
 from omq.access import moving
 from omq.access.rights import Right
-from omq.client import Client, connect
+from omq.client import Client, FromBeginning, connect
 from omq.client.errors import OmqError, ServerError
 from omq.config import ClientConfig
 from omq.drivers.queue_options import CHANGEABLE, Overflow, QueueOptions
@@ -315,6 +315,20 @@ async def test_dead_letters_are_moved_back(host: InProcess, client: Client, pers
     async with client.subscribe("one", credit=1) as messages:
         assert (await messages.__anext__()).body == b"0"
     assert "there is no queue 'none'" in await refusal(client, m.Move(b"dead", b"none", 1))
+
+
+async def test_messages_are_moved_only_to_topics_that_keep_them(host: InProcess, client: Client) -> None:
+    await client.declare("dead", Delivery.ROUND_ROBIN, STRONG)
+    await client.declare("news", Delivery.BROADCAST, Transient())
+    await client.declare("log", Delivery.BROADCAST, STRONG)
+    await publish(host, b"dead", dead(b"news"), dead(b"log"))
+    said = "Manage dead: 'news' is a transient broadcast topic, and would keep none of the messages"
+    assert await refusal(client, m.Move(b"dead", b"news", 100)) == said
+    assert await client.manage(m.Move(b"dead", None, 100)) == m.Done(0)  # no queue has these names now
+    assert await bodies(client, b"dead") == [b"0", b"1"]
+    assert await client.manage(m.Move(b"dead", b"log", 100)) == m.Done(2)
+    async with client.subscribe("log", FromBeginning()) as messages:
+        assert [(await messages.__anext__()).body for _ in range(2)] == [b"0", b"1"]
 
 
 async def test_messages_the_new_queue_refuses_stay_in_the_old_one(host: InProcess, client: Client) -> None:
