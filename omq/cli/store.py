@@ -61,7 +61,11 @@ def _sentence(problem: StoreError | OSError) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
-    store: Path = options.store
+    return _check_store(options.store)
+
+
+def _check_store(store: Path) -> int:
+    """Verify a store, print what was found, and return the exit status."""
     _require_store(store)
     with lock_store(store):
         found = inspect(store, current_boot(), _step)
@@ -94,7 +98,7 @@ def _repair(options: argparse.Namespace) -> int:
 def _backup(options: argparse.Namespace) -> int:
     octets = backup(options.store, options.to, current_boot(), _step)
     _print(f"{options.to}: {counted(octets, 'octet')}")
-    return 0
+    return _check_store(options.to) if options.check else 0
 
 
 def _require_store(store: Path) -> None:
@@ -148,12 +152,17 @@ def add_verbs(parser: argparse.ArgumentParser) -> None:
         "backup",
         _backup,
         "copy a store, also while a server has it open",
-        "The copy is a store. To restore it, stop the server, move its store away, and copy the backup to "
-        "its place.",
+        "The copy is a store. A damaged message is copied as it is: --check reports it. To restore the copy, "
+        "stop the server, move its store away, and copy the backup to its place.",
     )
     to.add_argument(
         "to",
         type=Path,
         metavar="DIR",
         help="a directory that does not exist, or is empty, outside of the store",
+    )
+    to.add_argument(
+        "--check",
+        action="store_true",
+        help="then verify the whole copy, as omq store check does: the exit code is 1 for a damaged one",
     )

@@ -72,6 +72,23 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
         assert b"2" in heard.stderr  # the gap is told
 
 
+def test_a_backup_with_a_check_tells_of_damage(tmp_path: Path) -> None:
+    with running_server(tmp_path) as shell:
+        shell.ok("declare", "notes", "--persistence", "strong")
+        shell.ok("pub", "notes", "second", "--confirm")
+        whole = shell.omq(
+            "store", "backup", str(tmp_path / "whole"), "--store", str(tmp_path / "store"), "--check"
+        )
+        assert (whole.returncode, whole.stdout.splitlines()[-1]) == (0, b"No damage was found.")
+    damaged(tmp_path / "store")
+    given = ("--store", str(tmp_path / "store"))
+    assert shell.omq("store", "backup", str(tmp_path / "copy"), *given).returncode == 0
+    checked = shell.omq("store", "backup", str(tmp_path / "checked"), *given, "--check")
+    assert checked.returncode == 1
+    assert b"the store is damaged" in checked.stderr
+    assert (tmp_path / "checked" / "strong").is_dir(), "what is whole of it may be all that there is"
+
+
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["whole", "damaged"])
 def test_a_closed_output_changes_nothing_in_the_result_of_a_check(tmp_path: Path, is_damaged: bool) -> None:
     store = tmp_path / "store"
