@@ -112,6 +112,8 @@ def open_reader(
     Unreachable when the server did not answer after several attempts; BadOptions for unusable arguments; and
     `omq_storage.errors.StoreError` for a store that cannot be read. Reading batches raises the same.
     """
+    if isinstance(columns, str):  # the names would be its characters
+        raise BadOptions(f"columns must be a list of names, not {columns!r}.")
     unknown = [name for name in columns if name not in _TYPES]
     if unknown:
         raise BadOptions(f"There is no column {unknown[0]!r}; there are {', '.join(_TYPES)}.")

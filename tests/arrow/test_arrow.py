@@ -258,6 +258,7 @@ def test_unreadable_topics_and_wrong_arguments_are_refused(source: str, tmp_path
     with pytest.raises(BadOptions, match="once"):
         read_table(source, "small", columns=["value", "value"])
     for wrong, why in (
+        ({"columns": "value"}, "columns must be a list of names, not 'value'"),
         ({"first": "2"}, "first must be the id of a message, an int, not '2'"),
         ({"last": 2.0}, "last must be the id"),
         ({"since": "2024-01-01"}, "since must be a datetime.datetime, not '2024-01-01'"),
