@@ -1,6 +1,8 @@
 """The omq protocol through a WebSocket: see docs/PROTOCOL.md, "WebSocket"."""
 
 import re
+import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -175,13 +177,27 @@ async def test_the_server_closes_in_order_when_it_stops(store: Path) -> None:
         assert closed_with(client) == 1000
 
 
-async def test_an_end_without_close_is_no_end_of_the_input(store: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"), [("eof", "it ended without Close"), ("reset", "Connection reset by peer")]
+)
+async def test_an_end_without_close_is_no_end_of_the_input(
+    store: Path, how: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.connections")
     async with serving(store) as host:
         client = await connect_websocket(host)
         await client.say(b"(Subscribe prices From_current)")
         await client.settle()
-        await stream_of(client).stream.send_eof()
+        if how == "eof":
+            await stream_of(client).stream.send_eof()
+        else:
+            connected = stream_of(client).stream
+            assert isinstance(connected, trio.SocketStream)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connected.socket.close()
         await eventually(lambda: host.connections == 0)
+    (line,) = [line for line in caplog.messages if " disconnected after " in line]
+    assert f" s: it broke ({why}); " in line
 
 
 async def test_pings_are_answered_between_messages(store: Path) -> None:

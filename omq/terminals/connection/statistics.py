@@ -138,7 +138,7 @@ class ConnectionStatistics(Struct, frozen=True):
             is_sending=is_sending,
             stalled_seconds=stalled_seconds,
             held=held,
-            ending=transport.ending,
+            ending=transport.why_it_ended(),
         )
 
 

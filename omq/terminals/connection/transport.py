@@ -40,7 +40,7 @@ BY_SHUTDOWN = "the server is stopping"
 class Transport:
     """One connected stream socket."""
 
-    __slots__ = ("ending", "pace", "pending", "received", "sent", "since", "stream")
+    __slots__ = ("_ending", "pace", "pending", "received", "sent", "since", "stream")
 
     is_encrypted = False
 
@@ -60,13 +60,16 @@ class Transport:
         """The octets that this object has taken over and the socket has not; none without TLS."""
         self.pace: Pace | None = None
         """The pace at which all connections send, from when this one has a sender."""
-        self.ending: str | None = None
-        """The reason why the connection ends, for the log; None while it is open."""
+        self._ending: str | None = None
 
     def ends(self, why: str) -> None:
         """Note the reason why the connection ends; the first reason counts."""
-        if self.ending is None:
-            self.ending = why
+        if self._ending is None:
+            self._ending = why
+
+    def why_it_ended(self) -> str | None:
+        """Return the reason why the connection ends, for the log; None while it is open."""
+        return self._ending
 
     def peer(self) -> str:
         """Return the address and port of the other side, for the log."""

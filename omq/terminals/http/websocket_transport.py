@@ -43,6 +43,13 @@ class WebSocketTransport(FramedTransport):
         self._rest: Octets = b""  # of a frame, that the inner connection has not taken over
         self._handed = inner.sent  # the end of the last frame in the octets of the inner connection
 
+    def ends(self, why: str) -> None:
+        if self._inner.why_it_ended() is None:
+            super().ends(why)
+
+    def why_it_ended(self) -> str | None:
+        return super().why_it_ended() or self._inner.why_it_ended()
+
     # -- reading -------------------------------------------------------------------------------------------
 
     async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
@@ -59,6 +66,7 @@ class WebSocketTransport(FramedTransport):
                 continue
             arrived = await self._inner.receive(octets + AROUND_OCTETS)
             if not arrived:
+                self.ends("it broke (it ended without Close)")
                 raise trio.BrokenResourceError("the connection ended without Close")
             self._feed(arrived)
         if not has_waited:
