@@ -188,7 +188,10 @@ class Checkpoints:
         self._identity = identity
         self._taking = Lock()
         self._held: list[Snapshot] = []
-        self._is_held = False  # whether a snapshot keeps the pages of the newest checkpoint
+        self.is_held = False
+        """Whether a snapshot keeps the pages of the newest checkpoint.  A write while it is False must call
+        ``hold`` first.  It is read without the lock, so that no write waits for a running checkpoint.
+        """
         self._refusal: str | None = None
         newest = _read(database.path)
         self._sequence = 0 if newest is None else newest.sequence
@@ -236,23 +239,19 @@ class Checkpoints:
     def renew(self, growth: int = 0) -> None:
         """Close and open the environment, see Database.reopen.  No thread may write meanwhile."""
         with self._taking:
-            self._is_held = False
+            self.is_held = False
             self._held.clear()
             self._database.reopen(growth)
             self._take(clean=False)
 
-    def require_held(self) -> None:
-        """Call this before every write.  Raises StoreError if a write could reuse pages of the last
-        checkpoint.
+    def hold(self) -> None:
+        """Take a checkpoint if a write could reuse pages of the last one.  Raises StoreError if that fails.
 
         ``renew`` ends all snapshots.  If it could not take a checkpoint afterwards, the next start still
-        returns to the previous one, and nothing keeps LMDB from reusing the pages of that state.  So this
-        method takes a checkpoint first, and raises as long as that fails.
+        returns to the previous one, and nothing keeps LMDB from reusing the pages of that state.
         """
-        if self._is_held:
-            return  # the usual case; without the lock, so that no write waits for a running checkpoint
         with self._taking:
-            if not self._is_held and self._refusal is None:
+            if not self.is_held and self._refusal is None:
                 self._take(clean=False)
 
     def close(self) -> None:
@@ -291,7 +290,7 @@ class Checkpoints:
         for old in self._held[:-1]:
             old.release()
         del self._held[:-1]
-        self._is_held = True
+        self.is_held = True
 
     def _journals(self) -> dict[str, int]:
         try:

@@ -9,23 +9,22 @@ LMDB itself makes sure that a failed transaction changes nothing.  It leaves two
   without a free page no deletion can succeed.  Opening the environment with a larger map makes room for one.
 
 Closing an environment invalidates its transactions, and a thread that touched one afterwards would crash the
-process.  So every call holds a readers-writer lock as ``shared``, and ``reopen`` and ``close`` wait for it as
-``exclusive``.
+process.  So every call that reads holds a readers-writer lock as ``shared``.  ``reopen`` and ``close`` hold
+it as ``exclusive``, and the lock of writes, too.
 """
 
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import lmdb
 
-from omq_storage.changes import Changes
 from omq_storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
 from omq_storage.files import FILE_MODE, NO_ROOM, allocate, has_room, sync_directory
 from omq_storage.integrity import ADVICE, DATA
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from lmdb import _Database as LmdbTable
 
 Cursor: TypeAlias = "LmdbCursor[bytes]"
+W = TypeVar("W", bound="Writing")
 
 _MOST_READERS = 1024
 
@@ -110,34 +110,59 @@ class Writing(Reading):
         return self._transaction.id()
 
 
+StoredChange = tuple[bytes, bytes, bytes | None]
+"""The name of a table, a key, and its new value; None if the key was deleted."""
+
+MOST_RECORDED_OCTETS = 512 << 10
+"""The greatest number of octets of the keys and values of a record.  To write more takes longer than the
+flush that it saves.
+"""
+
+MOST_CHANGES = 1024
+"""The greatest number of changes of a record."""
+
+
 class RecordedWriting(Writing):
-    """A write transaction that records its changes."""
+    """A write transaction that records its changes for the journal."""
 
-    __slots__ = ("_changes",)
+    __slots__ = ("_octets", "changes", "has_changed")
 
-    def __init__(
-        self,
-        transaction: "LmdbTransaction[bytes]",
-        tables: "Mapping[bytes, LmdbTable]",
-        changes: Changes,
-    ) -> None:
+    def __init__(self, transaction: "LmdbTransaction[bytes]", tables: "Mapping[bytes, LmdbTable]") -> None:
         super().__init__(transaction, tables)
-        self._changes = changes
+        self.has_changed = False
+        self.changes: list[StoredChange] | None = []
+        """All changes in their order; None if they are more than a record can have."""
+        self._octets = 0
 
     def put(self, table: bytes, key: bytes, value: bytes, *, at_end: bool = False) -> None:
         """See ``Writing.put``."""
         super().put(table, key, value, at_end=at_end)
-        self._changes.add(table, key, value)
+        self._record(table, key, value)
 
     def put_many(self, table: bytes, records: Sequence[tuple[bytes, bytes]]) -> None:
         """See ``Writing.put_many``."""
         super().put_many(table, records)
-        self._changes.add_many(table, records)
+        if len(records) > MOST_CHANGES:
+            self.has_changed = True
+            self.changes = None
+        else:
+            for key, value in records:
+                self._record(table, key, value)
 
     def delete(self, table: bytes, key: bytes) -> None:
         """See ``Writing.delete``."""
         if self._transaction.delete(key, db=self._tables[table]):
-            self._changes.add(table, key, None)
+            self._record(table, key, None)
+
+    def _record(self, table: bytes, key: bytes, value: bytes | None) -> None:
+        self.has_changed = True
+        if self.changes is None:
+            return
+        self._octets += len(key) + (0 if value is None else len(value))
+        if self._octets > MOST_RECORDED_OCTETS or len(self.changes) == MOST_CHANGES:
+            self.changes = None
+        else:
+            self.changes.append((table, key, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +238,7 @@ class Database:
         self._map_size = map_size
         self._sync = sync
         self._in_use = ReadersWriterLock()
-        # Always taken before _in_use: reopen holds it while it waits for the threads inside to leave.
+        # reopen and close hold both locks, and take this one first. So its holder need not take _in_use.
         self._write_lock = Lock()
         self._errors = _TranslatedErrors(self._translate)
         self._refusal: str | None = None
@@ -232,7 +257,7 @@ class Database:
 
         This is the first write to a new environment.  It writes nothing if all tables exist.
         """
-        with self._write_lock, self._in_use.shared(), self._errors:
+        with self._write_lock, self._errors:
             for name in self._names if added else self._needed:
                 if name not in self._tables:
                     self._tables[name] = self._environment.open_db(name)
@@ -262,22 +287,26 @@ class Database:
             finally:
                 self._slots.end(transaction)
 
-    @contextmanager
-    def writing(self, changes: Changes | None = None) -> Iterator[Writing]:
-        """Run the block in a write transaction, one at a time.  The end of the block commits, an exception
-        aborts.  The transaction adds its changes to ``changes``.
+    def writing(self) -> AbstractContextManager[Writing]:
+        """Return a context manager that runs its block in a write transaction, one at a time.  The end of the
+        block commits, an exception aborts.
 
         Raises StoreFull, StoreFailed or StoreError; then nothing of the transaction is stored.
         """
-        with self._write_lock, self._in_use.shared(), self._errors:
+        return self._writing(Writing)
+
+    def recorded_writing(self) -> AbstractContextManager[RecordedWriting]:
+        """Do as ``writing``, and record the changes."""
+        return self._writing(RecordedWriting)
+
+    @contextmanager
+    def _writing(self, kind: type[W]) -> Iterator[W]:
+        with self._write_lock, self._errors:
             self._require_open()
             if self._refusal is not None:
                 raise StoreFailed(self._refusal)
             with self._environment.begin(write=True) as transaction:
-                if changes is None:
-                    yield Writing(transaction, self._tables)
-                else:
-                    yield RecordedWriting(transaction, self._tables, changes)
+                yield kind(transaction, self._tables)
 
     def refuse_writes(self, sentence: str) -> None:
         """Make every later ``writing`` raise StoreFailed with this sentence."""
@@ -287,7 +316,7 @@ class Database:
         """Return the state after the last commit, and keep its pages from being reused."""
         # The write lock keeps the two steps consistent: a commit between them would overwrite one of the meta
         # pages, and the saved pages would lead to a state that the read transaction does not protect.
-        with self._write_lock, self._in_use.shared(), self._errors:
+        with self._write_lock, self._errors:
             self._require_open()
             head = os.pread(self._data, 2 * self._environment.stat()["psize"], 0)
             return Snapshot(self._slots, head)

@@ -26,10 +26,9 @@ from omq_storage.appending import append_blocks, packed
 from omq_storage.blocks import SPAN_LIMIT, Block
 from omq_storage.bodies import LargeBodies
 from omq_storage.checkpoint import Checkpoints, prepare
-from omq_storage.commits import put_commit
 from omq_storage.database import Database, Writing
 from omq_storage.deleting import Kept, delete_oldest, drop_some, within
-from omq_storage.errors import StoreFull
+from omq_storage.errors import StoreError, StoreFull
 from omq_storage.extents import extent_of
 from omq_storage.fragments import (
     FRAGMENT_OCTETS,
@@ -195,9 +194,14 @@ class Environment:
     def append_commit(self, commit: "StoreCommit") -> None:
         """Store the messages of many topics that the compiled codec has collected, as ``append`` does.
 
-        Raises what ``append`` raises.
+        Raises what ``append`` raises. Then the messages must be stored topic by topic.
         """
-        self._write(lambda transaction: put_commit(transaction, commit))
+
+        def put(transaction: Writing) -> None:
+            if not commit.put(transaction):
+                raise StoreError("A topic of this commit has other stored messages than expected.")
+
+        self._write(put)
 
     def put_fragments(self, parts: Sequence[Fragments]) -> None:
         """Store parts of bodies in one transaction; invisible until ``append``.
@@ -436,8 +440,8 @@ class Environment:
         """Call this before every write.  Raises StoreError."""
         if self._database.panicked():
             self.reopen()
-        if self._checkpoints is not None:
-            self._checkpoints.require_held()
+        if self._checkpoints is not None and not self._checkpoints.is_held:
+            self._checkpoints.hold()
 
     def _write(self, change: Callable[[Writing], T]) -> T:
         """Run a change in one transaction.  Level.STRONG tries it again where it had no room but a checkpoint

@@ -49,15 +49,15 @@ key (u16) and that of the value (u32), and then the three.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 
-from omq_storage.changes import StoredChange
 from omq_storage.crc import crc32c
+from omq_storage.database import StoredChange
 from omq_storage.errors import DamagedFile, DamagedRecord, StoreError
 from omq_storage.files import create, sync_directory
 from omq_storage.identity import IDENTITY_KEY, LevelIdentity, pack_identity, read_identity, unpack_identity
@@ -204,25 +204,28 @@ class Journal:
         path: Path,
         identity: LevelIdentity | None,
         durable: int,
-        recorded: Callable[[], Mapping[str, int]],
+        recorded: Mapping[str, int],
     ) -> None:
         """Open the journal in this directory.
 
-        ``identity``: that of the environment.  ``durable``: the transaction of its last checkpoint, which
-        must have all commits so far.  ``recorded`` returns the files that the last checkpoint has, see
-        ``sizes``.  Raises OSError.
+        ``identity``: that of the environment.  The last checkpoint must have all commits so far;
+        ``durable`` and ``recorded``: see ``checkpointed``.  Raises OSError.
         """
-        self._recorded = recorded
         self._identity = b"" if identity is None else pack_identity(identity)
-        self.durable = durable
-        """The transaction of the last checkpoint."""
+        self._durable = durable
+        self._recorded = recorded
         self._files = [_File(path / name) for name in JOURNALS]
         self._written: tuple[int, int] | None = None
 
     @property
     def is_checkpoint_due(self) -> bool:
         """Whether a checkpoint would free a file that is full."""
-        return self._files[1].last > self.durable
+        return self._files[1].last > self._durable
+
+    def checkpointed(self, durable: int, recorded: Mapping[str, int]) -> None:
+        """Note a checkpoint: its transaction, and the files of the journal that it has, see ``sizes``."""
+        self._durable = durable
+        self._recorded = recorded
 
     def identify(self, identity: LevelIdentity) -> None:
         """Write this identity into all further records."""
@@ -258,7 +261,7 @@ class Journal:
 
     def _is_new(self) -> bool:
         """Return whether the last checkpoint does not have the file that is used."""
-        return self._files[0].exists and self._files[0].path.name not in self._recorded()
+        return self._files[0].exists and self._files[0].path.name not in self._recorded
 
     def keep(self) -> None:
         """Keep the record that was written last: its transaction is committed."""

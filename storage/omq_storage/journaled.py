@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omq_storage.changes import Changes
 from omq_storage.checkpoint import Checkpoints
 from omq_storage.database import Database, Writing
 from omq_storage.errors import StoreError
@@ -37,7 +36,7 @@ class JournaledCommits:
                         transaction.put(table, key, value)
             self.replayed += 1
         checkpoints.take()
-        self._journal = Journal(database.path, identity, checkpoints.durable, lambda: checkpoints.journals)
+        self._journal = Journal(database.path, identity, checkpoints.durable, checkpoints.journals)
 
     @property
     def has_commits(self) -> bool:
@@ -59,19 +58,18 @@ class JournaledCommits:
         failed: the environment refuses all further writes in that case, because none may survive without this
         one.
         """
-        changes = Changes()
         is_written = False
         try:
-            with self._database.writing(changes) as transaction:
+            with self._database.recorded_writing() as transaction:
                 yield transaction
-                if changes.any and changes.recorded is not None:
-                    is_written = self._journal.write(transaction.number, changes.recorded)
+                if transaction.has_changed and transaction.changes is not None:
+                    is_written = self._journal.write(transaction.number, transaction.changes)
         except BaseException:  # Ctrl-C, too
             self._retract()
             raise
         if is_written:
             self._journal.keep()
-        elif changes.any:
+        elif transaction.has_changed:
             try:
                 self.checkpoint()
             except StoreError as error:
@@ -85,21 +83,24 @@ class JournaledCommits:
         Raises StoreError.
         """
         self._checkpoints.take()
-        self._journal.durable = self._checkpoints.durable
+        self._note_checkpoint()
 
     def identify(self, identity: LevelIdentity) -> None:
         """Write this identity into all further records.  A checkpoint that has it was taken."""
         self._journal.identify(identity)
-        self._journal.durable = self._checkpoints.durable
+        self._note_checkpoint()
 
     def renew(self, growth: int) -> None:
         """Close and open the environment, see ``Checkpoints.renew``."""
         self._checkpoints.renew(growth)
-        self._journal.durable = self._checkpoints.durable
+        self._note_checkpoint()
 
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()
+
+    def _note_checkpoint(self) -> None:
+        self._journal.checkpointed(self._checkpoints.durable, self._checkpoints.journals)
 
     def _retract(self) -> None:
         """Erase the record of a failed transaction, if it was written."""

@@ -13,7 +13,7 @@ import pytest
 from storage_helpers import bodies_of, numbered, open_level, read_all
 from test_storage_repair import SampleInterpreter
 
-from omq_storage import changes, journal
+from omq_storage import database, journal
 from omq_storage.backup import backup
 from omq_storage.environment import Environment, Position
 from omq_storage.errors import DamagedFile, StoreError, StoreFailed, StoreFull
@@ -143,7 +143,7 @@ def test_a_large_commit_takes_a_checkpoint_instead(tmp_path: Path) -> None:
     environment = open_strong(path)
     environment.append([numbered(1, 0, 1)])
     checkpoint = (path / "checkpoint").read_bytes()
-    environment.append([numbered(1, 1, changes.MOST_OCTETS // 100)])
+    environment.append([numbered(1, 1, database.MOST_RECORDED_OCTETS // 100)])
     assert (path / "checkpoint").read_bytes() != checkpoint
     expected = content(environment)
     lost = without_power(path, tmp_path / "lost", (path / "data.mdb").read_bytes())
@@ -157,7 +157,7 @@ def test_a_commit_of_very_many_keys_takes_a_checkpoint_instead(tmp_path: Path) -
     path = tmp_path / "strong"
     environment = open_strong(path)
     checkpoint = (path / "checkpoint").read_bytes()
-    environment.append([numbered(topic, 0, 1) for topic in range(changes.MOST_CHANGES // 3 + 1)])
+    environment.append([numbered(topic, 0, 1) for topic in range(database.MOST_CHANGES // 3 + 1)])
     assert (path / "checkpoint").read_bytes() != checkpoint
     environment.close()
 

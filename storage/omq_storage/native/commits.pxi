@@ -11,6 +11,7 @@ cdef enum:
 
 cdef int64_t MOST_OF_BLOCK = 4096  # messages, as BLOCK_MESSAGES in omq_storage/batches.py
 cdef int64_t OCTETS_OF_BLOCK = 512 << 10
+cdef int64_t TOPICS_AT_ONCE = 256  # whose records are made in one step, which keeps the interpreter's lock
 cdef bytes BLOCK_START = b"omqB\x01\0\0\0"
 cdef object START_SUM = crc32c(BLOCK_START)
 
@@ -169,47 +170,47 @@ cdef class StoreCommit:
             topic.time = max(now, route.time)
             topic.is_watched = route.is_watched
 
-    def begin(self):
-        """Begin to store: bring the topics into the order of their keys, in which a store takes them fastest.  Forget
-        the records of a transaction that failed, and that is tried again.
+    def put(self, writing):
+        """Store the blocks of all topics, and the new extent of each topic, in this write transaction.
+
+        Return False when the messages of a topic do not lie after its stored ones, or the record of these is
+        damaged.  Then abort the transaction, and store topic by topic: the plain code names the fault.
         """
+        cdef int64_t begin = 0
+        # A transaction that failed may be tried again.
         self._blocks.clear()
         self.values = 0
         with nogil:
-            qsort(self._topics, self._count, sizeof(Committing), by_topic)
+            qsort(self._topics, self._count, sizeof(Committing), by_topic)  # a store is fastest in this order
+        while begin < self._count:
+            if not self.put_some(writing, begin, min(begin + TOPICS_AT_ONCE, self._count)):
+                return False
+            begin += TOPICS_AT_ONCE
+        return True
 
-    def topic_keys(self, int64_t begin, int64_t end):
-        """Return the keys of the topics from one place to another."""
-        cdef int64_t i
-        cdef bytes key
-        cdef list keys = []
-        for i in range(begin, min(end, self._count)):
-            key = PyBytes_FromStringAndSize(NULL, 4)
-            put_u32(octets_of(key), self._topics[i].topic)
-            keys.append(key)
-        return keys
-
-    def records(self, int64_t begin, int64_t end, dict extents not None):
-        """Return the records of the topics from one place to another: blocks, index, and extents.
-
-        `extents`: their former extents, by their keys.  Return None where that is damaged, or does not
-        end before the messages: the plain code names the fault.
-        """
+    cdef bint put_some(self, writing, int64_t begin, int64_t end) except -1:
+        """Store the topics from one place to another; return False as `put` does."""
         cdef int64_t i
         cdef Committing* topic
         cdef Reading reading
         cdef uint64_t first
         cdef int64_t left
         cdef bytes key
+        cdef list keys = []
         cdef list blocks = []
         cdef list index = []
         cdef list found = []
-        for i in range(begin, min(end, self._count)):
+        cdef dict extents
+        for i in range(begin, end):
+            key = PyBytes_FromStringAndSize(NULL, NUMBER)
+            put_u32(octets_of(key), self._topics[i].topic)
+            keys.append(key)
+        extents = writing.get_many(b"extents", keys)
+        for i in range(begin, end):
             topic = &self._topics[i]
-            key = PyBytes_FromStringAndSize(NULL, 4)
-            put_u32(octets_of(key), topic.topic)
+            key = <bytes>keys[i - begin]
             if not self.read_extent(topic, key, extents.get(key)):
-                return None
+                return False
             reading.piece = topic.first_piece
             reading.message = self.first_of(reading.piece)
             first = topic.first
