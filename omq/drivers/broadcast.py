@@ -13,8 +13,9 @@ from omq.drivers.backpressure import Backpressure
 from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.driver import InitialState
 from omq.drivers.memory import Memory
+from omq.drivers.posts import StoredValue
 from omq.drivers.publisher_queue import PublisherQueues, RoomAnswer, WaitingPublisher
-from omq.drivers.push import MOST_FOLLOWERS, PushedRun, Pushes, PushLine
+from omq.drivers.push import MOST_FOLLOWERS, MOST_STORED_WORK, PushedRun, Pushes, PushLine
 from omq.drivers.reasons import NOT_REPLAYED, Reason, Refused
 from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS, EndReason, Outlet, Subscriber
 from omq.drivers.slices import let_go
@@ -216,14 +217,30 @@ class BroadcastDriver(SpoolingDriver):
         for channel in even:  # a held one, for example, may not follow, and is behind from now on
             channel.follow_if_even()
 
-    def routed(self, first: int, blocks: Sequence[Block]) -> None:
-        """Make messages that were routed to the store available to subscribers. Without `blocks` they are in
+    def routed(self, first: int, values: Sequence[StoredValue], pushes: Pushes) -> None:
+        """Make messages that were routed to the store available to subscribers. Without `values` they are in
         the store only, from this id on: there was no subscriber when their commit began.
         """
-        for block in blocks:
-            self._keep(block)
-        if not blocks:
+        for begin, count, time, frames, offsets in values:
+            run = PushedRun(self, begin, count, frames, offsets, time)
+            if len(values) > 1 or not self._push_run(run, pushes):
+                self._keep(run.block)
+        if not values:
             self._left_to_store(first)
+
+    def _push_stored(self, block: Block, pushes: Pushes) -> bool:
+        return self._push_run(PushedRun.of(self, block), pushes)
+
+    def _push_run(self, run: PushedRun, pushes: Pushes) -> bool:
+        """Do as `_push_stored`."""
+        channels = self._active() if self._absent else self._channels
+        if pushes.work > MOST_STORED_WORK or len(run.frames) * len(channels) > TAKE_OCTETS or self.is_crowded:
+            return False  # it would take long
+        taking, others = self._lines(channels, pushes)
+        if not taking:
+            return False
+        self._push(run, taking, others, pushes)
+        return True
 
     def remember(self, block: Block) -> None:
         """Take the newest block into the tail."""
@@ -252,23 +269,33 @@ class BroadcastDriver(SpoolingDriver):
             is_kept = len(taking) < len(channels)
             if is_kept and not self.publisher_queue.try_enter(batch.octets):
                 return False
-            for channel in others:
-                channel.stop_following(first)
-                self.fell_behind(channel)
-            pushes.work += len(channels)
-            frames, offsets = batch.stamped(self.topic.id, first)
-            run = PushedRun(self, first, batch.count, frames, offsets)
-            for channel, line in taking:
-                line.add(run, channel)
-            self.traffic.messages_out += len(taking) * batch.count
-            self.traffic.octets_out += len(taking) * batch.octets
+            run = PushedRun(self, first, batch.count, *batch.stamped(self.topic.id, first))
         self.next_id = following
         self.traffic.messages_in += batch.count
         self.traffic.octets_in += batch.octets
-        if run is not None and self._behind:
+        if run is not None:
+            self._push(run, taking, others, pushes)
+        return True
+
+    def _push(
+        self,
+        run: PushedRun,
+        taking: Sequence[tuple[BroadcastChannel, PushLine]],
+        others: Sequence[BroadcastChannel],
+        pushes: Pushes,
+    ) -> None:
+        """Push messages that have their ids to these followers; the others do not follow any more."""
+        for channel in others:
+            channel.stop_following(run.first)
+            self.fell_behind(channel)
+        pushes.work += len(self._channels)
+        for channel, line in taking:
+            line.add(run, channel)
+        self.traffic.messages_out += len(taking) * run.count
+        self.traffic.octets_out += len(taking) * len(run.frames)
+        if self._behind:
             run.keep()
             self._wake_behind()
-        return True
 
     def _lines(
         self, channels: Iterable[BroadcastChannel], pushes: Pushes
@@ -316,6 +343,8 @@ class BroadcastDriver(SpoolingDriver):
         may change often, so `aim` opens it when the next message comes.
         """
         count = len(self._channels) - self._absent
+        if not self._behind and self.tail.octets:
+            self.tail.clear()  # nobody reads it again
         if self.writer is not None:
             self.route.is_watched = count > 0
             lane = self.writer.routed.lane
@@ -324,8 +353,6 @@ class BroadcastDriver(SpoolingDriver):
             else:
                 self.route.open_store(lane)
             return
-        if not self._behind and self.tail.octets:
-            self.tail.clear()  # nobody reads it again
         if self.deleted or self.is_crowded:
             self.route.close()
         elif not count:

@@ -354,7 +354,7 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         route.time = max(route.time, time.time_ns() // 1000)
         return route.time
 
-    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent, pushes: Pushes) -> None:
         """Make blocks that the writer has stored available to subscribers. `extent` is the new stored extent
         of the topic.
         """
@@ -366,8 +366,15 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
                 continue  # by a task that ended the topic while the commit was in its thread: nobody reads it
             if isinstance(block, Fragmented):
                 self._keep_large(block)
-            else:
+            elif len(blocks) > 1 or not self._push_stored(block, pushes):
                 self._keep(block)
+
+    def _push_stored(self, block: Block, pushes: Pushes) -> bool:
+        """Push the only block that a commit has stored to the subscribers that have everything before it, and
+        keep it for the others. Return False, and do nothing, where there are only others, or something else
+        prevents it.
+        """
+        return False
 
     def _count_in(self, block: Block | Fragmented) -> None:
         self.traffic.messages_in += block.count

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.producers import NO_PRODUCERS, PostProducers, TopicProducers
+from omq.drivers.push import Pushes
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.reservations import Numbered
 from omq.drivers.sequences import Origins
@@ -13,6 +14,11 @@ from omq_storage.batches import Batch
 from omq_storage.blocks import Block
 from omq_storage.fragments import Fragmented, Uploaded
 from omq_storage.records import Extent
+
+StoredValue = tuple[int, int, int, memoryview, memoryview]
+"""A block that a commit has stored: the first id, the number and the time of its messages, their frames, and
+the offsets of these (see `omq_storage.blocks.Block`).
+"""
 
 
 class StoredDriver(Numbered, Protocol):
@@ -29,8 +35,10 @@ class StoredDriver(Numbered, Protocol):
     def now(self) -> int:
         """Return the time in microseconds since the epoch; it never goes back."""
 
-    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
-        """Handle blocks that now have the persistence of the topic. `extent` is its new stored extent."""
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent, pushes: Pushes) -> None:
+        """Handle blocks that now have the persistence of the topic, at least one. `extent` is its new stored
+        extent. Messages that are sent at once are added to `pushes`.
+        """
 
     def allow_routing(self, is_allowed: bool) -> None:
         """Route no messages while it is not allowed: posts of the topic wait, and none may overtake them."""
@@ -39,9 +47,9 @@ class StoredDriver(Numbered, Protocol):
 class RoutedDriver(StoredDriver, Protocol):
     """The interface, for the writer, of a driver whose messages are routed."""
 
-    def routed(self, first: int, blocks: Sequence[Block]) -> None:
-        """Handle blocks that are stored, and that the compiled codec has counted already. Without `blocks`
-        the messages are in the store only, from this id on.
+    def routed(self, first: int, values: Sequence[StoredValue], pushes: Pushes) -> None:
+        """Handle messages that are stored, and that the compiled codec has counted already. Without `values`
+        they are in the store only, from this id on. Messages that are sent at once are added to `pushes`.
         """
 
 

@@ -1,8 +1,8 @@
-"""Push for subscribers that have kept up: the task that has read messages hands them to the sockets itself.
+"""Push for subscribers that have kept up: the task that has read or stored messages sends them itself.
 
-A subscriber that has every message of a transient topic needs no tail, no wake-up and no other task. A read
-of many topics collects what it pushes in one `Pushes`, and each connection gets the messages of all its
-subscriptions with one system call.
+A subscriber that has every message of a topic needs no tail, no wake-up and no other task. A read of many
+transient topics, or a commit of many stored ones, collects what it pushes in one `Pushes`, and each
+connection gets the messages of all its subscriptions with one system call.
 
 Nothing waits between the first message that is collected and `Pushes.send`, so nothing can come in between.
 What the socket of a connection does not take goes into the tails of its topics, as if it had come the other
@@ -36,6 +36,9 @@ MOST_WORK = 512
 """The limit at which one `Pushes` should end: the sum of its topics and of the subscribers that they are
 pushed to.
 """
+
+MOST_STORED_WORK = 64
+"""The same limit for messages that a commit has stored. Beyond it the task of each connection takes them."""
 
 
 class Follower(Protocol):
@@ -73,32 +76,50 @@ class RoutedPusher(Pusher, Protocol):
 class PushedRun:
     """Consecutive messages of one topic, with their ids."""
 
-    __slots__ = ("_block", "_driver", "_first", "_offsets", "count", "frames")
+    __slots__ = ("_block", "_driver", "_is_kept", "_offsets", "_time", "count", "first", "frames")
 
-    def __init__(self, driver: Pusher, first: int, count: int, frames: bytes, offsets: bytes) -> None:
+    def __init__(
+        self, driver: Pusher, first: int, count: int, frames: Octets, offsets: Octets, time: int | None = None
+    ) -> None:
+        """Create a run. `time`: that of the messages in the store; None if they are not stored."""
         self.frames = frames
-        self._driver = driver
-        self._first = first
+        self.first = first
         self.count = count
+        self._driver = driver
         self._offsets = offsets
-        self._block: Block | None = None
+        self._time = time
+        self._block: Block | None = None  # until it is needed
+        self._is_kept = False
 
-    def keep(self) -> Block:
-        """Keep these messages in the tail of their topic."""
-        block = self._block
-        if block is None:
+    @classmethod
+    def of(cls, driver: Pusher, block: Block) -> "PushedRun":
+        """Return the messages of a stored block."""
+        run = cls(driver, block.first, block.count, block.frames, block.offsets)
+        run._block = block
+        return run
+
+    @property
+    def block(self) -> Block:
+        """These messages as a block."""
+        if self._block is None:
             driver = self._driver
-            block = Block(driver.topic.id, self._first, self.count, driver.now(), self.frames, self._offsets)
-            self._block = block
-            driver.remember(block)
-        return block
+            time = driver.now() if self._time is None else self._time
+            self._block = Block(driver.topic.id, self.first, self.count, time, self.frames, self._offsets)
+        return self._block
+
+    def keep(self) -> None:
+        """Keep these messages in the tail of their topic."""
+        if not self._is_kept:
+            self._is_kept = True
+            self._driver.remember(self.block)
 
     def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
         """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
         count as sent, and the rest of the last one of them.
         """
-        block = self.keep()
-        position = self._first + block.messages_within(self._first, sent)
+        self.keep()
+        block = self.block
+        position = self.first + block.messages_within(self.first, sent)
         rest = b""
         sent -= len(self.frames) - len(block.after(position))
         if sent:
@@ -106,7 +127,7 @@ class PushedRun:
             position += 1
         self._driver.unsent(block.next - position, len(block.after(position)))
         follower.fall_behind(position)
-        return position - self._first, rest
+        return position - self.first, rest
 
 
 class PushLine:

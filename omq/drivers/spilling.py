@@ -6,6 +6,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver, InitialState
 from omq.drivers.lifetime import Ephemeral
 from omq.drivers.offer import Offered, PendingOffer
+from omq.drivers.push import Pushes
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.spill import Spill
@@ -94,10 +95,10 @@ class SpillingDriver(RoundRobinDriver):
         """See `Driver.environment`."""
         return super().environment if self._spill is None else self._spill.environment
 
-    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent, pushes: Pushes) -> None:
         """See `Driver.stored`. Called for a transient topic, too, when messages were spilled."""
         if self._spill is None:
-            super().stored(blocks, extent)
+            super().stored(blocks, extent, pushes)
             return
         self._is_spilling = True
         try:

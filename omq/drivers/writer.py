@@ -26,8 +26,9 @@ from omq.drivers.gathering import Gathering
 from omq.drivers.histogram import Histogram
 from omq.drivers.immediate_sends import ImmediateSends
 from omq.drivers.post_queue import POSTS_IN_TURN, PostQueue
-from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver
+from omq.drivers.posts import LATE, Post, RoutedDriver, StoredDriver, StoredValue
 from omq.drivers.problems import DEFECT, for_clients, logged
+from omq.drivers.push import Pushes
 from omq.drivers.reasons import Failure
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.routed import RoutedPost, RoutedQueue, assign_ids, commit_of
@@ -36,7 +37,7 @@ from omq.drivers.statistics import WriterStatistics
 from omq.drivers.topic_commit import TopicCommit, topic_commit
 from omq.logs import LogThrottle, quoted
 from omq.threads import CallsInThread, in_thread
-from omq_storage.blocks import Block, block_of
+from omq_storage.blocks import Block
 from omq_storage.environment import Environment, Extent
 from omq_storage.errors import StoreError, StoreFull
 from omq_storage.fragments import Fragmented
@@ -87,7 +88,8 @@ class Writer:
         self._gathering = Gathering()
         self.routed = RoutedQueue(budget.limit, self)
         """The messages that were routed from lines, and wait."""
-        self._wanted = Signal()
+        self._wanted = trio.Event()
+        """Set when posts wait."""
         self._lock = trio.Lock()
         self._idle = trio.Event()
         self._idle.set()
@@ -200,7 +202,7 @@ class Writer:
                 await self._wanted.wait()
                 while self.routed.posts or self._posts.count:
                     await self._commit_next()
-                self._wanted.clear()
+                self._wanted = trio.Event()
                 self._idle.set()
 
     async def _commit_next(self) -> None:
@@ -277,8 +279,10 @@ class Writer:
             for begin in range(0, len(commit), TOPICS_IN_TURN):
                 if begin:
                     await trio.lowlevel.cancel_shielded_checkpoint()
+                pushes = Pushes()
                 for driver, first, values in commit.stored(begin, begin + TOPICS_IN_TURN):
-                    self._deliver_routed(driver, first, values)
+                    self._deliver_routed(driver, first, values, pushes)
+                self._send(pushes)
         finally:
             self._lock.release()
         return True
@@ -298,11 +302,11 @@ class Writer:
         self._observe(began)
 
     def _deliver_routed(
-        self, driver: RoutedDriver, first: int, values: Sequence[tuple[int, int, int, bytes]]
+        self, driver: RoutedDriver, first: int, values: Sequence[StoredValue], pushes: Pushes
     ) -> None:
         """Pass the stored blocks to a driver with subscribers."""
         try:
-            driver.routed(first, [block_of(driver.topic.id, *value) for value in values])
+            driver.routed(first, values, pushes)
         except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
             self._log_exception(driver)
 
@@ -476,13 +480,25 @@ class Writer:
         self._count(messages, octets, seconds)
         self._gathering.committed(messages, self._posts.messages, seconds)
         work = 0
+        pushes = Pushes()
         for driver, portion in portions.items():
+            if work >= TOPICS_IN_TURN:
+                self._send(pushes)
+                pushes = Pushes()
             work = await _take_turns(work, sum(block.count for block in portion.blocks))
             try:
-                driver.stored(portion.blocks, extents.pop(driver.topic.id))
+                driver.stored(portion.blocks, extents.pop(driver.topic.id), pushes)
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
                 self._log_exception(driver)
+        self._send(pushes)
         return {}
+
+    def _send(self, pushes: Pushes) -> None:
+        """Send stored messages to the subscribers that have everything before them."""
+        try:
+            pushes.send()
+        except Exception:  # noqa: BLE001 - a defect, which the log shows; this task serves others
+            self._defects.add(traceback.format_exc(chain=False))
 
     def _log_exception(self, driver: Numbered) -> None:
         """Log the exception that is being handled, which comes from this driver."""

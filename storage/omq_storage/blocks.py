@@ -385,13 +385,6 @@ def _unpack(topic: int, first: int, value: Octets) -> Block:
     return Block(topic, first, count, time, view[frames_at:frames_end], offsets, deltas, heads)
 
 
-def block_of(topic: int, first: int, count: int, time: int, value: bytes) -> Block:
-    """Return the block whose stored value a commit has made. Its octets are views of the value."""
-    view = memoryview(value)
-    frames = BLOCK_HEADER + numbers.SIZE * count
-    return Block(topic, first, count, time, view[frames:], view[BLOCK_HEADER - numbers.SIZE : frames])
-
-
 def merge(blocks: Sequence[Block]) -> Block:
     """Return one block with the messages of several consecutive blocks.
 

@@ -5,12 +5,11 @@ The test traces one message through a real server, and compares what it finds wi
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq_storage import codec
@@ -20,7 +19,7 @@ from .conversation import InProcess, publish, serving
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 MOST_FILES = 20
-"""The greatest number of files that a message passes in the Trio thread, after the reception of its
+"""The greatest number of files that a message passes in all threads, after the reception of its
 connection.
 """
 
@@ -31,20 +30,31 @@ def stopped() -> MockClock:
     return MockClock()
 
 
-@contextmanager
-def traced(files: set[str]) -> Iterator[None]:
-    """Note every file in which a function is called or goes on."""
+class Trace:
+    """Notes every file in which a function is called or goes on."""
 
-    def note(frame: FrameType, event: str, argument: object) -> None:
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(ROOT):
-            files.add(str(path.relative_to(ROOT)))
+            self.files.add(str(path.relative_to(ROOT)))
 
-    sys.setprofile(note)
-    try:
-        yield
-    finally:
+    async def begin(self) -> None:
+        """Note the files of this thread, and of the one in which the next commit runs: Trio uses the thread
+        again that has ended its work last.
+        """
+        await trio.to_thread.run_sync(sys.setprofile, self.note)
+        self.files = set()
+        sys.setprofile(self.note)
+
+    async def end(self) -> set[str]:
+        """Return the files since `begin`."""
         sys.setprofile(None)
+        files = self.files
+        await trio.to_thread.run_sync(sys.setprofile, None)
+        return files
 
 
 async def files_of(host: InProcess, types: bytes) -> set[str]:
@@ -58,12 +68,13 @@ async def files_of(host: InProcess, types: bytes) -> set[str]:
     await subscriber.ask(b"(Subscribe t From_current)")
     traces: list[set[str]] = []
     for number in range(100):
-        files: set[str] = set()
-        with traced(files):
-            # Not with the reader of frames that the tests use: it is one of ours.
-            await client.stream.send_all(publish(b"t", [b"%d" % number]))
-            await subscriber.stream.receive_some(4096)
-            await wait_all_tasks_blocked()  # until the sender has noted what it sent
+        trace = Trace()
+        await trace.begin()
+        # Not with the reader of frames that the tests use: it is one of ours.
+        await client.stream.send_all(publish(b"t", [b"%d" % number]))
+        await subscriber.stream.receive_some(4096)
+        await wait_all_tasks_blocked()  # until the sender has noted what it sent
+        files = await trace.end()
         # When a task goes on, so do all coroutines around it: this one is around everything of a connection.
         ours = {file for file in files if file.startswith(("omq/", "storage/"))}
         traces.append(ours - {"omq/reception.py"})
@@ -84,8 +95,13 @@ def listed(heading: str) -> set[str]:
         (b"Broadcast Transient", "A message of a transient topic passes these files"),
         (
             b"Broadcast (Persistent Weak)",
-            "A message of a persistent topic passes these files in the Trio thread",
+            "A message of a topic with the level Weak or Async passes these files",
         ),
+        (
+            b"Broadcast (Persistent Async)",
+            "A message of a topic with the level Weak or Async passes these files",
+        ),
+        (b"Broadcast (Persistent Strong)", "A message of a topic with the level Strong passes these files"),
     ],
 )
 async def test_a_message_passes_the_files_that_are_listed(store: Path, types: bytes, heading: str) -> None:

@@ -13,7 +13,7 @@ from storage_helpers import NOON, bodies_of, damage, flipped, numbered, open_lev
 
 from omq_storage import codec
 from omq_storage.batches import BLOCK_MESSAGES, BLOCK_OCTETS, Bodies, blocks_of
-from omq_storage.blocks import Block, block_of, pack
+from omq_storage.blocks import Block, pack
 from omq_storage.database import RecordedWriting
 from omq_storage.environment import Environment, Extent
 from omq_storage.errors import Limit, StoreError, StoreFull
@@ -175,7 +175,7 @@ def test_topics_with_subscribers_get_their_blocks(tmp_path: Path) -> None:
     commit = store(environment, [part(routes, [(1, b"a"), (2, b"b"), (3, b"c"), (1, b"d")])])
     routes[b"topic-3"].is_watched = True  # its first subscriber came after the commit began
     told = {
-        owner: (first, [block_of(topic, *value) for value in values])
+        owner: (first, [Block(topic, *value) for value in values])
         for topic, (owner, first, values) in enumerate(commit.stored(0, 3), 1)
     }
     for topic in (1, 2):
@@ -243,8 +243,8 @@ def test_a_commit_that_is_tried_again_has_each_block_once(
     assert len(attempts) == 2
     ((_, first, values),) = commit.stored(0, 1)
     assert first == 3
-    assert [(first, count) for first, count, _, _ in values] == [(3, 2)]
-    assert commit.values == len(values[0][3])
+    assert [(first, count) for first, count, *_ in values] == [(3, 2)]
+    assert commit.values == len(values[0][3].obj)
     assert [body for _, body in bodies_of(read_all(environment, 1))] == [b"a", b"b", b"c", b"d"]
     environment.close()
 

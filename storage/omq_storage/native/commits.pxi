@@ -219,11 +219,14 @@ cdef class StoreCommit:
                 left -= self.block(topic, &reading, first, left, blocks, index)
                 first = topic.first + <uint64_t>(topic.count - left)
             found.append((key, self.extent_record(topic, key)))
-        return blocks, index, found
+        writing.put_many(b"blocks", blocks)
+        writing.put_many(b"index", index)
+        writing.put_many(b"extents", found)
+        return True
 
     def stored(self, int64_t begin, int64_t end):
         """Take over the stored extents of the topics from one place to another.  Return the driver of each topic with
-        subscribers, the first id of its messages, and its blocks: first id, count, time, and the stored value.  It
+        subscribers, the first id of its messages, and its blocks: first id, count, time, frames, and offsets.  It
         has no blocks if it had no subscribers when the commit began.
         """
         cdef int64_t i
@@ -322,7 +325,11 @@ cdef class StoreCommit:
         blocks.append((key, value))
         index.append((key, summed(b"index/", key, info)))
         if topic.is_watched:
-            self._blocks.setdefault(topic.topic, []).append((first, count, topic.time, value))
+            view = memoryview(value)
+            i = BEFORE_OFFSETS + NUMBER * (count + 1)
+            self._blocks.setdefault(topic.topic, []).append(
+                (first, count, topic.time, view[i:], view[BEFORE_OFFSETS:i])
+            )
         self.values += PyBytes_GET_SIZE(value)
         topic.extent.last = first + <uint64_t>count - 1
         topic.extent.messages += <uint64_t>count
