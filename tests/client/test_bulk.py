@@ -65,7 +65,7 @@ async def test_a_gap_is_reported_to_a_fetch(open_omq: OpenServer) -> None:
     async with open_omq(topics=topics) as server, connect_to(server, on_gap=gaps.append) as client:
         first = 1
         while first == 1:  # until the server has deleted something
-            await client.publish_confirmed("t", b"x" * 20_000)
+            await client.publish_confirmed("t", b"x" * 2_000)
             first = (await client.topics())[0].first
         async with client.fetch("t") as blocks:
             kept = [(block.first, block.last) async for block in blocks]
