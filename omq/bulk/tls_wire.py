@@ -54,6 +54,14 @@ class TlsWire(PlainWire):
         self._engine.finish()
         self._flush()
 
+    def close(self) -> None:
+        # Without `close_notify` the server logs that the connection broke.
+        self._engine.finish()
+        with suppress(OSError):
+            self.socket.setblocking(False)
+            self.socket.send(self._engine.outgoing())
+        super().close()
+
     def _flush(self) -> None:
         octets = self._engine.outgoing()
         if octets:

@@ -80,7 +80,11 @@ class TlsStream:
         return self._stream.peer()
 
     def close(self) -> None:
-        self._stream.close()
+        """Close the socket, after `close_notify` if it takes that at once. Without `close_notify` the server
+        logs that the connection broke.
+        """
+        self._engine.finish()
+        self._stream.close(self._engine.outgoing())
 
     async def _flush(self) -> None:
         octets = self._engine.outgoing()

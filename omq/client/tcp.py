@@ -86,9 +86,14 @@ class TcpStream:
         host, port, *_ = self._socket.getpeername()
         return str(host), int(port)
 
-    def close(self) -> None:
-        """Close the socket, also while a task waits for it. A second call does nothing."""
+    def close(self, last: bytes = b"") -> None:
+        """Close the socket, also while a task waits for it. Before that, send as many of the `last` octets as
+        it takes at once. A second call does nothing.
+        """
         if self._socket.fileno() >= 0:
+            if last:
+                with suppress(OSError):
+                    self._socket.send(last)
             anyio.notify_closing(self._socket)
             self._socket.close()
 

@@ -66,6 +66,29 @@ def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
+def test_the_log_says_that_clients_ended_their_connections(authority: Authority, tmp_path: Path) -> None:
+    """Those of a subscription, a feed, a Watch, a Fetch and a replay: none of them broke."""
+    given = [*options(authority, tmp_path), "--listen-tls", "127.0.0.1:0"]
+    with running_server(*given) as server:
+        url = f"omqs://{server.address}"
+        for arguments in (
+            ["pub", "t", "hello", "--dmp"],
+            ["sub", "t", "--from", "beginning", "--count", "1"],
+            ["sub", "t", "--from", "beginning", "--count", "1", "--dmp"],
+            ["top", "--once", "--interval", "0.1"],
+            ["topics", "--lag"],
+            ["connections"],
+            ["replay", "t", "--to", f"{url}/copy"],
+        ):
+            done = omq(url, *arguments, ca=str(authority.file))
+            assert done.returncode == 0, done.stderr
+        status, _, log = server.stop()
+    assert status == 0
+    ends = [line for line in log.splitlines() if " disconnected after " in line]
+    assert len(ends) >= 10
+    assert [line for line in ends if "its client ended it" not in line] == []
+
+
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_certificate_of_its_own_authority_is_not_trusted(tmp_path: Path, is_alone: bool) -> None:
     authority = trustme.CA()

@@ -99,7 +99,7 @@ class ManualConnection:
     def reset(self) -> None:
         """End the connection the hard way: the server gets a reset instead of an end."""
         self._will_reset()
-        self.stream.close()
+        self.socket.close()  # without close_notify
 
     def encrypted(self, octets: bytes) -> bytes:
         """Return these octets in one record."""
