@@ -1,6 +1,7 @@
 """docs/howto: the commands of the pages are run on a server, and the words of the log exist."""
 
 import ast
+import json
 import re
 import shutil
 import textwrap
@@ -67,6 +68,16 @@ def test_from_rabbitmq(server: RunningServer, folder: Path) -> None:
     (declare,) = blocks("from-rabbitmq.md", "sh")
     run(declare, folder, server)
     assert "audit" in run("omq queues list; omq bindings list", folder, server)
+    (program,) = blocks("from-rabbitmq.md", "python")
+    program = program.replace("127.0.0.1:5672", server.address)
+    with running_server("--listen", "127.0.0.1:0", "--store", folder / "rabbitmq") as old:
+        (folder / "move.py").write_text(program.replace("127.0.0.1:5673", old.address))
+        run(declare + "printf '%s\\n' a b | omq pub audit - --header source=web", folder, old)
+        assert run("python move.py", folder, server) == "2 messages are moved\n"
+        assert run("omq queues peek audit --format json", folder, old) == ""
+    moved = run("omq sub audit --dmp --count 2 --format json", folder, server).splitlines()
+    assert [json.loads(line)["body"] for line in moved] == ["a", "b"]
+    assert all('"source": "web"' in line for line in moved), moved
 
 
 @pytest.mark.parametrize("page", ["from-nats.md", "from-redis-streams.md", "from-rabbitmq.md", "spark.md"])

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -100,3 +101,15 @@ def test_the_example_of_the_readme(spark: SparkSession, tmp_path: Path) -> None:
             exec(compile(program.replace("127.0.0.1:7730", server.address), "README.md", "exec"), {})
     rows = [line.split("|")[1:3] for line in output.getvalue().splitlines()[3:5]]
     assert [[cell.strip() for cell in row] for row in rows] == [["1", "hello"], ["2", "hello again"]]
+
+
+def test_the_example_of_the_howto(spark: SparkSession, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "howto" / "spark.md").read_text()
+    (program,) = re.findall(r"^ *```python\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
+    program = textwrap.dedent(program)
+    with serving(tmp_path / "store") as server:
+        server.publish("prices", [b"1.0843", b"1.0851"])
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(program.replace("127.0.0.1:7730", server.address), "spark.md", "exec"), {})
+    rows = [[cell.strip() for cell in line.split("|")] for line in output.getvalue().splitlines()[3:5]]
+    assert [(row[1], row[3]) for row in rows] == [("1", "1.0843"), ("2", "1.0851")]
