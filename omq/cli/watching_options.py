@@ -78,8 +78,8 @@ def add_commands(
         "retain",
         "change how long a topic in use keeps messages",
         "The server deletes the oldest messages beyond these limits. They also hold after a restart, whatever"
-        " the\nconfiguration says. A limit that is not given ends: with --seconds alone there is none of the"
-        " size, not even\nthat of the configuration. It takes the right to administer the topic.",
+        " the\nconfiguration says. The command sets both limits: with --seconds alone, the number of octets"
+        " has no limit,\nnot even that of the configuration. It takes the right to administer the topic.",
     )
     add_topic(retain)
     limits = retain.add_argument_group("limits")
