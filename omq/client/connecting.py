@@ -22,7 +22,11 @@ log = logging.getLogger("omq.client")
 
 def warn_of_gap(gap: Gap) -> None:
     """Log a gap as a warning: the default of `on_gap`."""
-    log.warning("%s: messages %d to %d are missing: %s", named(gap.topic), gap.first, gap.last, gap.reason)
+    topic = named(gap.topic)
+    if gap.first == gap.last:
+        log.warning("%s: message %d is missing: %s", topic, gap.first, gap.reason)
+    else:
+        log.warning("%s: messages %d to %d are missing: %s", topic, gap.first, gap.last, gap.reason)
 
 
 class Connecting(AbstractAsyncContextManager[Client]):
