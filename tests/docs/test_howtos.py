@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from programs import PATH, output_of_script
-from server_command import RunningServer, running_server
+from server_command import RunningServer, configured_server, running_server
 
 ROOT = Path(__file__).parents[2]
 HOWTO = ROOT / "docs" / "howto"
@@ -64,18 +64,31 @@ def test_replay(server: RunningServer, folder: Path) -> None:
     assert said.endswith("a\nb\nc\n")
 
 
-def test_from_rabbitmq(server: RunningServer, folder: Path) -> None:
+def test_from_rabbitmq(folder: Path) -> None:
     (declare,) = blocks("from-rabbitmq.md", "sh")
-    run(declare, folder, server)
-    assert "audit" in run("omq queues list; omq bindings list", folder, server)
     (program,) = blocks("from-rabbitmq.md", "python")
-    program = program.replace("127.0.0.1:5672", server.address)
-    with running_server("--listen", "127.0.0.1:0", "--store", folder / "rabbitmq") as old:
-        (folder / "move.py").write_text(program.replace("127.0.0.1:5673", old.address))
-        run(declare + "printf '%s\\n' a b | omq pub audit - --header source=web", folder, old)
-        assert run("python move.py", folder, server) == "2 messages are moved\n"
-        assert run("omq queues peek audit --format json", folder, old) == ""
-    moved = run("omq sub audit --dmp --count 2 --format json", folder, server).splitlines()
+    (configuration,) = blocks("../AMQP.md", "toml")
+    hashed = output_of_script("printf guest | omq-server --hash-secret", PATH=PATH).strip()
+    configuration = re.sub(r"^listen = .*$", "", configuration, flags=re.MULTILINE)
+    configuration = configuration.replace("$scrypt$ln=14,r=8,p=1$...", hashed)
+    (folder / "new").mkdir()
+    with (
+        running_server("--listen", "127.0.0.1:0", "--store", folder / "rabbitmq") as old,
+        configured_server(folder / "new", configuration) as new,
+    ):
+
+        def run_there(script: str, server: RunningServer) -> str:
+            for address, real in (("127.0.0.1:5672", server.address), ("127.0.0.1:5673", old.address)):
+                script = script.replace(address, real)
+            return run(script, folder, server)
+
+        export, _ = declare.split("\n", 1)
+        run_there(declare, new)
+        assert "audit" in run_there(f"{export}; omq queues list", new)
+        run_there(declare + "printf '%s\\n' a b | omq pub audit - --header source=web", old)
+        assert run_there(f"python - <<'END'\n{program}END", new) == "2 messages are moved\n"
+        assert run_there(f"{export}; omq queues peek audit --format json", old) == ""
+        moved = run_there(f"{export}; omq sub audit --dmp --count 2 --format json", new).splitlines()
     assert [json.loads(line)["body"] for line in moved] == ["a", "b"]
     assert all('"source": "web"' in line for line in moved), moved
 
