@@ -55,6 +55,23 @@ async def test_a_feed_whose_client_sends_messages(store: Path, caplog: pytest.Lo
     assert reason(caplog, "feed") == "a feed takes no messages"
 
 
+async def test_a_sink_whose_client_is_gone_is_logged_with_its_address(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.server")
+    async with serving(store) as host:
+        client = await declared(host, b"Broadcast Transient")
+        sink = await dmp.sink(host, client)
+        client.close()
+        await eventually(lambda: host.connections == 1)
+        address, port = sink.stream.socket.getsockname()
+        await sink.send(dmp.envelopes([b"incomplete"])[:-1])
+        sink.close()  # so the response resets the connection
+        await eventually(lambda: host.connections == 0)
+    (line,) = [line for line in caplog.messages if ": sink 't': " in line]
+    assert line.startswith(f"{address}:{port}: ")
+
+
 LOGIN = b"AMQP\0\0\x09\x01" + wire.method(
     0, 10, 11, wire.table({}) + wire.short("PLAIN") + wire.long(b"\0guest\0guest") + wire.short("en_US")
 )

@@ -40,7 +40,7 @@ BY_SHUTDOWN = "the server is stopping"
 class Transport:
     """One connected stream socket."""
 
-    __slots__ = ("_ending", "pace", "pending", "received", "sent", "since", "stream")
+    __slots__ = ("_ending", "_peer", "pace", "pending", "received", "sent", "since", "stream")
 
     is_encrypted = False
 
@@ -61,6 +61,7 @@ class Transport:
         self.pace: Pace | None = None
         """The pace at which all connections send, from when this one has a sender."""
         self._ending: str | None = None
+        self._peer: str | None = None  # the kernel forgets it when the other side resets the connection
 
     def ends(self, why: str) -> None:
         """Note the reason why the connection ends; the first reason counts."""
@@ -73,11 +74,13 @@ class Transport:
 
     def peer(self) -> str:
         """Return the address and port of the other side, for the log."""
-        try:
-            name = self.stream.socket.getpeername()
-        except OSError:
-            return "(gone)"
-        return format_address(name[0], name[1]) if isinstance(name, tuple) else str(name)
+        if self._peer is None:
+            try:
+                name = self.stream.socket.getpeername()
+            except OSError:
+                return "(gone)"
+            self._peer = format_address(name[0], name[1]) if isinstance(name, tuple) else str(name)
+        return self._peer
 
     def host(self) -> str:
         """Return the address of the other side without its port: two connections of one client share it."""
