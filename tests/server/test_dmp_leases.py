@@ -14,6 +14,7 @@ from omq.drivers.seam import Unavailable
 from omq.model import Topic
 from omq.protocol.omq.types import Declared, Leased
 
+from .client_accounts import client, enter, passing
 from .conversation import Conversation, InProcess, eventually, serving
 from .dmp_conversation import (
     GREETING,
@@ -318,6 +319,20 @@ async def test_a_stopping_server_answers_waiting_clients(store: Path) -> None:
         await connection.send(HEADER)
         assert await connection.octets(len(GREETING)) == GREETING
         await eventually(lambda: host.connections == 1)
+        host.leave_open(connection)
+    assert await said(connection) == [b"530 NOT-ALLOWED The server is stopping"]
+    connection.close()
+
+
+@pytest.mark.parametrize("command", ENDS)
+async def test_a_stopping_server_accepts_no_lease_that_waited(
+    store: Path, clock: MockClock, command: bytes
+) -> None:
+    async with serving(store, clients=[client("a", max_connections=1)]) as host:
+        async with passing(clock):
+            principal = await enter(host, "a")
+        connection = await show(host, await lease(principal, command))
+        await eventually(lambda: host.server.statistics().leases == 0)  # used, for when the principal ends
         host.leave_open(connection)
     assert await said(connection) == [b"530 NOT-ALLOWED The server is stopping"]
     connection.close()

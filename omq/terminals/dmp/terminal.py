@@ -173,8 +173,7 @@ class DmpTerminal:
         with self._waiting:
             lease = await self._read_lease()
         if self._stopping is not None:
-            why = (self._stopping[:1].upper() + self._stopping[1:]).encode()
-            await self._transport.send(dmp_responses.encode(response(ResponseCode.NOT_ALLOWED, why)))
+            await self._transport.send(dmp_responses.encode(_not_allowed(self._stopping)))
         elif lease is None and self._waiting.cancelled_caught:
             await self._transport.send(dmp_responses.encode(NO_LEASE_IN_TIME))
         elif lease is not None:
@@ -267,11 +266,17 @@ class DmpTerminal:
         await self._serve(SinkService(self._transport, self._context, leased, TopicTarget(topic)))
 
     async def _serve(self, service: SinkService) -> None:
+        if self._stopping is not None:  # meanwhile
+            await self._refuse(_not_allowed(self._stopping))
+            return
         self._service = service
         self._transport.keep_alive()
         await service.serve(await self._answer(self._dialogue.decide(SinkReady(service.target.shown))))
 
     async def _serve_feed(self, feed: LeasedFeed, leased: LeasedSession) -> None:
+        if self._stopping is not None:  # meanwhile
+            await self._refuse(_not_allowed(self._stopping))
+            return
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
@@ -303,3 +308,8 @@ class DmpTerminal:
                 case _:
                     assert_never(event)
         return received
+
+
+def _not_allowed(why: str) -> Response:
+    """Return the response to a lease when the server ends the connection for this reason."""
+    return response(ResponseCode.NOT_ALLOWED, (why[:1].upper() + why[1:]).encode())
