@@ -82,7 +82,7 @@ class Principal:
         if self._report is None:
             return False
         await self._report(end, topic, what)
-        return True
+        return self._report is not None  # the connection may have ended before it had room
 
     def end(self) -> None:
         """Stop reporting: the connection is over."""

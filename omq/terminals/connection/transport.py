@@ -4,6 +4,7 @@ import os
 import select
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -40,7 +41,17 @@ BY_SHUTDOWN = "the server is stopping"
 class Transport:
     """One connected stream socket."""
 
-    __slots__ = ("_ending", "_peer", "pace", "pending", "received", "sent", "since", "stream")
+    __slots__ = (
+        "_ending",
+        "_has_finished",
+        "_peer",
+        "pace",
+        "pending",
+        "received",
+        "sent",
+        "since",
+        "stream",
+    )
 
     is_encrypted = False
 
@@ -61,6 +72,7 @@ class Transport:
         self.pace: Pace | None = None
         """The pace at which all connections send, from when this one has a sender."""
         self._ending: str | None = None
+        self._has_finished = False
         self._peer: str | None = None  # the kernel forgets it when the other side resets the connection
 
     def ends(self, why: str) -> None:
@@ -206,11 +218,23 @@ class Transport:
             if after_peer:
                 await self._read_to_end()
             with trio.move_on_after(LINGER_SECONDS):
-                await self.say_end()
-                self._end_sending()
+                await self._finish_sending()
                 await self._read_to_end()
         except trio.BrokenResourceError:
             pass  # the other side has closed, which is what this waits for
+
+    async def finish_sending(self) -> None:
+        """Close the sending direction, within bounds. Call `finish` later."""
+        self.ends(BY_CLIENT)
+        with trio.move_on_after(LINGER_SECONDS), suppress(trio.BrokenResourceError):
+            await self._finish_sending()
+
+    async def _finish_sending(self) -> None:
+        if self._has_finished:
+            return
+        self._has_finished = True
+        await self.say_end()
+        self._end_sending()
 
     async def _read_to_end(self) -> None:
         with trio.move_on_after(LINGER_SECONDS):

@@ -62,6 +62,8 @@ class FeedService:
         )
         self._state = FeedState.SERVING
         self._last_report: str | None = None
+        self._nursery: trio.Nursery | None = None
+        self._is_reporting = False
         self._scope = trio.CancelScope()
         self._sender = Sender(
             transport, context.memory.stalled, context.memory.tails, context.pace, self._scope
@@ -77,16 +79,18 @@ class FeedService:
         self._feed.start(partial(self._sender.ready, self))
         with self._scope:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(self._listen, received)
                 await self._sender.run(self, nursery)
                 nursery.cancel_scope.cancel()
         if self._feed.has_ended:
             self._transport.ends(DELETED.text)
-            await self._report(f"404 NOT-FOUND {DELETED.text}")
-        elif self._last_report is not None:
+            self._last_report = f"404 NOT-FOUND {DELETED.text}"
+        elif self._last_report is None and (torn := self._sender.forwarder.torn) is not None:
+            self._last_report = f"541 INTERNAL-ERROR closed in the middle of a message: {torn}"
+        await self._transport.finish_sending()  # the principal may read nothing for long
+        if self._last_report is not None:
             await self._report(self._last_report)
-        elif (torn := self._sender.forwarder.torn) is not None:
-            await self._report(f"541 INTERNAL-ERROR closed in the middle of a message: {torn}")
 
     @property
     def is_sending(self) -> bool:
@@ -133,7 +137,7 @@ class FeedService:
         while True:
             if any(received):
                 self._transport.ends(why := "a feed takes no messages")
-                await self._report(f"503 INVALID {why}")
+                self._last_report = f"503 INVALID {why}"
                 self._scope.cancel()
                 return
             try:
@@ -168,7 +172,7 @@ class FeedService:
         pass
 
     def may_forward(self) -> bool:
-        return self._state is not FeedState.STOPPING
+        return self._state is not FeedState.STOPPING and not self._is_reporting
 
     def has_ended(self) -> bool:
         if self._feed.has_ended:
@@ -177,7 +181,7 @@ class FeedService:
             case FeedState.SERVING:
                 return False
             case FeedState.FINISHING:
-                return not self._feed.channel.ready()
+                return not self._feed.channel.ready() and not self._is_reporting
             case FeedState.STOPPING:
                 return True
             case other:
@@ -201,12 +205,23 @@ class FeedService:
             )
         except StoreError as problem:
             self._transport.ends(why := str(for_clients(problem)))
-            await self._report(f"541 INTERNAL-ERROR {why}")
+            self._last_report = f"541 INTERNAL-ERROR {why}"
             self._state = FeedState.STOPPING
             return False
         if gone is not None and not feed.has_ended:
-            await self._report(gone)
+            self._report_gap(gone)
         return not feed.has_ended and feed.channel.ready()
+
+    def _report_gap(self, gone: Unavailable) -> None:
+        """Report messages that are gone. Null messages continue while the principal has no room for it."""
+        assert self._nursery is not None
+        self._is_reporting = True
+        self._nursery.start_soon(self._finish_reporting, gone)
+
+    async def _finish_reporting(self, gone: Unavailable) -> None:
+        await self._report(gone)
+        self._is_reporting = False
+        self._sender.signal.set()
 
     async def _report(self, what: str | Unavailable) -> None:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):

@@ -194,6 +194,7 @@ class SinkService:
         words = f"{stored}; {problem.why}"
         try:
             await self._transport.send(dmp_responses.encode(response(problem.code, words.encode())))
+            await self._transport.finish_sending()  # the principal may read nothing for long
         finally:
             await self.report(f"{problem.code:d} {problem.code.indicator.decode()} {words}")
 
