@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from omq.drivers.seam import CursorChannel
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
-from omq.terminals.connection.pace import MOST_TURNS, ROUND_OCTETS, TURN_OCTETS, Pace
+from omq.terminals.connection.pace import FEW_WAITING, OF_FEW, OF_MANY, ROUND_OCTETS, TURN_OCTETS, Pace
 from omq.terminals.connection.sender import LEAST_SHARED_OCTETS, MOST_SHARED_OCTETS, Sender
 from omq.terminals.connection.transport import Transport
 
@@ -107,7 +107,7 @@ async def test_a_round_sends_no_more_than_its_octets() -> None:
         seen = await crowd.rounds(lambda: crowd.sent == whole)
         # In the first round nobody is known to send much. A turn that has begun is completed.
         most = max(after - before for before, after in pairwise(seen[len(seen) // 4 :]))
-        assert most <= ROUND_OCTETS + MOST_TURNS * MOST_SHARED_OCTETS < CROWD * MOST_SHARED_OCTETS
+        assert most <= ROUND_OCTETS + OF_FEW.turns * MOST_SHARED_OCTETS < CROWD * MOST_SHARED_OCTETS
         assert pace.waiting == 0
 
 
@@ -132,7 +132,7 @@ async def test_a_round_has_few_turns_however_little_they_send() -> None:
         seen = await crowd.rounds(lambda: crowd.sent == CROWD * 4)
         # This task sees a part of two rounds at most.
         most = max(after - before for before, after in pairwise(seen))
-        assert most <= 2 * max(BEGUN, MOST_TURNS) < CROWD
+        assert most <= 2 * max(BEGUN, OF_FEW.turns) < CROWD
         assert pace.waiting == 0
 
 
@@ -180,9 +180,9 @@ async def test_the_turns_that_wait_begin_in_their_order_a_few_in_each_round() ->
         await wait_all_tasks_blocked()
         for number in range(BEGUN):
             assert pace.begin(partial(order.append, ("none", number)), is_heavy=False)
-        for number in range(2 * MOST_TURNS):
+        for number in range(2 * OF_FEW.turns):
             assert not pace.begin(partial(order.append, ("heavy", number)), is_heavy=True)
-        for number in range(MOST_TURNS + 1):
+        for number in range(OF_FEW.turns + 1):
             assert not pace.begin(partial(order.append, ("light", number)), is_heavy=False)
         whole = pace.waiting
         seen = [0]
@@ -191,12 +191,34 @@ async def test_the_turns_that_wait_begin_in_their_order_a_few_in_each_round() ->
                 await trio.lowlevel.checkpoint()
                 seen.append(len(order))
         # Trio runs the tasks of one round in any order: this one saw a part of two rounds at most.
-        assert max(after - before for before, after in pairwise(seen)) <= 3 * MOST_TURNS
+        assert max(after - before for before, after in pairwise(seen)) <= 3 * OF_FEW.turns
         for kind in ("heavy", "light"):
             numbers = [number for which, number in order if which == kind]
             assert numbers == sorted(numbers)
-        assert order.index(("light", MOST_TURNS)) < order.index(("heavy", 2 * MOST_TURNS - 1))
+        assert order.index(("light", OF_FEW.turns)) < order.index(("heavy", 2 * OF_FEW.turns - 1))
         await wait_all_tasks_blocked()
         assert pace.waiting == 0
         assert pace.begin(lambda: None, is_heavy=True)
+        nursery.cancel_scope.cancel()
+
+
+async def test_fewer_turns_begin_in_a_round_while_many_wait() -> None:
+    """Otherwise the input of all clients waits longer, between the rounds of 200 subscribers."""
+    pace = Pace()
+    begun: list[bool] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pace.run)
+        await wait_all_tasks_blocked()
+        while pace.left > 0:
+            pace.spend(TURN_OCTETS)
+        for is_heavy in (True, False) * FEW_WAITING * 2:
+            assert not pace.begin(partial(begun.append, is_heavy), is_heavy=is_heavy)
+        rounds = 0
+        with trio.fail_after(PATIENCE):
+            while pace.waiting > FEW_WAITING:
+                await trio.lowlevel.checkpoint()
+                rounds += 1
+            assert rounds >= len(begun) // (OF_MANY.turns + OF_MANY.turns // 2)
+            while pace.waiting:
+                await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

@@ -17,6 +17,7 @@ The task of a connection need not run to wait: it is woken when its turn may beg
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 import trio
@@ -29,13 +30,24 @@ ROUND_OCTETS = 1 << 20
 TURN_OCTETS = 64 << 10
 """The octets that a turn counts besides those that it sends: it takes some 0.1 ms to send a little."""
 
-MOST_TURNS = 8
-"""The most waiting turns that begin in a round, of connections that sent little in their last turn. Of others
-half as many begin: each sends 256 KiB at most.
-"""
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The limits of the rounds while turns wait."""
 
-ROUND_SECONDS = 0.002
-"""The processor time of a round above which fewer turns begin in the next one."""
+    turns: int
+    """The most waiting turns that begin in a round, of connections that sent little in their last turn. Of
+    others half as many begin: each sends 256 KiB at most. As many go on.
+    """
+    seconds: float
+    """The processor time of a round above which fewer turns begin in the next one."""
+
+
+OF_FEW = Rounds(8, 0.002)
+OF_MANY = Rounds(4, 0.0004)
+"""Of many, because they keep the rounds full for a long time. Short rounds cost a few percent more."""
+
+FEW_WAITING = 16
+"""The greatest number of waiting turns that are few."""
 
 
 class Pace:
@@ -81,15 +93,16 @@ class Pace:
     async def run(self) -> None:
         """Begin the rounds, until cancelled."""
         self.left = ROUND_OCTETS
-        turns = MOST_TURNS
+        turns = OF_FEW.turns
         while True:
             await self._is_spent.wait()
             while self.left <= 0 or self.waiting:
                 begun = time.thread_time()
                 await trio.lowlevel.checkpoint()
-                is_long = time.thread_time() - begun > ROUND_SECONDS
-                turns = max(1, turns // 2) if is_long else min(turns + 1, MOST_TURNS)
-                self._going_on = MOST_TURNS
+                rounds = OF_FEW if self.waiting <= FEW_WAITING else OF_MANY
+                is_long = time.thread_time() - begun > rounds.seconds
+                turns = max(1, turns // 2) if is_long else min(turns + 1, rounds.turns)
+                self._going_on = turns
                 self._admit(self._light, turns)
                 self._admit(self._heavy, (turns + 1) // 2)
                 # Waiting turns come before any new one: no turn begins while others wait.
