@@ -117,7 +117,6 @@ class PushedRun:
         """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
         count as sent, and the rest of the last one of them.
         """
-        self.keep()
         block = self.block
         position = self.first + block.messages_within(self.first, sent)
         rest = b""
@@ -125,8 +124,10 @@ class PushedRun:
         if sent:
             rest = bytes(block.frame(position)[sent:])
             position += 1
-        self._driver.unsent(block.next - position, len(block.after(position)))
-        follower.fall_behind(position)
+        if position < block.next:  # else only the rest of the last message is missing, which is a copy
+            self.keep()
+            self._driver.unsent(block.next - position, len(block.after(position)))
+            follower.fall_behind(position)
         return position - self.first, rest
 
 
@@ -149,8 +150,15 @@ class PushLine:
 
     def send(self) -> None:
         """Send as many octets as the socket accepts now. The followers of the rest fall behind."""
+        taken = 0
+        try:
+            taken = self._outlet.try_send(self._parts)
+        finally:  # a defect ends the connection when its own task sends
+            self._note(taken)
+
+    def _note(self, taken: int) -> None:
+        """Note that the first `taken` octets have left."""
         parts = self._parts
-        taken = self._outlet.try_send(parts)
         whole = delivered = 0
         while whole < len(parts) and taken >= len(parts[whole]):
             taken -= len(parts[whole])
@@ -185,11 +193,19 @@ class Pushes:
             return line
 
     def send(self) -> None:
-        """Send the collected messages, without waiting."""
+        """Send the collected messages, without waiting. If that fails for a connection, by a defect, the
+        others get theirs all the same: they count as having them.
+        """
         lines, self.lines = self.lines, {}
+        defect: Exception | None = None
         for line in lines.values():
             if line is not None:
-                line.send()
+                try:
+                    line.send()
+                except Exception as problem:  # noqa: BLE001 - raised when all have their messages
+                    defect = problem
+        if defect is not None:
+            raise defect
 
 
 # -- pushes of the compiled codec ---------------------------------------------------------------------------

@@ -102,6 +102,19 @@ async def test_messages_the_socket_refuses_are_pulled_and_later_ones_pushed(shar
         await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
+async def test_the_rest_of_the_last_message_needs_no_tail(shared_drivers: Drivers) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    connection = Connection(room=18 + 10)
+    subscription = Subscription(connection, topic)
+    assert push({topic: [b"a", b"b"]}) == []
+    assert len(connection.rest) == 18 - 10
+    assert subscription.channel.statistics().behind == 0
+    assert shared_drivers.memory.statistics().tails == 0
+    await connection.drain()
+    assert connection.got() == {topic.topic.id: [(1, b"a"), (2, b"b")]}
+    assert topic.statistics().octets_out == 2 * 18
+
+
 @pytest.mark.skipif(not codec.COMPILED, reason="the plain codec routes nothing")
 async def test_messages_are_routed_past_a_subscriber_without_room(shared_drivers: Drivers) -> None:
     """They are kept for it, and it follows again when it has them."""

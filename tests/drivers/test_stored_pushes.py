@@ -1,5 +1,7 @@
 """Pushes of messages that a commit has stored, in the task of the commit."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from served_drivers import Drivers, opened
 
 from omq.drivers.driver import Driver
 from omq.drivers.push import MOST_FOLLOWERS, MOST_STORED_WORK
-from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS
+from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS, Octets
 from omq.model import FromMessage, Persistent, Sync
 from omq_storage.batches import Bodies
 
@@ -71,6 +73,33 @@ async def test_what_a_socket_refuses_is_pulled_and_later_messages_are_pushed_aga
     whole = [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
     for connection in (slow, fast):
         assert connection.got() == {topic.topic.id: whole for topic in topics}
+
+
+class Defective(Connection):
+    """A connection that cannot send at first, because of a defect."""
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        self.calls += 1
+        if self.calls == 1:
+            raise RuntimeError("a defect")
+        return super().try_send(parts)
+
+
+async def test_a_connection_that_fails_to_send_loses_no_message_and_fails_no_other(
+    shared_drivers: Drivers, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = await stored(shared_drivers, 2)
+    connections = [Connection(), Defective(), Connection()]
+    every = [Subscription(connection, topic) for topic in topics for connection in connections]
+    await post(shared_drivers, {topic: [b"a", b"b"] for topic in topics})
+    assert [each.channel.statistics().behind for each in every] == [0, 2, 0] * 2
+    assert "a defect" in caplog.text
+    caplog.clear()
+    await connections[1].drain()
+    for connection in connections:
+        assert connection.got() == {topic.topic.id: [(1, b"a"), (2, b"b")] for topic in topics}
+        assert connection.delivered == (0 if connection is connections[1] else 4)
+    assert [topic.statistics().messages_out for topic in topics] == [6] * 2
 
 
 async def test_a_subscriber_that_replays_gets_what_is_pushed_past_it(shared_drivers: Drivers) -> None:
