@@ -234,7 +234,8 @@ class BroadcastDriver(SpoolingDriver):
     def _push_run(self, run: PushedRun, pushes: Pushes) -> bool:
         """Do as `_push_stored`."""
         channels = self._active() if self._absent else self._channels
-        if pushes.work > MOST_STORED_WORK or len(run.frames) * len(channels) > TAKE_OCTETS or self.is_crowded:
+        count = len(channels)
+        if pushes.work + count > MOST_STORED_WORK or len(run.frames) * count > TAKE_OCTETS or self.is_crowded:
             return False  # it would take long
         taking, others = self._lines(channels, pushes)
         if not taking:

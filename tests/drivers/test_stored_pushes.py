@@ -132,10 +132,10 @@ async def test_much_is_left_to_the_tasks_of_the_connections(shared_drivers: Driv
         assert connection.got() == {large.topic.id: [(1, bytes(size))]}
     await post(shared_drivers, {large: [bytes(LITTLE_OCTETS)]})
     assert [connection.calls for connection in (first, second)] == [1, 1]
-    crowd = [Connection() for _ in range(MOST_FOLLOWERS)]
+    crowd = [Connection() for _ in range(MOST_FOLLOWERS - 1)]
     for connection in crowd:
         Subscription(connection, wide)
-    others = [Connection() for _ in range(MOST_STORED_WORK + 1 - MOST_FOLLOWERS)]
+    others = [Connection() for _ in range(MOST_STORED_WORK - len(crowd))]
     for connection in others:
         Subscription(connection, beside)
     await post(shared_drivers, {wide: [b"a"], beside: [b"b"], large: [b"c"]})
