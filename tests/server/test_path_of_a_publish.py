@@ -92,16 +92,19 @@ def listed(heading: str) -> set[str]:
 @pytest.mark.parametrize(
     ("types", "heading"),
     [
-        (b"Broadcast Transient", "A message of a transient topic passes these files"),
+        (b"Broadcast Transient", "A message of a transient broadcast topic passes these files"),
         (
             b"Broadcast (Persistent Weak)",
-            "A message of a topic with the level Weak or Async passes these files",
+            "A message of a broadcast topic with the level Weak or Async passes these files",
         ),
         (
             b"Broadcast (Persistent Async)",
-            "A message of a topic with the level Weak or Async passes these files",
+            "A message of a broadcast topic with the level Weak or Async passes these files",
         ),
-        (b"Broadcast (Persistent Strong)", "A message of a topic with the level Strong passes these files"),
+        (
+            b"Broadcast (Persistent Strong)",
+            "A message of a broadcast topic with the level Strong passes these files",
+        ),
     ],
 )
 async def test_a_message_passes_the_files_that_are_listed(store: Path, types: bytes, heading: str) -> None:
