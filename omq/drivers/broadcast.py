@@ -235,11 +235,13 @@ class BroadcastDriver(SpoolingDriver):
         """Do as `_push_stored`."""
         channels = self._active() if self._absent else self._channels
         count = len(channels)
-        if pushes.work + count > MOST_STORED_WORK or len(run.frames) * count > TAKE_OCTETS or self.is_crowded:
+        octets = pushes.octets + len(run.frames) * count
+        if pushes.work + count > MOST_STORED_WORK or octets > TAKE_OCTETS or self.is_crowded:
             return False  # it would take long
         taking, others = self._lines(channels, pushes)
         if not taking:
             return False
+        pushes.octets = octets
         self._push(run, taking, others, pushes)
         return True
 

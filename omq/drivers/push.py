@@ -176,11 +176,13 @@ class PushLine:
 class Pushes:
     """The messages that one read pushes. Call `send` in the same step of the task; then it is empty again."""
 
-    __slots__ = ("lines", "work")
+    __slots__ = ("lines", "octets", "work")
 
     def __init__(self) -> None:
         self.work = 0
         """The number of topics and subscribers that were collected, to be compared with MOST_WORK."""
+        self.octets = 0
+        """The octets of the stored messages that wait for `send`, for all connections together."""
         self.lines: dict[Outlet, PushLine | None] = {}
 
     def line(self, outlet: Outlet) -> PushLine | None:
@@ -196,7 +198,7 @@ class Pushes:
         """Send the collected messages, without waiting. If that fails for a connection, by a defect, the
         others get theirs all the same: they count as having them.
         """
-        lines, self.lines = self.lines, {}
+        lines, self.lines, self.octets = self.lines, {}, 0
         defect: Exception | None = None
         for line in lines.values():
             if line is not None:

@@ -32,6 +32,7 @@ from omq.drivers.push import Pushes
 from omq.drivers.reasons import Failure
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.routed import RoutedPost, RoutedQueue, assign_ids, commit_of
+from omq.drivers.seam import TAKE_OCTETS
 from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
 from omq.drivers.topic_commit import TopicCommit, topic_commit
@@ -56,6 +57,11 @@ MESSAGES_OF_TOPIC = 64
 TOPICS_SETTLED_IN_TURN = 128
 """The number of settled topics, or routed posts, after which the other tasks of the server have a turn.
 Settling is quick, and each turn wakes publishers.
+"""
+
+SENT_TOGETHER_OCTETS = TAKE_OCTETS // 2
+"""The octets of the messages of several topics at which they are sent. So a topic with as many can follow,
+and a connection gets no more than TAKE_OCTETS before its rate limit is looked at again.
 """
 
 log = logging.getLogger("omq.writer")
@@ -282,6 +288,8 @@ class Writer:
                 pushes = Pushes()
                 for driver, first, values in commit.stored(begin, begin + TOPICS_IN_TURN):
                     self._deliver_routed(driver, first, values, pushes)
+                    if pushes.octets >= SENT_TOGETHER_OCTETS:
+                        self._send(pushes)
                 self._send(pushes)
         finally:
             self._lock.release()
@@ -490,6 +498,8 @@ class Writer:
                 driver.stored(portion.blocks, extents.pop(driver.topic.id), pushes)
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
                 self._log_exception(driver)
+            if pushes.octets >= SENT_TOGETHER_OCTETS:
+                self._send(pushes)
         self._send(pushes)
         return {}
 

@@ -15,6 +15,23 @@ from omq.drivers.seam import LITTLE_OCTETS, TAKE_OCTETS, Octets
 from omq.model import FromMessage, Persistent, Sync
 from omq_storage.batches import Bodies
 
+
+class Limited(Connection):
+    """A connection whose rate limit closes with its first octets."""
+
+    is_open = True
+    largest = 0
+    """The most octets that it was given at once."""
+
+    def is_clear(self) -> bool:
+        return self.is_open and super().is_clear()
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        self.is_open = False
+        self.largest = max(self.largest, sum(map(len, parts)))
+        return super().try_send(parts)
+
+
 LEVELS = pytest.mark.parametrize("sync", [Sync.WEAK, Sync.STRONG])
 
 
@@ -144,6 +161,26 @@ async def test_much_is_left_to_the_tasks_of_the_connections(shared_drivers: Driv
     for connection in (first, second):
         await connection.drain()
         assert connection.got()[large.topic.id][-1] == (3, b"c")
+
+
+@LEVELS
+async def test_a_connection_gets_few_octets_before_its_rate_limit_is_looked_at(
+    shared_drivers: Drivers, sync: Sync
+) -> None:
+    topics = await stored(shared_drivers, 12, sync)
+    all_topics, some_topics = Limited(), Limited()
+    for topic in topics:
+        Subscription(all_topics, topic)
+    for topic in topics[:3]:
+        Subscription(some_topics, topic)
+    size = TAKE_OCTETS * 3 // 8
+    await post(shared_drivers, {topic: [bytes(size)] for topic in topics})
+    for connection, number in ((all_topics, 12), (some_topics, 3)):
+        assert 1 <= connection.calls < number
+        assert connection.largest <= TAKE_OCTETS
+        connection.is_open = True
+        await connection.drain()
+        assert connection.got() == {topic.topic.id: [(1, bytes(size))] for topic in topics[:number]}
 
 
 async def test_blocks_of_one_topic_that_are_stored_together_keep_their_order(
