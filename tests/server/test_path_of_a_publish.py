@@ -24,12 +24,6 @@ connection.
 """
 
 
-@pytest.fixture(autouse=True)
-def stopped() -> MockClock:
-    """Return a clock that stands still, so that no housekeeping is traced."""
-    return MockClock()
-
-
 class Trace:
     """Notes every file in which a function is called or goes on."""
 
@@ -107,7 +101,10 @@ def listed(heading: str) -> set[str]:
         ),
     ],
 )
-async def test_a_message_passes_the_files_that_are_listed(store: Path, types: bytes, heading: str) -> None:
+async def test_a_message_passes_the_files_that_are_listed(
+    mock_clock: MockClock, store: Path, types: bytes, heading: str
+) -> None:
+    """The clock stands still, so that no housekeeping is traced."""
     async with serving(store) as host:
         files = await files_of(host, types)
     assert files == listed(heading)
