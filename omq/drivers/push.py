@@ -207,7 +207,10 @@ class Pushes:
                 except Exception as problem:  # noqa: BLE001 - raised when all have their messages
                     defect = problem
         if defect is not None:
-            raise defect
+            try:
+                raise defect
+            finally:
+                defect = None  # its traceback has this frame: the two would wait for the garbage collector
 
 
 # -- pushes of the compiled codec ---------------------------------------------------------------------------
