@@ -30,6 +30,7 @@ ROUND_OCTETS = 1 << 20
 TURN_OCTETS = 64 << 10
 """The octets that a turn counts besides those that it sends: it takes some 0.1 ms to send a little."""
 
+
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """The limits of the rounds while turns wait."""
