@@ -44,8 +44,9 @@ class Rounds:
 
 
 OF_FEW = Rounds(8, 0.002)
+"""The limits while few turns wait."""
 OF_MANY = Rounds(4, 0.0004)
-"""Of many, because they keep the rounds full for a long time. Short rounds cost a few percent more."""
+"""The limits while many turns wait: these keep the rounds full for long. Each short round costs a little."""
 
 FEW_WAITING = 16
 """The greatest number of waiting turns that are few."""
