@@ -49,6 +49,11 @@ from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.store import Store
 
+SWEEP_SECONDS = 0.00005
+"""The seconds for which the connections are looked after at a time: each takes some 3 microseconds, once a
+second. So few messages wait for it, and not long.
+"""
+
 SHUTDOWN_SECONDS = 3.0
 """The number of seconds for connections to end when the server stops. With the stores, a stop usually takes
 less than five.
@@ -174,7 +179,7 @@ class Server:
         await trio.lowlevel.checkpoint()
         self._lag.observe(time.perf_counter() - began)
         now = trio.current_time()
-        slices = Slices()
+        slices = Slices(SWEEP_SECONDS)
         for terminal in let_go(self.terminals()):
             terminal.sweep(now)
             await slices.step()

@@ -17,10 +17,16 @@ millisecond.
 class Slices:
     """The slices of one piece of work."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_seconds", "_until", "turns")
+
+    def __init__(self, seconds: float | None = None) -> None:
+        """Begin the first slice. `seconds`: by default SLICE_SECONDS; less for work that is done every second
+        and delays the messages of all clients.
+        """
         self.turns = 0
         """The number of times that other tasks had their turn."""
-        self._until = time.perf_counter() + SLICE_SECONDS
+        self._seconds = SLICE_SECONDS if seconds is None else seconds
+        self._until = time.perf_counter() + self._seconds
 
     @property
     def is_over(self) -> bool:
@@ -32,7 +38,7 @@ class Slices:
         if self.is_over:
             await trio.lowlevel.checkpoint()
             self.turns += 1
-            self._until = time.perf_counter() + SLICE_SECONDS
+            self._until = time.perf_counter() + self._seconds
 
 
 async def in_slices(steps: Iterable[object]) -> None:

@@ -320,3 +320,11 @@ async def test_the_journal_is_freed_by_checkpoints_beside_the_commits(
             await quiet()
         assert not writer.environment.is_checkpoint_due
         nursery.cancel_scope.cancel()
+
+
+async def test_work_may_have_shorter_slices() -> None:
+    for seconds, turns in ((0.0, 5), (60.0, 0)):
+        work = slices.Slices(seconds)
+        for _ in range(5):
+            await work.step()
+        assert work.turns == turns
