@@ -130,8 +130,8 @@ async def test_a_message_without_memory_delays_the_other_links_of_its_connection
         await shared.sender("q")
         await shared.sender("alive", handle=2)
         await begin(shared, long)
-        await shared.say(Transfer(2, 1, b"1"), payload=data(b"x"))
         await eventually(lambda: unfinished.waiting == 1)
+        await shared.say(Transfer(2, 1, b"1"), payload=data(b"x"))  # not before: both could be read at once
         clock.jump(HELD_SECONDS)
         await shared.accepted(1)
         why = "it got no memory, and the other links of its connection waited for it"

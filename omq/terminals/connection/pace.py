@@ -32,7 +32,7 @@ TURN_OCTETS = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class RoundLimits:
     """The limits of the rounds while turns wait."""
 
     turns: int
@@ -43,9 +43,9 @@ class Rounds:
     """The processor time of a round above which fewer turns begin in the next one."""
 
 
-OF_FEW = Rounds(8, 0.002)
+OF_FEW = RoundLimits(8, 0.002)
 """The limits while few turns wait."""
-OF_MANY = Rounds(4, 0.0004)
+OF_MANY = RoundLimits(4, 0.0004)
 """The limits while many turns wait: these keep the rounds full for long. Each short round costs a little."""
 
 FEW_WAITING = 16

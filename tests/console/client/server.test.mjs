@@ -81,7 +81,7 @@ test("a slow reader is not given messages of another topic with the same name", 
   for (let at = 0; at < 100; at++) await client.publish(topic, "first");
   await client.confirm();
   const subscription = await client.subscribe(topic, { from: "beginning", buffer: 10 });
-  await client.confirm();
+  while ((await client.subscribers(topic)).length > 0); // it unsubscribes when its buffer is full
   await client.delete(topic);
   await client.declare(topic);
   for (let at = 0; at < 100; at++) await client.publish(topic, "second");
