@@ -20,7 +20,7 @@ from .conversation import PATIENCE, Conversation, InProcess, declared, eventuall
 from .dmp_conversation import send_all
 from .stalled_readers import IN_MEMORY, MIB, WAYS, Reader, body_of, sending_little, stall
 
-STEP = 0.02
+STEP = 0.005
 """Seconds of a step of the clock."""
 
 
