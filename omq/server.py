@@ -92,7 +92,7 @@ class Server:
         self.watches = self._access.watches
         self.long_answers = LongAnswers(self._access, memory.listed)
         self._withdrawn = LogThrottle(log, logging.INFO, "connections were closed after a reload")
-        context = Context.of(config, self._access, memory, catalogue.at_once)
+        context = Context.of(config, self._access, memory, catalogue.at_once, catalogue.begin)
         self.pace = context.pace
         self._connections = ConnectionRegistry()
         self.reception = Reception(context, certificates, self._connections, self.long_answers, self)

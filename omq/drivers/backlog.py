@@ -15,16 +15,17 @@ subscribers makes no backlog full. An entry counts with everything that it keeps
 octet has left: many small entries take far more than their octets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from omq.drivers.seam import Octets, Outlet
 from omq.drivers.tail import TailMemory
+from omq_storage.blocks import Block
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Part, Pass
+    from omq_storage._codec import Part, Pass, Route
 
 MOST_OCTETS = 1 << 20
 """The size from which on a backlog is full."""
@@ -36,6 +37,9 @@ WOKEN_TOGETHER = 8
 """The number of publishers that are woken at a time when a backlog has room again. Each wakes the next one
 if there still is room. If a hundred were woken together, most of them would find the backlog full again.
 """
+
+GIVEN_BACK = 64
+"""The number of blocks that are given back to round-robin topics in one step."""
 
 ENTRY_OCTETS = 200
 """The approximate octets of memory for an entry, without its messages."""
@@ -49,6 +53,16 @@ class BackloggedDriver(Protocol):
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
         """Move the subscriber on this connection back to `position`: it has the messages below it."""
+
+
+class ReturningDriver(Protocol):
+    """A driver that gives messages back to others."""
+
+    def now(self) -> int:
+        """Return the time in microseconds since the epoch."""
+
+    def took_back(self, block: Block) -> None:
+        """Take messages back that were counted as sent, and were not: others may get them."""
 
 
 class BacklogEntry:
@@ -79,6 +93,11 @@ class BacklogEntry:
         """The number of messages that have left when its last octet has left."""
 
     @property
+    def competes(self) -> bool:
+        """Whether its messages are those of round-robin topics, which nobody else has."""
+        return self.part is not None and self.part.competes
+
+    @property
     def left(self) -> int:
         """The number of its octets that are not sent."""
         return len(self.octets) - self.sent
@@ -100,7 +119,17 @@ class BacklogEntry:
 class Backlog:
     """The backlog of one connection."""
 
-    __slots__ = ("__weakref__", "_tails", "_waiting", "delivered", "end", "entries", "octets", "unsent")
+    __slots__ = (
+        "__weakref__",
+        "_leaving",
+        "_tails",
+        "_waiting",
+        "delivered",
+        "end",
+        "entries",
+        "octets",
+        "unsent",
+    )
 
     is_stored = False
 
@@ -109,6 +138,7 @@ class Backlog:
         self.entries: list[BacklogEntry] = []
         """The octets to send, in order. Callers read this attribute, because a call would take longer."""
         self._waiting: list[trio.Event] | None = None  # from the first one on
+        self._leaving: Iterator[None] | None = None
         self.end = 0
         """The number of octets that were added so far."""
         self.unsent = 0
@@ -215,7 +245,7 @@ class Backlog:
         entries, self.entries = self.entries, []
         self.unsent = 0
         for entry in entries:
-            if entry.part is not None:
+            if entry.part is not None and not entry.competes:
                 rest = entry.drop()
                 self.delivered += entry.messages
                 if not rest:
@@ -228,8 +258,53 @@ class Backlog:
         self._wake()
         return before > self.octets
 
-    def close(self) -> None:
-        """Drop the entries of a connection that has ended, and free their memory."""
+    def give_back(self) -> bool:
+        """Give some messages back to their round-robin topics, because the client takes nothing. Return
+        whether there are more. Nothing of these topics may be pushed meanwhile.
+        """
+        if self._leaving is None:
+            leaving = self._leave()
+            if not leaving:
+                return False
+            self._leaving = _given_back(leaving)
+        is_over = next(self._leaving, self) is self
+        if is_over:
+            self._leaving = None
+        return not is_over
+
+    def _leave(self) -> "list[tuple[Part, int]]":
+        """Remove the messages of round-robin topics, except for the rest of the one that is begun. Return
+        them in parts, with the number of the octets that have left.
+        """
+        leaving: list[tuple[Part, int]] = []
+        kept: list[BacklogEntry] = []
+        self.unsent = 0
+        begin = self.begin
+        before = self.octets
+        for entry in self.entries:
+            if entry.part is not None and entry.competes:
+                leaving.append((entry.part, entry.sent))
+                rest, count = entry.part.begun(entry.sent)
+                self.delivered += count - bool(rest)
+                if not rest:
+                    continue
+                entry = BacklogEntry(rest, 0, is_rest=True)  # only the first one is begun
+                entry.messages = 1
+                entry.end = begin + len(rest)
+            kept.append(entry)
+            self.unsent += entry.left
+        self.entries = kept
+        self._free(before - sum(entry.held for entry in kept))
+        if leaving:
+            self._wake()
+        return leaving
+
+    def close(self, begin: Callable[[Iterator[None]], None]) -> None:
+        """Drop the entries of a connection that has ended, and free their memory. `begin` is given the work
+        to return the messages of round-robin topics to these.
+        """
+        if leaving := self._leave():
+            begin(_given_back(leaving))
         self.entries.clear()
         self.unsent = 0
         self._free(self.octets)
@@ -254,3 +329,22 @@ class Backlog:
             self._waiting.remove(event)
         if self._waiting and not self.is_full():
             self._wake(1)
+
+
+def _unsent_runs(leaving: "tuple[Part, int]") -> "list[tuple[Route, int, int, bytes, bytes]]":
+    part, sent = leaving
+    return part.unsent_runs(sent)
+
+
+def _given_back(leaving: "list[tuple[Part, int]]") -> Iterator[None]:
+    """Give messages back to their topics, in steps."""
+    leaving.reverse()
+    done = 0
+    while leaving:
+        for route, first, count, frames, offsets in _unsent_runs(leaving.pop()):
+            driver: ReturningDriver | None = route.owner
+            if driver is not None:  # otherwise the topic was deleted
+                driver.took_back(Block(route.topic, first, count, driver.now(), frames, offsets))
+            done += 1
+            if not done % GIVEN_BACK:
+                yield

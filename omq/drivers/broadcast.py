@@ -392,10 +392,6 @@ class BroadcastDriver(SpoolingDriver):
                 channel.fall_behind(position)
                 return
 
-    def unsent(self, messages: int, octets: int) -> None:
-        self.traffic.messages_out -= messages
-        self.traffic.octets_out -= octets
-
     def most(self) -> int:
         return min(self.resources.memory.tails.share(), FRAMES_LIMIT)
 

@@ -22,6 +22,7 @@ from omq.drivers.seam import (
     Granted,
     MessageTruncated,
     Outcome,
+    Outlet,
     Piece,
     RemainderHolder,
     Selection,
@@ -90,6 +91,7 @@ class BrowsingChannel:
     competes = False
     settles = False
     flow = None
+    after = 0
 
     def __init__(self, queue: BrowsedQueue, subscriber: Subscriber, read: Budget) -> None:
         """Create a channel at the first message. `read` is the memory for what is read from stores."""
@@ -130,6 +132,9 @@ class BrowsingChannel:
             self.subscriber.wake()
 
     # -- messages ------------------------------------------------------------------------------------------
+
+    def attach(self, outlet: Outlet) -> None:
+        pass  # a queue does not push to it
 
     def ready(self) -> bool:
         """See `Channel.ready`."""

@@ -65,6 +65,10 @@ class CompetingDriver(Driver):
         self.deleted_below = 0
         """The id up to which housekeeping has deleted messages that are done."""
         self._note_move()
+        self._passing: list[RoundRobinChannel] = []
+        """The channels to whose connections the codec gives new messages, in turn: see
+        `omq.drivers.routed_queue`. Nothing else assigns any meanwhile.
+        """
         self._cursor = min(position.cursor, self.next_id)
         self._returned = ReturnedIds()
         # Set aside: undeliverable to every subscriber that has room.
@@ -90,6 +94,18 @@ class CompetingDriver(Driver):
         self._settling = Settling()
         self._held = 0
         self._rejected = LogThrottle(log, logging.WARNING, "rejections", topic=self.topic.topic)
+
+    @property
+    def _cursor(self) -> int:
+        """The id from which on no message is assigned."""
+        return self.route.next_id if self._passing else self._assigned_below
+
+    @_cursor.setter
+    def _cursor(self, cursor: int) -> None:
+        self._assigned_below = cursor
+        if self._passing:
+            self._passing = []
+            self.route.close()
 
     # -- channels ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from omq.drivers.seam import (
     EndReason,
     Granted,
     Outcome,
+    Outlet,
     RemainderHolder,
     Selection,
     Taken,
@@ -102,6 +103,7 @@ class DirectChannel:
     competes = True
     settles = True
     flow = None
+    after = 0
     rest = RemainderHolder.COUNTED
 
     def __init__(self, node: ConsumedNode, subscriber: NodeConsumer) -> None:
@@ -136,6 +138,9 @@ class DirectChannel:
         self.subscriber.wake()
 
     # -- the terminal's side: see Channel ------------------------------------------------------------------
+
+    def attach(self, outlet: Outlet) -> None:
+        pass  # its node does not push
 
     def ready(self) -> bool:
         return bool(self._queued) and not self._is_held

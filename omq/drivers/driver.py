@@ -380,6 +380,11 @@ class Driver(StoredReads, CountedTopic, RoutedTopic):
         self.traffic.messages_in += block.count
         self.traffic.octets_in += block.held
 
+    def unsent(self, messages: int, octets: int) -> None:
+        """Subtract N `messages` with N `octets` of frames that were counted as sent and were not."""
+        self.traffic.messages_out -= messages
+        self.traffic.octets_out -= octets
+
     def allow_routing(self, is_allowed: bool) -> None:
         """Route no messages while it is not allowed: see `StoredDriver`."""
         if self._may_route is not is_allowed:

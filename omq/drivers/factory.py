@@ -11,6 +11,7 @@ from omq.drivers.priority_queue import PriorityQueueDriver
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.routed_queue import RoutedQueueDriver
 from omq.model import Delivery, Topic, Transient
 from omq_storage.environment import Extent
 
@@ -54,7 +55,7 @@ class DriverFactory:
         return self._create_queue(opening)
 
     def _create_queue(self, opening: InitialState) -> QueueDriver:
-        kind = QueueDriver if opening.options.max_priority is None else PriorityQueueDriver
+        kind = RoutedQueueDriver if opening.options.max_priority is None else PriorityQueueDriver
         driver = kind(opening)
         self._nursery.start_soon(self._deal, driver)
         return driver

@@ -74,6 +74,21 @@ class _Chunk:
         self.starts.append(block.first)
         self.undone.append(count)
 
+    def insert(self, block: Block, count: int) -> None:
+        """Add a block where it belongs."""
+        place = self.place(block.first) + 1
+        self.blocks.insert(place, block)
+        self.starts.insert(place, block.first)
+        self.undone.insert(place, count)
+
+    def halve(self) -> "_Chunk":
+        """Remove the later half of the blocks, and return them."""
+        rest, half = _Chunk(), len(self.blocks) // 2
+        rest.blocks, self.blocks = self.blocks[half:], self.blocks[:half]
+        rest.starts, self.starts = self.starts[half:], self.starts[:half]
+        rest.undone, self.undone = self.undone[half:], self.undone[:half]
+        return rest
+
     def cut(self, begin: int, end: int) -> list[Block | OnDisk | OnSpool]:
         """Remove the blocks at these places of which all messages are done, and return them."""
         blocks, undone = self.blocks[begin:end], self.undone[begin:end]
@@ -108,6 +123,27 @@ class Holdings:
     def append(self, block: Block) -> None:
         """Add the newest block."""
         self._append(block, block.count)
+
+    def put_back(self, block: Block) -> None:
+        """Add a block with messages that are not held, wherever it belongs among the others."""
+        number = max(0, bisect_right(self._firsts, block.first) - 1)
+        if number == len(self._chunks) - 1 and block.first >= self._firsts[number]:
+            place = self._chunks[number].place(block.first) + 1
+            is_last = place == len(self._chunks[number].blocks)
+        else:
+            is_last = not self._chunks
+        if is_last:
+            self._append(block, block.count)
+            return
+        chunk = self._chunks[number]
+        chunk.insert(block, block.count)
+        self._firsts[number] = min(self._firsts[number], block.first)
+        if len(chunk.blocks) > 2 * CHUNK_BLOCKS:
+            rest = chunk.halve()
+            self._chunks.insert(number + 1, rest)
+            self._firsts.insert(number + 1, rest.starts[0])
+        self.messages += block.count
+        self.octets += block.held
 
     def append_on_disk(self, first: int, next: int, octets: int) -> None:
         """Add a block that is on the disk."""

@@ -56,9 +56,6 @@ class Pusher(Protocol):
     def now(self) -> int:
         """Return the time in microseconds since the epoch."""
 
-    def fall_behind(self, outlet: Outlet, position: int) -> None:
-        """Move the subscriber on this connection back to `position`: it has the messages below that only."""
-
     def remember(self, block: Block) -> None:
         """Keep messages in the tail, because a subscriber has not got all of them."""
 
@@ -69,8 +66,24 @@ class Pusher(Protocol):
 class RoutedPusher(Pusher, Protocol):
     """A driver with a route."""
 
+    def fall_behind(self, outlet: Outlet, position: int) -> None:
+        """Move the subscriber on this connection back to `position`: it has the messages below that only."""
+
     def routed_past(self, block: Block) -> None:
         """Keep messages that were routed, for the subscribers that do not have everything before them."""
+
+
+class SentRun(Protocol):
+    """Messages of one topic for one connection or several."""
+
+    frames: Octets
+    count: int
+    """The number of the messages."""
+
+    def fall_back(self, follower: Follower | None, sent: int) -> tuple[int, bytes]:
+        """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
+        count as sent, and the rest of the last one of them. Without a follower, others may get them.
+        """
 
 
 class PushedRun:
@@ -113,10 +126,8 @@ class PushedRun:
             self._is_kept = True
             self._driver.remember(self.block)
 
-    def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
-        """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
-        count as sent, and the rest of the last one of them.
-        """
+    def fall_back(self, follower: Follower | None, sent: int) -> tuple[int, bytes]:
+        """See `SentRun.fall_back`."""
         block = self.block
         position = self.first + block.messages_within(self.first, sent)
         rest = b""
@@ -127,6 +138,7 @@ class PushedRun:
         if position < block.next:  # else only the rest of the last message is missing, which is a copy
             self.keep()
             self._driver.unsent(block.next - position, len(block.after(position)))
+            assert follower is not None
             follower.fall_behind(position)
         return position - self.first, rest
 
@@ -139,10 +151,10 @@ class PushLine:
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self._parts: list[Octets] = []
-        self._runs: list[PushedRun] = []
-        self._followers: list[Follower] = []
+        self._runs: list[SentRun] = []
+        self._followers: list[Follower | None] = []
 
-    def add(self, run: PushedRun, follower: Follower) -> None:
+    def add(self, run: SentRun, follower: Follower | None) -> None:
         """Send these messages, too."""
         self._parts.append(run.frames)
         self._runs.append(run)
@@ -221,6 +233,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: WeakValueDictionary[tuple[int, ...], Lane] = WeakValueDictionary()
+        self._only: WeakValueDictionary[int, Lane] = WeakValueDictionary()
 
     def to(self, outlets: AbstractSet[Outlet]) -> "Lane | None":
         """Return the lane to these connections; None where the plain codec is in use."""
@@ -231,6 +244,17 @@ class Lanes:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = codec.native.Lane(tuple(outlets))
+        return lane
+
+    def only(self, outlet: Outlet) -> "Lane | None":
+        """Return the lane for messages that go to this connection and to no other one; None where the plain
+        codec is in use.
+        """
+        if not codec.COMPILED:
+            return None
+        lane = self._only.get(id(outlet))
+        if lane is None:
+            lane = self._only[id(outlet)] = codec.native.Lane((outlet,), competes=True)
         return lane
 
 

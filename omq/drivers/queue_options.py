@@ -63,6 +63,14 @@ class QueueOptions:
         if self.exclusive and self.durable:
             raise ValueError("an exclusive queue ends with its connection, and cannot be durable")
 
+    @property
+    def are_plain(self) -> bool:
+        """Whether each message waits for any consumer, in turn: no option limits the queue or its messages,
+        or chooses the consumer.
+        """
+        limits = (self.ttl_ms, self.max_length, self.max_octets, self.max_priority, self.delivery_limit)
+        return not self.single_active and all(limit is None for limit in limits)
+
     def changed(self, wanted: "QueueOptions") -> "QueueOptions":
         """Return these options with those of the wanted ones that may change while the queue exists."""
         return replace(self, **{name: getattr(wanted, name) for name in CHANGEABLE})

@@ -36,6 +36,7 @@ from omq.drivers.seam import (
     MessageTruncated,
     Modified,
     Outcome,
+    Outlet,
     Piece,
     Rejected,
     Released,
@@ -131,6 +132,9 @@ class RoundRobinChannel:
         """The number of messages that the driver has set aside because they are undeliverable here."""
         self.is_asked = False
         """Whether the driver asks it for room in its turn: see `omq.drivers.takers`."""
+        self.outlet: Outlet | None = None
+        """The connection of its subscriber, where the codec may give messages to it."""
+        self.after = 0
         self._dealer = dealer
         self._outbox = MessageOutbox(subscriber)
         self._limit = ChannelLimit(share)
@@ -156,6 +160,20 @@ class RoundRobinChannel:
         if self._undeliverable is not None and len(self._undeliverable) >= MOST_UNDELIVERABLE:
             return 0
         return self._limit.room(room, self._outbox.unsent)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the codec may give messages to its connection: it has everything that it was assigned, and
+        nothing limits it.
+        """
+        if self.outlet is None or self._is_limited or self._outbox.unsent or self._news:
+            return False
+        return not self._held and not self._cancelled
+
+    def stop_following(self) -> None:
+        """Send the messages that are assigned from now on behind those that the codec has sent."""
+        if self.outlet is not None:
+            self.after = self.outlet.pushed
 
     def may_pass_on(self) -> bool:
         """Return whether `pass_on` may be called: its subscriber has written all messages, and needs to
@@ -244,6 +262,10 @@ class RoundRobinChannel:
             self._dealer.can_take(self)
 
     # -- the terminal's side: messages ---------------------------------------------------------------------
+
+    def attach(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self._dealer.can_take(self)
 
     def ready(self) -> bool:
         return (bool(self._outbox.unsent) and self._outbox.is_ready()) or bool(self._news)
@@ -500,6 +522,8 @@ class RoundRobinChannel:
     def give_back(self) -> bool:
         if not self._outbox.is_suspended:
             return False
+        if self.outlet is not None and self.outlet.give_back():
+            return True
         self._outbox.leave_order()
         returned = self._unqueued(self._outbox.unqueue_last())
         self._is_giving_back = bool(self._outbox.queued())

@@ -224,6 +224,11 @@ class Outlet(Protocol):
         nothing, and ends by itself.
         """
 
+    def give_back(self) -> bool:
+        """Give some pushed messages back to their topics which no other connection gets, and which have not
+        left, because the client takes nothing. Return whether there are more.
+        """
+
     def complete(self, rest: bytes) -> None:
         """Send the rest of a message whose beginning the socket took, before anything else."""
 
@@ -240,12 +245,7 @@ class CursorChannel(Protocol):
 
     @property
     def after(self) -> int:
-        """The octets of its outlet, as `Outlet.pushed` counts them, that must leave before this message."""
-
-    def attach(self, outlet: Outlet) -> None:
-        """Attach the channel to its outlet: the subscriber takes messages from now on, and later messages may
-        be pushed to it.
-        """
+        """As that of its channel: see `Channel.after`."""
 
     def ready(self) -> bool:
         """Return whether there is something to send, as `Channel.ready` does."""
@@ -313,6 +313,17 @@ class Channel(Protocol):
     @property
     def flow(self) -> CursorChannel | None:
         """Another way to its messages, where there is one."""
+
+    @property
+    def after(self) -> int:
+        """The octets of its outlet, as `Outlet.pushed` counts them, that must leave before its next message;
+        0 without an outlet.
+        """
+
+    def attach(self, outlet: Outlet) -> None:
+        """Attach the channel to its outlet: the subscriber takes messages from now on, and later messages may
+        be pushed to it. Only for a connection whose messages are Message frames of omq.
+        """
 
     def ready(self) -> bool:
         """Return whether `take` has something to return without waiting for a publisher."""

@@ -141,6 +141,12 @@ class Takers:
         turns = self._turns if self._ranked is None else self._ranked.highest()
         return len(able) == len(turns)
 
+    def in_turn(self) -> list["RoundRobinChannel"]:
+        """Return those that are asked, the next one first; none if something but their turns decides who gets
+        a message.
+        """
+        return [] if self._share.is_closed or self._ranked is not None else list(self._turns)
+
     def each(self) -> Iterator["RoundRobinChannel"]:
         """Yield the subscribers with room, by priority and in turn. Nothing may change meanwhile."""
         if self._share.is_closed:

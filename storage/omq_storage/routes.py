@@ -38,6 +38,7 @@ class PlainRoute:
         "reserved",
         "time",
         "topic",
+        "turn",
     )
 
     def __init__(self, topic: int, next_id: int, reserved: int, time: int = 0) -> None:
@@ -60,6 +61,8 @@ class PlainRoute:
         """Whether the topic has subscribers, so its driver needs the blocks that are stored. What was
         collected before the route was closed may be stored afterwards: this is true of a closed route, too.
         """
+        self.turn = 0
+        """The place of the worker that gets the next message: see `open_workers`."""
         self.owner: object = None
         """The driver of the topic; None when the topic is deleted."""
 
@@ -70,6 +73,11 @@ class PlainRoute:
         self.is_open = True
         self.is_due = False
         self.is_kept = is_kept
+
+    def open_workers(self, workers: "tuple[Lane, ...]") -> None:
+        """Send each new message to the connection of one of these lanes, in turn."""
+        self.open(None)
+        self.turn = 0
 
     def open_store(self, store: "StoreLane") -> None:
         """Collect new messages for a store."""

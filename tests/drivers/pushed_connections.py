@@ -55,6 +55,9 @@ class Connection:
         self.room -= len(octets)
         return len(octets)
 
+    def give_back(self) -> bool:
+        return self.backlog.give_back()
+
     def complete(self, rest: bytes) -> None:
         assert not self.rest
         self.rest = rest
@@ -103,8 +106,7 @@ class Subscription:
         self.connection = connection
         self.ended_by: list[EndReason] = []
         self.channel = driver.open(self, replay)
-        assert self.channel.flow is not None
-        self.channel.flow.attach(connection)
+        self.channel.attach(connection)
 
     def wake(self) -> None:
         self.connection.ready[self] = None

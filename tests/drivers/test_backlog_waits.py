@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.drivers.alarms import Alarms
 from omq.drivers.backlog import MOST_OCTETS, Backlog
+from omq.drivers.errands import Errands
 from omq.drivers.tail import TailMemory
 from omq.drivers.waiting_publishers import MOST_LOOKED, WaitingPublishers
 
@@ -39,7 +40,7 @@ class ReadingConnection:
     "freed",
     [
         lambda filled: filled.take(MOST_OCTETS // 2),
-        lambda filled: filled.backlog.close(),
+        lambda filled: filled.backlog.close(Errands().begin),
     ],
 )
 async def test_publishers_wait_until_a_backlog_has_room(
@@ -103,7 +104,7 @@ async def test_each_publisher_waits_for_its_own_time(
                 nursery.start_soon(publish, second)
             await trio.sleep(1.0)
             leaving.cancel()
-            moving.backlog.close()
+            moving.backlog.close(Errands().begin)
     assert len(ended) == 3 * many
     for second, seconds in ended:
         assert seconds == pytest.approx(second + STALL_SECONDS, abs=0.01)

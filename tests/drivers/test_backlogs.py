@@ -10,6 +10,7 @@ from test_pushes import Connection, Subscription, push, route, transient
 from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.broadcast_channel import BroadcastChannel
+from omq.drivers.errands import Errands
 from omq.drivers.seam import TakenMessages, Unavailable
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
@@ -128,7 +129,7 @@ def test_a_backlog_is_full_from_a_size_on_and_sooner_when_memory_is_short() -> N
     other = Backlog(memory)
     other.add(bytes(ENTRY_OCTETS + 2))
     assert backlog.is_full()
-    other.close()
+    other.close(Errands().begin)
     assert memory.used == MOST_OCTETS - 1 + ENTRY_OCTETS
     assert not backlog.is_full()
     backlog.add(b"c")

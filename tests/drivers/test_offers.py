@@ -407,8 +407,7 @@ class Connection:
 def served_by(connection: Connection, driver: Driver) -> Client:
     """Return a subscriber on this connection."""
     client = Client(driver)
-    assert client.channel.flow is not None
-    client.channel.flow.attach(connection)
+    client.channel.attach(connection)
     return client
 
 

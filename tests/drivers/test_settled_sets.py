@@ -231,3 +231,28 @@ def test_many_small_blocks_on_the_disk_take_little_memory() -> None:
     holdings.append_on_disk(count + 3, count + 4, size)
     assert holdings.clear() == block.held
     assert holdings.first_on_disk() is None
+
+
+@given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=30))
+def test_blocks_are_found_wherever_they_were_put_back(data: st.DataObject, counts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omq.drivers.holdings.CHUNK_BLOCKS", 2)  # so there are many chunks, which are halved
+        holdings = Holdings()
+        firsts = [1 + sum(counts[:place]) for place in range(len(counts))]
+        blocks = [encode(1, first, [b"x"] * count, 0) for first, count in zip(firsts, counts, strict=True)]
+        late = set(data.draw(st.lists(st.sampled_from(range(len(blocks))), unique=True)))
+        for place, block in enumerate(blocks):
+            if place not in late:
+                holdings.append(block)
+        for place in data.draw(st.permutations(sorted(late))):
+            holdings.put_back(blocks[place])
+        assert holdings.messages == sum(counts)
+        assert holdings.first == 1
+        assert holdings.octets == sum(block.held for block in blocks)
+        for place in data.draw(st.permutations(range(len(blocks)))):
+            block = blocks[place]
+            for id in range(block.first, block.next):
+                assert holdings.find(id) is block
+            assert holdings.done(block.first, block.count) == block.held
+            assert holdings.find(block.first) is None
+        assert (holdings.messages, holdings.octets) == (0, 0)

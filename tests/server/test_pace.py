@@ -9,6 +9,7 @@ from itertools import pairwise
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from omq.drivers.errands import Errands
 from omq.drivers.seam import CursorChannel
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
@@ -31,6 +32,7 @@ class Flood:
 
     is_exempt = False
     flow: CursorChannel | None = None
+    after = 0
 
     def __init__(self, sender: Sender, octets: int, turns: int) -> None:
         self.sender = sender
@@ -68,7 +70,9 @@ class BusyConnections:
         self._stack.callback(transport.close)
         stream = await self._stack.enter_async_context(client)
         self.transports.append(transport)
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), self.pace, self._nursery.cancel_scope)
+        sender = Sender(
+            transport, Stalled(0), TailMemory(1 << 20), self.pace, self._nursery.cancel_scope, Errands().begin
+        )
         sender.ready(Flood(sender, octets, turns))
         self._nursery.start_soon(drained, stream)
         self._nursery.start_soon(sender.run, Terminal(), self._nursery)

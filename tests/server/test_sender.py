@@ -13,6 +13,7 @@ from counted_steps import watched
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
+from omq.drivers.errands import Errands
 from omq.drivers.seam import Channel, CursorChannel, Octets, Outlet
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
@@ -35,7 +36,7 @@ async def sending(
     """
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
         memory = memory or TailMemory(1 << 20)
-        sender = Sender(transport, Stalled(0), memory, Pace(), nursery.cancel_scope)
+        sender = Sender(transport, Stalled(0), memory, Pace(), nursery.cancel_scope, Errands().begin)
         yield sender, transport, stream, nursery
         nursery.cancel_scope.cancel()
 
@@ -44,6 +45,7 @@ class WordSource:
     """A source that has a number of words to say, one in each turn."""
 
     flow: CursorChannel | None = None
+    after = 0
 
     def __init__(self, sender: Sender, words: str, *, is_exempt: bool = False) -> None:
         self._sender = sender
@@ -313,7 +315,9 @@ async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clo
 
 async def test_the_sender_sends_due_octets_in_time_and_notices_the_end(clock: MockClock) -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+        sender = Sender(
+            transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope, Errands().begin
+        )
         terminal = Terminal()
         terminal.ping_at = trio.current_time() + 1000
         nursery.start_soon(sender.run, terminal, nursery)
@@ -329,7 +333,9 @@ async def test_an_ended_sender_does_not_refer_to_its_terminal() -> None:
     gc.disable()
     try:
         async with connected() as (transport, _stream):
-            sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), trio.CancelScope())
+            sender = Sender(
+                transport, Stalled(0), TailMemory(1 << 20), Pace(), trio.CancelScope(), Errands().begin
+            )
             terminal = Terminal()
             terminal.is_over = True
             gone = weakref.ref(terminal)

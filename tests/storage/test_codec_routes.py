@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq_storage import codec, plain, routes
+from omq_storage.blocks import Block
 from omq_storage.routes import PlainRoute
 
 if TYPE_CHECKING:
@@ -332,3 +333,116 @@ def test_the_plain_route_has_the_same_numbers() -> None:
 
 def test_topics_have_the_numbers_that_the_compiled_codec_changes() -> None:
     assert routes.Route is codec.native.Route
+
+
+def workers(*outlets: Outlet) -> "tuple[Lane, ...]":
+    return tuple(codec.native.Lane((outlet,), competes=True) for outlet in outlets)
+
+
+def worked(topic: int, *outlets: Outlet, reserved: int = 1000) -> "Route":
+    made = codec.native.Route(topic, 1, reserved)
+    made.open_workers(workers(*outlets))
+    return made
+
+
+def bodies_of(frames: bytes) -> list[bytes]:
+    """Return the bodies of Message frames with one octet each."""
+    return [frames[at + 17 : at + 18] for at in range(0, len(frames), 18)]
+
+
+def shares(passed: "Pass") -> dict[int, list[bytes]]:
+    """Return the bodies for each connection."""
+    return {
+        id(lane.outlets[0]): bodies_of(frames)
+        for lane, frames in zip(passed.lanes, passed.frames, strict=True)
+    }
+
+
+def test_workers_take_turns_from_pass_to_pass() -> None:
+    a, b, c = Outlet(), Outlet(), Outlet()
+    topic = worked(7, a, b, c)
+    for messages, expected in [("vw", [b"v", b"w", None]), ("xyz", [b"y", b"z", b"x"])]:
+        passed, rest, _ = deal({b"t": topic}, lines(*((b"t", body.encode()) for body in messages)))
+        assert rest == {}
+        assert shares(passed) == {
+            id(each): [body] for each, body in zip((a, b, c), expected, strict=True) if body is not None
+        }
+        assert sorted(passed.counts) == [1] * len(messages)
+    assert (topic.next_id, topic.turn) == (6, 2)
+    assert (topic.messages_in, topic.messages_out) == (5, 5)
+    assert topic.octets_in == topic.octets_out == 5 * 18
+
+
+def test_a_worker_without_room_is_passed_over() -> None:
+    a, full, c = Outlet(), Outlet(filled=True), Outlet()
+    topic = worked(7, a, full, c)
+    passed, rest, _ = deal({b"t": topic}, lines(*((b"t", body) for body in (b"1", b"2", b"3"))))
+    assert rest == {}
+    assert shares(passed) == {id(a): [b"1", b"3"], id(c): [b"2"]}
+
+
+def test_publishers_wait_while_all_workers_are_filled_and_move() -> None:
+    a, b = Outlet(filled=True), Outlet(filled=True)
+    passed, rest, position = deal({b"t": worked(7, a, b)}, lines((b"t", b"1")))
+    assert (rest, position, passed.is_full) == ({}, 0, True)
+    assert passed.filled is not None
+    assert passed.filled.outlets == (a, b)
+    # One of them takes nothing at all: the owner decides.
+    passed, rest, _ = deal({b"t": worked(7, a, Outlet(clear=False))}, lines((b"t", b"1")))
+    assert rest == {b"t": [b"1"]}
+    assert passed.filled is None
+
+
+def test_messages_of_workers_and_of_subscribers_lie_apart() -> None:
+    a, b = Outlet(), Outlet()
+    both = {b"w": worked(7, a, b), b"s": route(8, lane(a, b))}
+    passed, _, _ = deal(both, lines((b"w", b"1"), (b"s", b"2"), (b"w", b"3"), (b"s", b"4")))
+    assert [
+        (lane.competes, bodies_of(frames)) for lane, frames in zip(passed.lanes, passed.frames, strict=True)
+    ] == [
+        (True, [b"1"]),
+        (False, [b"2", b"4"]),
+        (True, [b"3"]),
+    ]
+    assert [passed.part(place).competes for place in range(3)] == [True, False, True]
+
+
+def test_a_lane_that_competes_has_one_connection() -> None:
+    with pytest.raises(ValueError, match="cannot be one"):
+        codec.native.Lane((Outlet(), Outlet()), competes=True)
+    made = codec.native.Route(1, 1, 10)
+    with pytest.raises(ValueError, match="no workers"):
+        made.open_workers(())
+    with pytest.raises(ValueError, match="a lane of its own"):
+        made.open_workers((lane(Outlet()),))
+    assert not made.is_open
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"t", b"u"]), st.integers(0, 40)), min_size=1), st.integers(0))
+def test_unsent_messages_of_a_worker_can_be_given_to_others(
+    messages: list[tuple[bytes, int]], cut: int
+) -> None:
+    a, b = Outlet(), Outlet()
+    both = {b"t": worked(7, a, b), b"u": worked(8, a)}
+    passed, rest, _ = deal(both, lines(*((name, b"x" * max(1, length)) for name, length in messages)))
+    assert rest == {}
+    for place, octets in enumerate(passed.frames):
+        part = passed.part(place)
+        cut %= len(octets) + 1
+        begun, count = part.begun(cut)
+        whole = cut + len(begun)
+        runs = part.unsent_runs(cut)
+        assert b"".join(frames for *_, frames, _ in runs) == octets[whole:]
+        assert count + sum(run[2] for run in runs) == part.messages == passed.counts[place]
+        for found, first, count, frames, offsets in runs:
+            block = Block(found.topic, first, count, 0, frames, offsets)
+            for id in range(first, first + count):
+                frame = bytes(block.frame(id))
+                assert 4 + int.from_bytes(frame[:4]) == len(frame)
+                assert int.from_bytes(frame[5:13]) == id
+                assert int.from_bytes(frame[13:17]) == found.topic
+    for outside in (-1, len(octets) + 1):
+        with pytest.raises(ValueError, match="is not within"):
+            part.begun(outside)
+        with pytest.raises(ValueError, match="is not within"):
+            part.unsent_runs(outside)

@@ -1,6 +1,7 @@
 """The parts from which a terminal is made: those that all connections share, and its own first octets."""
 
 import logging
+from collections.abc import Callable, Iterator
 from typing import Self
 
 import trio
@@ -29,6 +30,8 @@ class Context(Struct, frozen=True):
     """Bounds the octets that all connections send in one round of the scheduler."""
     at_once: ImmediateSends
     """The connections that have something to send because another task has read or stored it."""
+    begin: Callable[[Iterator[None]], None]
+    """Does long work soon that outlives a connection, in steps (`Errands.begin`)."""
     connects: LogThrottle
     """The log of clients that have connected."""
     undelivered_reports: LogThrottle
@@ -39,7 +42,14 @@ class Context(Struct, frozen=True):
     """The log of messages that AMQP consumers miss."""
 
     @classmethod
-    def of(cls, config: Config, access: AccessControl, memory: Memory, at_once: ImmediateSends) -> Self:
+    def of(
+        cls,
+        config: Config,
+        access: AccessControl,
+        memory: Memory,
+        at_once: ImmediateSends,
+        begin: Callable[[Iterator[None]], None],
+    ) -> Self:
         """Create the context of a server."""
         return cls(
             access,
@@ -47,6 +57,7 @@ class Context(Struct, frozen=True):
             config,
             Pace(),
             at_once,
+            begin,
             connects=LogThrottle.of_connections("clients connected"),
             undelivered_reports=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"

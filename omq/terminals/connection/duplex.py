@@ -66,7 +66,7 @@ class Duplex:
         self.last_outcomes = LastOutcomes()
         """Waits for the outcomes of what was published when the server ends the connection."""
         self.admission = ReadAdmission(transport, memory, self._reading, self.excused, MOST_READ)
-        self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope)
+        self.sender = Sender(transport, memory.stalled, memory.tails, context.pace, self.scope, context.begin)
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Read and send until the client is done, or something ends the connection. Always call `close`

@@ -12,7 +12,7 @@ been tried, except for the rest of the message that is begun. So nothing waits t
 """
 
 import math
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,6 +60,10 @@ class MessageSource(Protocol):
     def flow(self) -> CursorChannel | None:
         """Its messages, where they may be sent together with those of other sources."""
 
+    @property
+    def after(self) -> int:
+        """The position in the backlog of the end of the octets that must leave before its next message."""
+
     async def take_turn(self) -> bool:
         """Send the ready messages, and return whether there are more. Raises trio.BrokenResourceError."""
 
@@ -102,6 +106,7 @@ class Sender:
     __slots__ = (
         "__weakref__",
         "_answers",
+        "_begin",
         "_exempt",
         "_has_ended",
         "_is_admitted",
@@ -125,14 +130,21 @@ class Sender:
     )
 
     def __init__(
-        self, transport: Transport, stalled: Stalled, tails: TailMemory, pace: Pace, scope: trio.CancelScope
+        self,
+        transport: Transport,
+        stalled: Stalled,
+        tails: TailMemory,
+        pace: Pace,
+        scope: trio.CancelScope,
+        begin: Callable[[Iterator[None]], None],
     ) -> None:
         """Create a sender. `scope` is the connection: it is cancelled if the connection breaks, or a message
-        that is begun cannot be completed.
+        that is begun cannot be completed. `begin` is given work that outlives it (`Errands.begin`).
         """
         self._transport = transport
         transport.pace = self._pace = pace
         self._scope = scope
+        self._begin = begin
         self.forwarder = Forwarder(transport, stalled, scope)
         """Sources use it in their turns."""
         self._answers: RateLimit | None = None
@@ -256,6 +268,9 @@ class Sender:
             self.signal.set()
         return taken
 
+    def give_back(self) -> bool:
+        return self.backlog.give_back()
+
     def complete(self, rest: bytes) -> None:
         self._rest = rest
         self.signal.set()
@@ -362,7 +377,7 @@ class Sender:
             self.forwarder.detach()
             self._ready.clear()
             self._exempt.clear()
-            self.backlog.close()
+            self.backlog.close(self._begin)
 
     async def ended(self) -> None:
         """Wait until `run`, which was started, has ended."""
@@ -386,7 +401,7 @@ class Sender:
         if self.backlog.is_begun:
             return False
         source = self._next(side)
-        return source is not None and (source.flow is None or source.flow.after <= self.backlog.begin)
+        return source is not None and source.after <= self.backlog.begin
 
     async def _give_turn(self, source: MessageSource) -> None:
         del self._ready[source]

@@ -45,6 +45,7 @@ class FeedService:
 
     is_exempt = False
     flow = None
+    after = 0
 
     def __init__(
         self, transport: Transport, context: Context, leased: LeasedSession, feed: LeasedFeed
@@ -66,7 +67,12 @@ class FeedService:
         self._is_reporting = False
         self._scope = trio.CancelScope()
         self._sender = Sender(
-            transport, context.memory.stalled, context.memory.tails, context.pace, self._scope
+            transport,
+            context.memory.stalled,
+            context.memory.tails,
+            context.pace,
+            self._scope,
+            context.begin,
         )
         self._sender.limit(None, leased.session.rates.sent)
 

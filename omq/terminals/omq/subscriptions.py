@@ -50,6 +50,11 @@ class OmqSubscription:
         """Its messages, where those of several subscriptions can be sent together."""
         return self.channel.flow if self.channel is not None and self._all.may_send(self) else None
 
+    @property
+    def after(self) -> int:
+        """The position in the backlog of the end of what must leave before its next message."""
+        return 0 if self.channel is None else self.channel.after
+
     def start(self) -> None:
         """Allow messages: Subscribed is being sent, so they may follow."""
         self._started = True
@@ -61,9 +66,9 @@ class OmqSubscription:
         return self._started
 
     def _attach(self) -> None:
-        flow = self.flow
-        if self._started and flow is not None:
-            flow.attach(self._all.sender)
+        channel = self.channel
+        if self._started and channel is not None and self._all.may_send(self):
+            channel.attach(self._all.sender)
 
     def retire(self) -> None:
         """See `omq.drivers.seam.Channel.retire`."""

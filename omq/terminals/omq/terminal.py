@@ -149,7 +149,9 @@ class OmqTerminal:
         self._lines = LineReader(config.max_line_bytes)
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
         self._admission = ReadAdmission(transport, memory, self._reading, self._liveness.excused)
-        self._sender = Sender(transport, memory.stalled, memory.tails, context.pace, self._scope)
+        self._sender = Sender(
+            transport, memory.stalled, memory.tails, context.pace, self._scope, context.begin
+        )
         self._replies = Replies(self._sender.signal)
         self._fetches = Fetches(memory, self._sender, self._replies, self._nursery)
         self._subscriptions = Subscriptions(self._sender, self._replies)

@@ -2,15 +2,21 @@
 
 @cython.final
 cdef class Lane:
-    """The connections to which the messages of some topics go."""
+    """The connections to which the messages of some topics go; of a lane that `competes`, the only connection, to which
+    messages go that no other one gets.
+    """
 
     cdef readonly tuple outlets
+    cdef readonly bint competes
     cdef object __weakref__
     cdef uint64_t _pass  # the last pass that has used it, and its place there
     cdef uint32_t _place
 
-    def __cinit__(self, tuple outlets not None):
+    def __cinit__(self, tuple outlets not None, *, bint competes=False):
+        if competes and len(outlets) != 1:
+            raise ValueError(f"{len(outlets)} connections cannot be one.")
         self.outlets = outlets
+        self.competes = competes
         self._pass = 0
         self._place = 0
 
@@ -38,6 +44,8 @@ cdef class Route:
     cdef uint32_t _number
     cdef uint32_t _next  # the number of the route that was found after this one
     cdef Lane _lane
+    cdef tuple _workers  # the lanes between which its messages go in turn; `_lane` has all their connections then
+    cdef readonly uint32_t turn
     cdef StoreLane _store
     cdef uint64_t _pass  # the last pass that has used it, and its place there
     cdef uint32_t _place
@@ -58,6 +66,8 @@ cdef class Route:
         self._is_numbered = False
         self._number = self._next = 0
         self._lane = None
+        self._workers = None
+        self.turn = 0
         self._store = None
         self.is_watched = False
         self._pass = self._commit = 0
@@ -66,19 +76,35 @@ cdef class Route:
 
     def open(self, Lane lane, *, bint is_kept=False):
         self._lane = lane
+        self._workers = None
         self._store = None
         self.is_open = True
         self.is_due = False
         self.is_kept = is_kept
 
+    def open_workers(self, tuple workers not None):
+        cdef list outlets = []
+        cdef Lane lane
+        if not workers:
+            raise ValueError("There are no workers.")
+        for lane in workers:
+            if not lane.competes:
+                raise ValueError("A worker has a lane of its own.")
+            outlets += lane.outlets
+        self.open(workers[0] if len(workers) == 1 else Lane(tuple(outlets)))
+        self._workers = workers
+        self.turn = 0
+
     def open_store(self, StoreLane store not None):
         self._lane = None
+        self._workers = None
         self._store = store
         self.is_open = True
         self.is_due = self.is_kept = False
 
     def close(self):
         self._lane = None
+        self._workers = None
         self._store = None
         self.is_open = self.is_due = self.is_kept = False
 
@@ -196,12 +222,14 @@ cdef struct Passed:  # one message in a pass
     uint32_t length  # of the body
     uint32_t written  # its octets in the input
     uint32_t topic  # the place of its topic
+    uint32_t lane
     int64_t begin  # where its frame begins among the octets for its lane
 
 
 cdef enum:
     NO_LANE = 0xFFFFFFFF  # a topic without subscribers, or a store
     PARTED = 0xFFFFFFFD  # a lane with connections that take messages and others that do not
+    WORKERS = 0xFFFFFFFC  # a lane for each message
 
 cdef int64_t LITTLE = 1 << 16  # the largest message that is routed
 cdef int64_t MOST_PASSED = 4096  # messages of one pass: less than a millisecond of work
@@ -241,6 +269,7 @@ cdef class Pass:
     cdef int64_t _push_room  # the octets that may be pushed, counted for each connection
     cdef int64_t _aimed
     cdef int64_t _kept
+    cdef bint _is_dealt  # whether a topic has workers
     cdef Routes _routes
     cdef Route _before  # the last topic that was found
     cdef object _allowed
@@ -276,6 +305,7 @@ cdef class Pass:
             self._push_room = max(1, (<int64_t>tails.limit - <int64_t>tails.used) // 2)
         self.short = None
         self._aimed = self._kept = 0
+        self._is_dealt = False
         self._routes = routes
         self._before = None
         self._allowed = allowed
@@ -322,6 +352,11 @@ cdef class Pass:
                 self.is_full = True
                 return -3
             store = self.store(route._store)
+        elif route._workers is not None:
+            if not self.has_worker(route):
+                return -3 if self.is_full else -1
+            lane = WORKERS
+            self._is_dealt = True
         elif route._lane is not None:
             lane = self.lane(route._lane)
             if lane == PARTED:
@@ -352,7 +387,11 @@ cdef class Pass:
         passing.lane = lane
         passing.store = store
         passing.kept = route.is_kept
-        passing.copies = 0 if route._lane is None else len(route._lane.outlets) + route.is_kept
+        passing.copies = 0
+        if lane == WORKERS:
+            passing.copies = 1
+        elif lane != NO_LANE:
+            passing.copies = len(route._lane.outlets) + route.is_kept
         passing.closed = False
         Py_INCREF(route)
         Py_INCREF(known)
@@ -403,6 +442,48 @@ cdef class Pass:
         self.lanes.append(lane)
         return lane._place
 
+    cdef bint has_worker(self, Route route) except -1:
+        """Return whether a worker takes messages.  If none does, and all of them are filled, and move, the publisher
+        must wait: then the pass ends, as it does where it has enough connections already.
+        """
+        cdef Lane lane
+        cdef Py_ssize_t filled = 0
+        for lane in route._workers:
+            if self.worker(lane) != NO_LANE or self.is_full:
+                return lane._place != NO_LANE
+        for lane in route._workers:
+            filled += lane.outlets[0].is_filled()
+        if filled == len(route._workers):
+            self.filled = route._lane
+            self.is_full = True
+        return False
+
+    cdef uint32_t worker(self, Lane lane) except? 0xFFFFFFFE:
+        """Return the place of the lane of one worker in this pass; NO_LANE if it takes nothing now."""
+        if lane._pass != self._number:
+            lane._pass = self._number
+            lane._place = NO_LANE
+            outlet = lane.outlets[0]
+            if outlet.has_room():
+                if outlet not in self._outlets and len(self._outlets) == MOST_OUTLETS:
+                    self.is_full = True
+                    return NO_LANE
+                self._outlets.add(outlet)
+                lane._place = <uint32_t>len(self.lanes)
+                self.lanes.append(lane)
+        return lane._place
+
+    cdef uint32_t next_worker(self, Route route) except? 0xFFFFFFFE:
+        """Return the place of the lane of the worker whose turn it is, of those that take messages: there is one."""
+        cdef uint32_t place = NO_LANE
+        cdef Py_ssize_t count = len(route._workers)
+        for _ in range(count):
+            place = self.worker(<Lane>route._workers[route.turn])
+            route.turn = (route.turn + 1) % count
+            if place != NO_LANE:
+                break
+        return place
+
     cdef uint32_t store(self, StoreLane store) except? 0xFFFFFFFE:
         """Return the place of a store in this pass."""
         if store._pass != self._number:
@@ -449,6 +530,7 @@ cdef class Pass:
             passed.length = length
             passed.written = written
             passed.topic = <uint32_t>place
+            passed.lane = self.next_worker(route) if passing.lane == WORKERS else passing.lane
             passed.begin = 0
             self._count += 1
         passing.count += 1
@@ -474,27 +556,34 @@ cdef class Pass:
     cdef int write(self) except -1:
         """Give the messages their ids, and write their frames."""
         cdef int64_t lane_count = len(self.lanes)
-        cdef int64_t i
+        cdef int64_t i, copies
         cdef int64_t* ends
+        cdef int64_t* counts
         cdef uint8_t** outs
         cdef uint8_t* out
         cdef Passing* passing
         cdef Passed* passed
         cdef Route route
-        cdef Lane lane
+        counts = <int64_t*>PyMem_RawCalloc(lane_count + 1, sizeof(int64_t))
         ends = <int64_t*>PyMem_RawCalloc(lane_count + 1, sizeof(int64_t))
         outs = <uint8_t**>PyMem_RawCalloc(lane_count + 1, sizeof(uint8_t*))
         try:
-            if ends == NULL or outs == NULL:
+            if counts == NULL or ends == NULL or outs == NULL:
                 raise MemoryError
             for i in range(len(self._stores)):
                 self.add_part(<uint32_t>i)
-            self.counts = [0] * lane_count
             for i in range(self._topic_count):
-                if self._topics[i].lane != NO_LANE:
-                    ends[self._topics[i].lane] += self._topics[i].octets
-                    self.counts[self._topics[i].lane] += self._topics[i].count
+                passing = &self._topics[i]
+                if passing.lane != NO_LANE and passing.lane != WORKERS:
+                    ends[passing.lane] += passing.octets
+                    counts[passing.lane] += passing.count
+            for i in range(self._count if self._is_dealt else 0):
+                passed = &self._passed[i]
+                if self._topics[passed.topic].lane == WORKERS:
+                    ends[passed.lane] += HEADER + <int64_t>passed.length
+                    counts[passed.lane] += 1
             for i in range(lane_count):
+                self.counts.append(counts[i])
                 self.frames.append(PyBytes_FromStringAndSize(NULL, ends[i]))
                 outs[i] = octets_of(self.frames[i])
                 ends[i] = 0
@@ -509,17 +598,17 @@ cdef class Pass:
                 route.messages_in += passing.count
                 route.octets_in += passing.octets
                 if passing.lane != NO_LANE:
-                    lane = route._lane
-                    route.messages_out += passing.count * len(lane.outlets)
-                    route.octets_out += passing.octets * len(lane.outlets)
+                    copies = 1 if passing.lane == WORKERS else len(route._lane.outlets)
+                    route.messages_out += passing.count * copies
+                    route.octets_out += passing.octets * copies
                     passing.count = 0
             for i in range(self._count):
                 passed = &self._passed[i]
                 passing = &self._topics[passed.topic]
                 if passing.lane == NO_LANE:
                     continue
-                passed.begin = ends[passing.lane]
-                out = outs[passing.lane] + passed.begin
+                passed.begin = ends[passed.lane]
+                out = outs[passed.lane] + passed.begin
                 put_u32(out, COUNTED + passed.length)
                 out[4] = MESSAGE
                 put_u64(out + 5, passing.first + <uint64_t>passing.count)
@@ -529,8 +618,9 @@ cdef class Pass:
                 else:
                     unescape(out + HEADER, passed.length, passed.at, passed.written)
                 passing.count += 1
-                ends[passing.lane] = passed.begin + HEADER + passed.length
+                ends[passed.lane] = passed.begin + HEADER + passed.length
         finally:
+            PyMem_RawFree(counts)
             PyMem_RawFree(ends)
             PyMem_RawFree(outs)
         return 0
@@ -615,27 +705,24 @@ cdef class Pass:
         """Return the messages for a lane, in a form that may be kept when this pass is over."""
         if not 0 <= lane < len(self.frames):
             raise IndexError(lane)
-        cdef Part part = Part.__new__(Part, self.frames[lane])
-        cdef uint32_t* places  # of the topics of this pass, among those of the lane
-        cdef uint32_t place
+        cdef Part part = Part.__new__(Part, self.frames[lane], (<Lane>self.lanes[lane]).competes)
+        cdef uint32_t* places  # of the topics of this pass, among those of the lane, from 1 on
+        cdef uint32_t topic
         cdef int64_t i, count = 0
-        for i in range(self._topic_count):
-            if self._topics[i].lane == <uint32_t>lane:
-                part._routes.append(<Route>self._topics[i].route)
-                count += self._topics[i].count
+        for i in range(self._count):
+            count += self._passed[i].lane == <uint32_t>lane
         places = <uint32_t*>PyMem_RawCalloc(self._topic_count + 1, sizeof(uint32_t))
         part._places = <uint32_t*>PyMem_RawCalloc(count + 1, sizeof(uint32_t))
         try:
             if places == NULL or part._places == NULL:
                 raise MemoryError
-            place = 0
-            for i in range(self._topic_count):
-                if self._topics[i].lane == <uint32_t>lane:
-                    places[i] = place
-                    place += 1
             for i in range(self._count):
-                if self._topics[self._passed[i].topic].lane == <uint32_t>lane:
-                    part._places[part.messages] = places[self._passed[i].topic]
+                if self._passed[i].lane == <uint32_t>lane:
+                    topic = self._passed[i].topic
+                    if not places[topic]:
+                        part._routes.append(<Route>self._topics[topic].route)
+                        places[topic] = <uint32_t>len(part._routes)
+                    part._places[part.messages] = places[topic] - 1
                     part.messages += 1
         finally:
             PyMem_RawFree(places)
@@ -653,12 +740,14 @@ cdef class Part:
     """The messages of a pass for one lane.  It keeps nothing of the other lanes."""
 
     cdef readonly bytes octets
+    cdef readonly bint competes  # as its lane
     cdef readonly int64_t messages
     cdef list _routes  # of its topics
     cdef uint32_t* _places  # the place among them of the topic of each message
 
-    def __cinit__(self, bytes octets not None):
+    def __cinit__(self, bytes octets not None, bint competes):
         self.octets = octets
+        self.competes = competes
         self.messages = 0
         self._routes = []
         self._places = NULL
@@ -707,3 +796,55 @@ cdef class Part:
         finally:
             PyMem_RawFree(topics)
         return rest, found
+
+    def begun(self, Py_ssize_t sent):
+        """Return the rest of the message that the first `sent` octets end in, and the number of messages up to it."""
+        cdef const uint8_t* frames = octets_of(self.octets)
+        cdef Py_ssize_t end = 0
+        cdef int64_t count = 0
+        if not 0 <= sent <= PyBytes_GET_SIZE(self.octets):
+            raise ValueError(f"{sent} is not within 0 to {PyBytes_GET_SIZE(self.octets)}.")
+        while end < sent:
+            end += HEADER + <Py_ssize_t>(get_u32(frames + end) - COUNTED)
+            count += 1
+        return self.octets[sent:end], count
+
+    def unsent_runs(self, Py_ssize_t sent):
+        """Return the messages after the one that the first `sent` octets end in: neighbours of one topic without a gap
+        together, as the route, the first id, the number, the frames, and the offsets of these.
+        """
+        cdef const uint8_t* frames = octets_of(self.octets)
+        cdef Py_ssize_t begin = 0
+        cdef Py_ssize_t end, first
+        cdef int64_t i = 0
+        cdef int64_t j, count
+        cdef uint64_t id
+        cdef bytes offsets
+        cdef uint8_t* index
+        cdef list found = []
+        if not 0 <= sent <= PyBytes_GET_SIZE(self.octets):
+            raise ValueError(f"{sent} is not within 0 to {PyBytes_GET_SIZE(self.octets)}.")
+        while begin < sent:
+            begin += HEADER + <Py_ssize_t>(get_u32(frames + begin) - COUNTED)
+            i += 1
+        while i < self.messages:
+            first = begin
+            id = get_u64(frames + begin + 5)
+            count = 0
+            while (
+                i + count < self.messages
+                and self._places[i + count] == self._places[i]
+                and get_u64(frames + begin + 5) == id + <uint64_t>count
+            ):
+                begin += HEADER + <Py_ssize_t>(get_u32(frames + begin) - COUNTED)
+                count += 1
+            offsets = PyBytes_FromStringAndSize(NULL, NUMBER * (count + 1))
+            index = octets_of(offsets)
+            end = first
+            for j in range(count + 1):
+                put_little(index + NUMBER * j, <uint32_t>(end - first))
+                if j < count:
+                    end += HEADER + <Py_ssize_t>(get_u32(frames + end) - COUNTED)
+            found.append((self._routes[self._places[i]], id, count, self.octets[first:begin], offsets))
+            i += count
+        return found

@@ -1,0 +1,342 @@
+"""Round-robin topics whose messages reach workers without the dealer: by the codec, or after a commit."""
+
+from collections.abc import Iterable
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pushed_connections import Connection, Subscription
+from served_drivers import STRONG, WEAK, Drivers, opened, quiet
+from test_pushes import route
+
+from omq.drivers.driver import Driver
+from omq.drivers.queue import QueueDriver
+from omq.drivers.seam import ACCEPTED, CreditKind
+from omq.model import Delivery, Persistent, Transient
+from omq_storage import codec
+from omq_storage.batches import Bodies
+from omq_storage.levels import Level
+
+FRAME = 18
+"""The octets of a Message frame with a body of one octet."""
+
+needs_codec = pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+
+
+async def queues(drivers: Drivers, count: int) -> list[Driver]:
+    """Return transient round-robin topics, with ids to assign."""
+    topics = [
+        await drivers.declare(Transient(), Delivery.ROUND_ROBIN, b"queue %d" % number)
+        for number in range(count)
+    ]
+    await drivers.catalogue.ids.reserve(dict.fromkeys(topics, 1000))
+    return topics
+
+
+def bodies(letters: str) -> list[bytes]:
+    return [letter.encode() for letter in letters]
+
+
+def ids(connection: Connection, topic: Driver) -> list[int]:
+    """Return the ids of the messages of a topic that a client has got."""
+    return [id for id, _ in connection.got().get(topic.topic.id, [])]
+
+
+def stall(connection: Connection, subscriptions: Iterable[Subscription]) -> None:
+    """Give everything back but the message that is begun, as a sender does whose client takes nothing."""
+    own = [each for each in subscriptions if each.connection is connection]
+    for each in own:
+        each.channel.suspend()
+    for each in own:
+        while each.channel.give_back():
+            pass
+
+
+async def drain(connections: Iterable[Connection]) -> None:
+    """Let all clients read until there is nothing more."""
+    connections = list(connections)
+    for connection in connections:
+        connection.room = 1 << 30
+    while True:
+        await quiet()
+        if all(connection.is_clear() for connection in connections):
+            return
+        for connection in connections:
+            await connection.drain()
+
+
+@needs_codec
+async def test_the_codec_gives_messages_to_workers_in_turn(shared_drivers: Drivers) -> None:
+    first, second = await queues(shared_drivers, 2)
+    one, other = Connection(), Connection()
+    for topic in (first, second):
+        Subscription(one, topic)
+    Subscription(other, first)
+    assert route(shared_drivers, {first: bodies("abc"), second: bodies("xy")}) == {}
+    assert route(shared_drivers, {first: bodies("de")}) == {}
+    assert [ids(one, first), ids(other, first), ids(one, second)] == [[1, 3, 5], [2, 4], [1, 2]]
+    assert (one.calls, other.calls) == (2, 2)
+    assert [topic.statistics().messages_out for topic in (first, second)] == [5, 2]
+    assert [topic.statistics().octets_out for topic in (first, second)] == [5 * FRAME, 2 * FRAME]
+    assert [topic.statistics().messages for topic in (first, second)] == [0, 0]
+
+
+@needs_codec
+async def test_the_turns_go_on_when_the_dealer_takes_over_and_when_it_is_done(
+    shared_drivers: Drivers,
+) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    connections = [Connection() for _ in range(3)]
+    for connection in connections:
+        Subscription(connection, topic)
+    for number in range(12):
+        if number % 3 == 1:
+            await topic.post(Bodies([b"p"]))
+        else:
+            assert route(shared_drivers, {topic: [b"r"]}) == {}
+        for connection in connections:
+            await connection.drain()
+    assert [ids(connection, topic) for connection in connections] == [
+        [1, 4, 7, 10],
+        [2, 5, 8, 11],
+        [3, 6, 9, 12],
+    ]
+
+
+@needs_codec
+async def test_messages_behind_a_backlog_are_sent_after_it(shared_drivers: Drivers) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    connection = Connection(room=FRAME + 5)
+    subscription = Subscription(connection, topic)
+    assert route(shared_drivers, {topic: bodies("abc")}) == {}
+    assert len(connection.backlog) == 1
+    assert subscription.channel.after == 0
+    await topic.post(Bodies(bodies("de")))
+    assert subscription.channel.after == connection.pushed == 3 * FRAME - (FRAME + 5)
+    assert route(shared_drivers, {topic: bodies("f")}) == {topic: bodies("f")}  # the dealer has messages
+    await drain([connection])
+    assert ids(connection, topic) == [1, 2, 3, 4, 5]
+    assert route(shared_drivers, {topic: bodies("f")}) == {}
+    assert ids(connection, topic)[-1] == 6
+
+
+@needs_codec
+async def test_a_stalled_client_keeps_the_message_that_is_begun_and_others_get_the_rest(
+    shared_drivers: Drivers,
+) -> None:
+    topics = first, second = await queues(shared_drivers, 2)
+    slow, fast = Connection(room=FRAME + 5), Connection()
+    every = [Subscription(connection, topic) for connection in (slow, fast) for topic in topics]
+    assert route(shared_drivers, {first: bodies("abcd"), second: bodies("wxyz")}) == {}
+    assert [topic.statistics().messages_out for topic in topics] == [4, 4]
+    stall(slow, every)
+    assert [topic.statistics().messages_out for topic in topics] == [4, 2]
+    assert [topic.statistics().octets_out for topic in topics] == [4 * FRAME, 2 * FRAME]
+    assert slow.backlog.unsent == FRAME - 5
+    await drain([fast])
+    assert [ids(fast, topic) for topic in topics] == [[2, 4], [2, 4, 1, 3]]
+    await drain([slow])
+    assert [ids(slow, topic) for topic in topics] == [[1, 3], []]
+    assert slow.backlog.delivered == 2
+    assert shared_drivers.memory.statistics().waiting == shared_drivers.memory.statistics().tails == 0
+    # A client that takes again gets messages again.
+    for each in every[:2]:
+        each.channel.release()
+    assert route(shared_drivers, {first: bodies("ef")}) == {}
+    assert {ids(slow, first)[-1], ids(fast, first)[-1]} == {5, 6}
+
+
+@needs_codec
+async def test_what_a_connection_had_when_it_ended_goes_to_others(shared_drivers: Drivers) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    leaving, staying = Connection(room=FRAME + 5), Connection()
+    subscription = Subscription(leaving, topic)
+    Subscription(staying, topic)
+    assert route(shared_drivers, {topic: bodies("abcdefgh")}) == {}
+    leaving.backlog.close(shared_drivers.catalogue.begin)
+    subscription.channel.close()
+    assert route(shared_drivers, {topic: bodies("i")}) == {}
+    await drain([staying])
+    # The third one was begun.
+    assert ids(leaving, topic) == [1]
+    assert sorted(ids(staying, topic)) == [2, 4, 5, 6, 7, 8, 9]
+    assert topic.statistics().messages == 0
+    assert shared_drivers.memory.statistics().waiting == shared_drivers.memory.statistics().tails == 0
+
+
+@needs_codec
+async def test_memory_pressure_drops_nothing_of_a_round_robin_topic(shared_drivers: Drivers) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    broadcast = await shared_drivers.declare(Transient())
+    await shared_drivers.catalogue.ids.reserve({broadcast: 10})
+    connection = Connection(room=0)
+    for each in (topic, broadcast):
+        Subscription(connection, each)
+    assert route(shared_drivers, {topic: bodies("ab"), broadcast: bodies("x")}) == {}
+    assert connection.backlog.forget(1 << 30, 0)
+    assert connection.backlog.unsent == 2 * FRAME
+    connection.octets += b"".join(connection.backlog.parts(9, connection.backlog.end))
+    assert (ids(connection, topic), ids(connection, broadcast)) == ([1, 2], [])
+
+
+@needs_codec
+async def test_credit_ends_the_routing(shared_drivers: Drivers) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    connection = Connection()
+    subscription = Subscription(connection, topic)
+    assert route(shared_drivers, {topic: bodies("a")}) == {}
+    subscription.channel.grant(1, CreditKind.WINDOW)
+    assert route(shared_drivers, {topic: bodies("bc")}) == {topic: bodies("bc")}
+    await topic.post(Bodies(bodies("bc")))
+    await connection.drain()
+    assert ids(connection, topic) == [1, 2]
+    assert topic.statistics().unsettled == 1
+    assert subscription.channel.settle(range(2, 3), ACCEPTED) == 1
+    await drain([connection])
+    assert ids(connection, topic) == [1, 2, 3]
+    subscription.channel.settle(range(3, 4), ACCEPTED)
+
+
+@needs_codec
+async def test_a_purge_while_messages_are_routed_changes_nothing(shared_drivers: Drivers) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    connection = Connection()
+    Subscription(connection, topic)
+    assert route(shared_drivers, {topic: bodies("a")}) == {}
+    assert isinstance(topic, QueueDriver)
+    assert topic.purge() == 0
+    route(shared_drivers, {topic: bodies("b")})
+    await drain([connection])
+    assert ids(connection, topic) == [1, 2]
+
+
+@pytest.mark.parametrize("persistence", [WEAK, STRONG])
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_stored_messages_are_pushed_to_workers_in_turn(
+    shared_drivers: Drivers, persistence: Persistent, workers: int
+) -> None:
+    topic = await shared_drivers.declare(persistence, Delivery.ROUND_ROBIN)
+    connections = [Connection() for _ in range(workers)]
+    for connection in connections:
+        Subscription(connection, topic)
+    for count in (1, 2, 7):
+        await topic.post(Bodies([b"m"] * count))
+        await shared_drivers.drain()
+    assert [ids(each, topic) for each in connections] == [
+        list(range(1 + turn, 11, workers)) for turn in range(workers)
+    ]
+    assert not any(connection.ready for connection in connections)
+    assert topic.statistics().messages == 0
+    assert topic.statistics().messages_out == 10
+    assert topic.statistics().octets_out == 10 * FRAME
+
+
+async def test_others_get_stored_messages_that_a_socket_refuses(shared_drivers: Drivers) -> None:
+    topic = await shared_drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+    slow, fast = Connection(room=FRAME + 5), Connection()
+    every = [Subscription(connection, topic) for connection in (slow, fast)]
+    await topic.post(Bodies([b"m"] * 8))
+    await shared_drivers.drain()
+    stall(slow, every)
+    await drain([slow, fast])
+    assert ids(slow, topic) == [1, 3]
+    assert ids(fast, topic) == [2, 4, 6, 8, 5, 7]
+    assert topic.statistics().messages_out == 8
+
+
+@needs_codec
+async def test_lines_are_routed_to_the_store(shared_drivers: Drivers) -> None:
+    topic = await shared_drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+    lane = shared_drivers.catalogue.writers[Level.WEAK].routed.lane
+    passed = codec.native.Pass(shared_drivers.catalogue.routes, None, 1 << 20, 1 << 20)
+    lines = b"(Publish t a)\n(Publish t b)\n"
+    assert codec.native.deal_lines(lines, 0, len(lines), passed)[0] == []
+    assert [(store, part.messages) for store, part in passed.parts] == [(lane, 2)]
+    await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("route"), st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    st.tuples(st.just("post"), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["starve", "drain", "stall", "recover", "leave"]), st.integers(0, 2)),
+)
+
+
+@needs_codec
+@settings(max_examples=60, deadline=None)
+@given(
+    operations=st.lists(OPERATIONS, max_size=25), rooms=st.lists(st.integers(0, 200), min_size=3, max_size=3)
+)
+def test_each_message_reaches_one_worker(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, object]], rooms: list[int]
+) -> None:
+    """However messages come, and workers stall and leave. Without that, each gets them in their order."""
+    path = tmp_path_factory.mktemp("routed")
+
+    async def main() -> None:
+        async with opened(path / "store") as drivers:
+            await each_reaches_one(drivers, operations, rooms)
+
+    trio.run(main)
+
+
+async def each_reaches_one(drivers: Drivers, operations: list[tuple[str, object]], rooms: list[int]) -> None:
+    topics = await queues(drivers, 3)
+    connections = [Connection() for _ in range(3)]
+    every = [Subscription(connection, topic) for connection in connections for topic in topics]
+    gone: set[int] = set()
+    held: set[int] = set()
+    published = [0, 0, 0]
+    for operation, argument in operations:
+        match operation, argument:
+            case "route", list(counts):
+                left = route(
+                    drivers, {topic: [b"m"] * count for topic, count in zip(topics, counts, strict=False)}
+                )
+                for number, count in enumerate(counts):
+                    published[number] += count
+                for topic, messages in left.items():
+                    await topic.post(Bodies(messages))
+            case "post", int(number):
+                published[number] += 1
+                await topics[number].post(Bodies([b"m"]))
+            case _, int(number) if number in gone:
+                pass
+            case "starve", int(number):
+                connections[number].room = rooms[number]
+            case "drain", int(number):
+                connections[number].room = 1 << 30
+                await connections[number].drain()
+            case "stall", int(number):
+                stall(connections[number], every)
+                held.add(number)
+            case "recover", int(number) if number in held:
+                held.discard(number)
+                for each in every[3 * number : 3 * number + 3]:
+                    each.channel.release()
+            case "leave", int(number) if len(gone) < 2:
+                gone.add(number)
+                connections[number].backlog.close(drivers.catalogue.begin)
+                for each in every[3 * number : 3 * number + 3]:
+                    each.channel.close()
+            case _:
+                pass
+        await quiet()
+    for number in held - gone:
+        for each in every[3 * number : 3 * number + 3]:
+            each.channel.release()
+    await drain(connection for number, connection in enumerate(connections) if number not in gone)
+    are_in_order = not any(operation in ("stall", "leave") for operation, _ in operations)
+    lost = 0
+    for topic, count in zip(topics, published, strict=True):
+        got = [ids(connection, topic) for connection in connections]
+        if are_in_order:
+            assert got == [sorted(each) for each in got]
+        flat = sorted(id for each in got for id in each)
+        assert len(set(flat)) == len(flat)
+        assert set(flat) <= set(range(1, count + 1))
+        lost += count - len(flat)
+        assert topic.statistics().messages == 0
+    assert lost <= len(gone)  # each may have had a part of one
+    assert drivers.memory.statistics().waiting == 0
