@@ -439,6 +439,12 @@ class CompetingDriver(Driver):
 
     # -- the rest ------------------------------------------------------------------------------------------
 
+    def position_without_undone(self) -> Position | None:
+        """Return the position if all messages below the cursor are done; None if it is to be searched for."""
+        if self._returned or self._unsettled() or self._aside or self._settling:
+            return None
+        return Position(self._cursor, ())
+
     async def position(self) -> Position:
         """Return the position, with the messages that are not done: housekeeping writes it to the store now
         and then. See `UndoneMessages` for what happens while this waits between its slices.

@@ -181,7 +181,7 @@ async def _save_positions(writer: Writer, drivers: Iterable[StoredDriver]) -> No
     for driver in drivers:
         await slices.step()
         if isinstance(driver, RoundRobinDriver) and not driver.deleted:
-            position = await driver.position()
+            position = driver.position_without_undone() or await driver.position()
             if not await _are_same(position, driver.saved_position, slices):
                 changed[driver] = position
     positions: dict[int, Position] = {}
@@ -195,7 +195,8 @@ async def _save_positions(writer: Writer, drivers: Iterable[StoredDriver]) -> No
     slices = Slices()
     for driver, position in changed.items():
         before = [] if driver.saved_position is None else list(driver.saved_position.undone)
-        driver.saved_position, driver.saved_lowest = position, await _lowest(position, slices)
+        lowest = await _lowest(position, slices) if position.undone else position.cursor
+        driver.saved_position, driver.saved_lowest = position, lowest
         for _ in let_go(before):  # each is freed in its turn
             await slices.step()
         await slices.step()

@@ -181,8 +181,8 @@ class RoutedQueueDriver(QueueDriver):
         lines = [line for each in workers if each.outlet is not None and (line := pushes.line(each.outlet))]
         if len(lines) < len(workers):
             return False
-        for turn, line in enumerate(lines):
-            line.add(DealtRun(self, block, range(block.first + turn, block.next, len(lines))), None)
+        for turn, (line, worker) in enumerate(zip(lines, workers, strict=True)):
+            line.add(DealtRun(worker, block, range(block.first + turn, block.next, len(lines))), None)
         pushes.octets = octets
         pushes.work += 1 + len(workers)
         self.traffic.messages_out += block.count

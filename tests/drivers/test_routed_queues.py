@@ -17,6 +17,7 @@ from omq.model import Delivery, Persistent, Transient
 from omq_storage import codec
 from omq_storage.batches import Bodies
 from omq_storage.levels import Level
+from omq_storage.records import Position
 
 FRAME = 18
 """The octets of a Message frame with a body of one octet."""
@@ -340,3 +341,21 @@ async def each_reaches_one(drivers: Drivers, operations: list[tuple[str, object]
         assert topic.statistics().messages == 0
     assert lost <= len(gone)  # each may have had a part of one
     assert drivers.memory.statistics().waiting == 0
+
+
+async def test_a_position_without_undone_messages_needs_no_search(shared_drivers: Drivers) -> None:
+    topic = await shared_drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+    assert isinstance(topic, QueueDriver)
+    subscription = Subscription(Connection(), topic)
+    await topic.post(Bodies([b"m"] * 3))
+    await shared_drivers.drain()
+    assert topic.position_without_undone() == await topic.position() == Position(4)
+    subscription.channel.grant(1, CreditKind.WINDOW)
+    await topic.post(Bodies([b"m"]))
+    await quiet()
+    assert topic.position_without_undone() is None  # a worker has it
+    assert [run.lowest for run in (await topic.position()).undone] == [4]
+    subscription.channel.close()
+    assert topic.position_without_undone() is None  # it waits again
+    assert [run.lowest for run in (await topic.position()).undone] == [4]
+    await shared_drivers.catalogue.delete(topic.topic.topic)

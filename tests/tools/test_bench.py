@@ -84,6 +84,8 @@ MANY = {
     "topics-1k-all": "omq-lines",
     "topics-1k-one": "omq-lines",
     "topics-weak-1k": "omq-lines",
+    "queues-1k": "omq-lines",
+    "queues-weak-1k": "omq-lines",
     "crowd-1k": "omq-lines",
     "crowd-weak-1k": "omq-lines",
     "burst-100": "omq-lines",

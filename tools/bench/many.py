@@ -10,7 +10,17 @@ from functools import partial
 
 from around import around, first_round, rounds, topic_names
 from cases import confirmation, cores, latency
-from measure import Due, Sample, Settings, parts_for, publish_stored, receive_live, server, wait_for_room
+from measure import (
+    Due,
+    Sample,
+    Settings,
+    parts_for,
+    publish_for,
+    publish_stored,
+    receive_live,
+    server,
+    wait_for_room,
+)
 from report import LOST, MICROSECONDS, MICROSECONDS_EACH, RATE, SECONDS
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, make_body
 from workers import Begin, BenchFailure, SharedCounters, Span, Task, cpu_seconds, run_beside
@@ -23,6 +33,9 @@ BURST_OCTETS = 47 * 10**6
 
 CROWD = 100
 """The number of publishers where there are many."""
+
+WORKERS = 4
+"""The number of workers of many round-robin topics."""
 
 STEADY_OCTETS = 64 << 10
 STEADY_PAUSE = 0.005
@@ -113,6 +126,32 @@ def crowd(system: System, settings: Settings, size: int, kind: Kind, connections
     load = cores(sum(span.cpu_seconds for span in spans.values()), elapsed)
     counted = f"{sent.messages} published over {connections} connections, all received or held"
     return Sample(sent.messages / elapsed, sent.messages, elapsed, counted, cores(used, elapsed), load)
+
+
+def queues(system: System, settings: Settings, size: int, kind: Kind, count: int) -> Sample:
+    """Publish round many round-robin topics over one connection until WORKERS workers, each of all of them,
+    have everything together; measure messages a second.
+    """
+    topics = topic_names(count)
+    due = Due(topics, 1, False)
+    with server(system, kind, settings, topics):
+        chunk = rounds(system, topics, size, kind)
+        board = SharedCounters()
+        spans, used = run_beside(
+            system.cpu_seconds,
+            {
+                "receiver": partial(receive_live, system, kind, chunk, board, WORKERS, due),
+                "publisher": partial(publish_for, system, kind, chunk, board, settings.seconds, WORKERS, due),
+            },
+            settings.seconds + 3 * SOCKET_SECONDS,
+        )
+    sent, got = spans["publisher"], spans["receiver"]
+    seconds = (max(sent.end, got.end) - sent.start) / 1e9
+    load = cores(sent.cpu_seconds + got.cpu_seconds, seconds)
+    counted = f"{got.messages} received of {sent.messages} published"
+    return Sample(
+        sent.messages / seconds, sent.messages, seconds, counted, cores(used, seconds), load, got.detail
+    )
 
 
 def ingest_round(system: System, settings: Settings, size: int, kind: Kind, count: int) -> Sample:
@@ -307,6 +346,11 @@ CASES: dict[str, Case] = {
         for word, count in THOUSANDS.items()
     },
     **{
+        f"queues{level}-{word}": Case(kind, RATE, partial(queues, kind=kind, count=count))
+        for level, kind in (("", Kind.ROUND_ROBIN), ("-weak", Kind.ROUND_ROBIN_WEAK))
+        for word, count in THOUSANDS.items()
+    },
+    **{
         f"crowd{level}-{word}": Case(
             kind, RATE, partial(crowd, kind=kind, connections=CROWD, topics=count // CROWD)
         )
@@ -330,6 +374,8 @@ many topics and connections (--many):
   topics-N-all, -one   published round N transient topics, one subscriber of all of them, or of one
   topics-weak-N        published round N stored topics until confirmed
   topics-strong-N      the same, every confirmation after an fsync (omq alone, and Redis)
+  queues-N             published round N transient round-robin topics; four workers, each of all of them
+  queues-weak-N        the same, stored until they are done (the peers do not store)
   crowd-N              100 publishers with transient topics of their own, N together; a subscriber of all
   crowd-weak-N         100 publishers with stored topics of their own, until confirmed
   burst-N              47 MB from 100 publishers to N transient topics, as fast as they are taken: how much

@@ -143,7 +143,7 @@ class OmqSystem(System):
     def lacks(self, case: str) -> str | None:
         if case.startswith("confirm"):
             return "a sink is confirmed at its end: measured with Publish lines"
-        many = case.startswith(("topics", "crowd", "burst", "first"))
+        many = case.startswith(("topics", "queues", "crowd", "burst", "first"))
         return "a sink leads to one topic: measured with Publish lines" if many else None
 
     def guarantee(self, kind: Kind) -> str:
@@ -306,7 +306,7 @@ class OmqLines(OmqSystem):
     name = "omq-lines"
 
     def lacks(self, case: str) -> str | None:
-        by_lines = ("latency", "topics", "crowd", "burst", "first", "confirm")
+        by_lines = ("latency", "topics", "queues", "crowd", "burst", "first", "confirm")
         measured = case == "live-1-1" or case.startswith(by_lines)
         return None if measured else "measured with messages through DMP"
 
