@@ -14,7 +14,8 @@ from omq.drivers.seam import CursorChannel
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.pace import FEW_WAITING, OF_FEW, OF_MANY, ROUND_OCTETS, TURN_OCTETS, Pace
-from omq.terminals.connection.sender import LEAST_SHARED_OCTETS, MOST_SHARED_OCTETS, Sender
+from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.shared_turns import LEAST_SHARED_OCTETS, MOST_SHARED_OCTETS
 from omq.terminals.connection.transport import Transport
 
 from .conversation import PATIENCE
@@ -32,6 +33,7 @@ class Flood:
 
     is_exempt = False
     flow: CursorChannel | None = None
+    work = None
     after = 0
 
     def __init__(self, sender: Sender, octets: int, turns: int) -> None:

@@ -18,7 +18,8 @@ from omq.drivers.seam import Channel, CursorChannel, Octets, Outlet
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import Tail, TailMemory
 from omq.terminals.connection.pace import Pace
-from omq.terminals.connection.sender import MOST_SHARES, Sender
+from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.shared_turns import MOST_SHARES
 from omq.terminals.connection.transport import Transport
 from omq_storage import codec
 from omq_storage.blocks import Block, encode
@@ -45,6 +46,7 @@ class WordSource:
     """A source that has a number of words to say, one in each turn."""
 
     flow: CursorChannel | None = None
+    work = None
     after = 0
 
     def __init__(self, sender: Sender, words: str, *, is_exempt: bool = False) -> None:
@@ -203,7 +205,6 @@ async def test_other_tasks_have_their_turns_between_the_shared_ones() -> None:
         assert 0 < most <= 100
 
 
-@pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 class AskedTopic(MessageOfATopic):
     """Such a topic, whose only message has left; it counts how often the sender asks for messages."""
 
@@ -238,6 +239,7 @@ async def test_a_turn_looks_at_few_sources_that_have_nothing() -> None:
         assert sender.is_idle
 
 
+@pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
     async with sending() as (sender, _, stream, nursery):
         sender.backlog.add(b".")

@@ -33,6 +33,7 @@ class Consumer:
     )  # fmt: skip
 
     is_exempt = False
+    work = None
     after = 0
 
     def __init__(

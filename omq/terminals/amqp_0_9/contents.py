@@ -13,7 +13,8 @@ from omq.protocol.amqp_0_9.frames import OVERHEAD
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.remainders import Unfinished
-from omq.terminals.connection.sender import MessageSource, Sender
+from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.shared_turns import MessageSource
 
 
 class Contents:

@@ -93,6 +93,7 @@ class GetTurn:
     """The turn of one message that was got."""
 
     is_exempt = False
+    work = None
     after = 0
 
     def __init__(self, sender: Sender, contents: Contents, getter: Getter, form: GetForm) -> None:

@@ -43,6 +43,7 @@ class Outgoing(Generic[C]):
     """One link (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
 
     is_exempt = False
+    work = None
     after = 0
     direct = None
 

@@ -4,78 +4,37 @@ look.
 What must go at once, such as answers and pings, goes first. Otherwise the sources of messages have one turn
 each, in the order in which they became ready. A rate limit holds both back until it is open again. A task
 runs the sender, and everything that is ready sets its signal.
-
-Where a connection is subscribed to many topics, each of them often has a few messages only. One by one they
-would take a system call and a turn each. So a source shares its turn with those that are next. What they
-send together is in memory and can be given again: what the socket does not take now is as if it had never
-been tried, except for the rest of the message that is begun. So nothing waits there, and nothing is held.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Protocol
 
 import trio
-from msgspec import Struct
 
 from omq.access.limits import RateLimit
 from omq.drivers.backlog import Backlog
-from omq.drivers.seam import Channel, CursorChannel, Octets, Selection
+from omq.drivers.seam import Channel, Octets, Selection
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.pace import TURN_OCTETS, Pace
-from omq.terminals.connection.remainders import begin_after
+from omq.terminals.connection.shared_turns import (
+    LEAST_SHARED_OCTETS,
+    MessageSource,
+    SharedTurns,
+    has_more,
+    note_sent,
+)
 from omq.terminals.connection.transport import MOST_PARTS, Transport, rest_after
-from omq_storage.blocks import Block
 
 if TYPE_CHECKING:
     from omq_storage._codec import Pass
 
 LIMIT_LOOK_SECONDS = 1.0
 """The number of seconds between two checks whether a rate limit that is waited for has been changed."""
-
-MOST_SHARED_OCTETS = 256 << 10
-LEAST_SHARED_OCTETS = 16 << 10
-"""Bounds of the octets that the sources of a turn send together: more than the socket took the last time,
-since the rest is gathered again.
-"""
-
-
-MOST_SHARES = 48
-"""The greatest number of blocks that the sources of a turn send together: each takes some 20 microseconds."""
-
-
-class MessageSource(Protocol):
-    """Has something to send, from time to time."""
-
-    @property
-    def is_exempt(self) -> bool:
-        """Whether it has waited for the rate limit itself."""
-
-    @property
-    def flow(self) -> CursorChannel | None:
-        """Its messages, where they may be sent together with those of other sources."""
-
-    @property
-    def after(self) -> int:
-        """The position in the backlog of the end of the octets that must leave before its next message."""
-
-    async def take_turn(self) -> bool:
-        """Send the ready messages, and return whether there are more. Raises trio.BrokenResourceError."""
-
-
-class BlockShare(Struct, frozen=True):
-    """The messages of one source from one block, in a turn that several sources share."""
-
-    source: MessageSource
-    flow: CursorChannel
-    block: Block
-    position: int
-    frames: Octets
 
 
 class SendingTerminal(Protocol):
@@ -119,7 +78,7 @@ class Sender:
         "_ready",
         "_rest",
         "_scope",
-        "_shared_octets",
+        "_shared",
         "_side",
         "_transport",
         "backlog",
@@ -161,7 +120,7 @@ class Sender:
         self.delivered = 0
         self.backlog = Backlog(tails)
         self._rest = b""  # of a message that another task, or a turn, has begun to send
-        self._shared_octets = MOST_SHARED_OCTETS
+        self._shared = SharedTurns()
         self._is_heavy = False  # whether it sent much in its last turn
         self._is_admitted = False  # whether the pace lets a source begin its turn
         self._is_lined_up = False  # whether the pace lets one begin soon
@@ -301,19 +260,11 @@ class Sender:
         octets = sum(map(len, parts))
         taken = self.try_send(parts)
         if taken == octets:
-            count = form.framed
+            self.delivered += form.framed
+            channel.written(form.framed)
+            channel.traffic.octets_out += octets
         else:
-            count, begun_octets = form.sent(selections, parts, taken)
-            octets = taken
-            if begun_octets:
-                _, begun, body = begin_after(form, selections, count, begun_octets)
-                rest = b"".join(begun.framed(body))
-                octets += len(rest)
-                count += 1
-                self.complete(rest)
-        self.delivered += count
-        channel.written(count)
-        channel.traffic.octets_out += octets
+            note_sent(channel, form, selections, parts, taken, self)
 
     def send_whole(self, parts: Sequence[Octets]) -> int:
         """Send one message if `may_send_at_once`, and return its octets; 0 if the socket took none of it.
@@ -409,8 +360,9 @@ class Sender:
             del self._exempt[source]
         before = self._transport.sent
         try:
-            if self._share_turn(source):
-                if source.flow is not None and source.flow.ready():
+            left = self.backlog.begin if self.backlog.entries else math.inf
+            if self._shared.give(source, self._ready, left, self):
+                if has_more(source):
                     self.ready(source)
             elif await source.take_turn():
                 self.ready(source)
@@ -423,71 +375,6 @@ class Sender:
                 self._pace.spend(octets)
             if self._messages is not None:
                 self._messages.spend(octets)
-
-    def _share_turn(self, first: MessageSource) -> bool:
-        """Send the messages of this source, and of those whose turns follow, as far as the socket accepts
-        them now. Return whether anything was sent: if not, the source must have its turn alone.
-        """
-        if first.flow is None:
-            return False
-        shares = list(self._gather(first))
-        if not shares:
-            return False
-        taken = self.try_send([share.frames for share in shares])
-        self._shared_octets = min(MOST_SHARED_OCTETS, max(LEAST_SHARED_OCTETS, 2 * taken))
-        left = taken
-        whole = 0  # octets of the shares of one flow that are sent, and that it is not told of yet
-        for share, following in zip_longest(shares, shares[1:]):
-            octets = len(share.frames)
-            if left < octets:
-                self._send_part(share, left)
-                break
-            left -= octets
-            whole += octets
-            self.delivered += share.block.next - share.position
-            if following is not None and following.flow is share.flow and left >= len(following.frames):
-                continue  # a flow is told once: it looks at all subscribers of its topic then
-            share.flow.passed(share.block.next, whole)
-            whole = 0
-            if share.source is not first and not share.flow.ready():
-                del self._ready[share.source]
-        return taken > 0
-
-    def _gather(self, first: MessageSource) -> Iterator[BlockShare]:
-        room = self._shared_octets
-        parts = MOST_SHARES
-        left = self.backlog.begin if self.backlog.entries else math.inf
-        for source in (first, *islice(self._ready, MOST_SHARES)):
-            flow = source.flow
-            if flow is None or flow.after > left:
-                return
-            blocks = flow.at_hand(room)
-            if not blocks:
-                if source is first or flow.ready():
-                    return  # it needs a turn of its own
-                del self._ready[source]  # otherwise each turn would look at thousands that have nothing
-            for block in blocks:
-                position = max(block.first, flow.position)
-                frames = block.frames if position == block.first else block.after(position)
-                yield BlockShare(source, flow, block, position, frames)
-                room -= len(frames)
-                parts -= 1
-                if room <= 0 or not parts:
-                    return
-
-    def _send_part(self, share: BlockShare, octets: int) -> None:
-        """Note that N `octets` of a share were sent: the rest of the message they end in must follow."""
-        if not octets:
-            return
-        position = share.position + share.block.messages_within(share.position, octets)
-        begun = octets - (len(share.frames) - len(share.block.after(position)))
-        if begun:
-            rest = bytes(share.block.frame(position)[begun:])
-            self.complete(rest)
-            octets += len(rest)
-            position += 1
-        self.delivered += position - share.position
-        share.flow.passed(position, octets)
 
     async def _complete(self, side: SendingTerminal) -> None:
         rest, self._rest = self._rest, b""

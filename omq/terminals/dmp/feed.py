@@ -45,6 +45,7 @@ class FeedService:
 
     is_exempt = False
     flow = None
+    work = None
     after = 0
 
     def __init__(

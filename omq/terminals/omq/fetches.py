@@ -88,6 +88,7 @@ class Fetches:
 
     is_exempt = True
     flow = None
+    work = None
     after = 0
 
     def __init__(self, memory: Memory, sender: Sender, replies: Replies, nursery: trio.Nursery) -> None:

@@ -12,6 +12,7 @@ from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone as words_of_gone
 from omq.protocol.omq.sentences import sentence
+from omq.terminals.connection.forms import Form
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.omq.forms import Frames
@@ -49,6 +50,14 @@ class OmqSubscription:
     def flow(self) -> CursorChannel | None:
         """Its messages, where those of several subscriptions can be sent together."""
         return self.channel.flow if self.channel is not None and self._all.may_send(self) else None
+
+    @property
+    def work(self) -> tuple[Channel, Form] | None:
+        """See `MessageSource.work`."""
+        channel = self.channel
+        if channel is None or not channel.competes or not self._all.may_send(self):
+            return None
+        return channel, self._all.form
 
     @property
     def after(self) -> int:
@@ -116,12 +125,13 @@ class _Credit(Struct, frozen=True):
 class Subscriptions:
     """The subscriptions of one connection, by the names of their topics."""
 
-    __slots__ = ("_by_name", "_credits", "_form", "_is_over", "_replies", "_sending", "sender", "unreadable")
+    __slots__ = ("_by_name", "_credits", "_is_over", "_replies", "_sending", "form", "sender", "unreadable")
 
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self.sender = sender
         self._replies = replies
-        self._form = Frames()
+        self.form: Form = Frames()
+        """The form of their messages."""
         self._by_name: dict[bytes, OmqSubscription] = {}
         self._sending: OmqSubscription | None = None
         self._is_over = False
@@ -213,7 +223,7 @@ class Subscriptions:
         topic = subscription.topic.topic
         try:
             gone = await self.sender.forwarder.forward(
-                topic, channel, self._form, lambda: self.may_send(subscription)
+                topic, channel, self.form, lambda: self.may_send(subscription)
             )
         except StoreError as problem:
             what = f"{for_clients(problem)}, the connection is closed"
