@@ -24,6 +24,11 @@ IDLE_OCTETS = 16 << 10
 LASTING_SECONDS = 10.0
 """The greatest number of seconds for one line or envelope while others wait, at any rate."""
 
+DropIncomplete = Callable[[], bool]
+"""Drops the incomplete messages of a connection, and returns whether there were any: then the connection goes
+on.
+"""
+
 
 class Holding:
     """The octets of one connection, and the progress of its client.
@@ -41,18 +46,13 @@ class Holding:
         "exceeds",
         "is_evicted",
         "octets",
-        "refuse",
     )
 
-    def __init__(self, scope: trio.CancelScope, refuse: Callable[[], bool] | None = None) -> None:
+    def __init__(self, scope: trio.CancelScope) -> None:
         """Create the record of a connection that holds nothing. It reads within `scope`, which is cancelled
         when the connection is evicted.
         """
         self._scope = scope
-        self.refuse = refuse
-        """The function that drops incomplete messages, and returns whether there were any: then the
-        connection goes on. None if the protocol has no refusal for them.
-        """
         self.is_evicted = False
         """Whether the connection was ended because others needed its memory."""
         self.octets = 0
@@ -75,11 +75,7 @@ class Holding:
         self._idle = self._lasted = 0.0
 
     def evict(self) -> None:
-        """Stop reading from the client, or drop its incomplete messages: it made no progress, and its octets
-        were given to others.
-        """
-        if self.refuse is not None and self.refuse():
-            return
+        """Stop reading from the client: it made no progress, and its octets were given to others."""
         self.is_evicted = True
         self._scope.cancel()
 
@@ -107,11 +103,12 @@ class Holding:
 
 
 class _Waiter:
-    __slots__ = ("granted", "holding", "more", "woken")
+    __slots__ = ("granted", "holding", "more", "refuse", "woken")
 
-    def __init__(self, holding: Holding, more: int) -> None:
+    def __init__(self, holding: Holding, more: int, refuse: DropIncomplete | None) -> None:
         self.holding = holding
         self.more = more
+        self.refuse = refuse
         self.granted = False
         self.woken = trio.Event()
 
@@ -122,7 +119,7 @@ class UnfinishedMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._holdings: dict[Holding, None] = {}
+        self._holdings: dict[Holding, DropIncomplete | None] = {}
         self._exceeding: Holding | None = None
         self._waiting: deque[_Waiter] = deque()
 
@@ -136,15 +133,19 @@ class UnfinishedMemory:
         """The number of waiting connections."""
         return len(self._waiting)
 
-    async def hold(self, holding: Holding, octets: int) -> None:
-        """Hold `octets` in total. Wait until they are free, or until this connection may exceed the limit."""
+    async def hold(self, holding: Holding, octets: int, refuse: DropIncomplete | None = None) -> None:
+        """Hold `octets` in total. Wait until they are free, or until this connection may exceed the limit.
+
+        `refuse` is called when others need the octets; None if the protocol has no refusal for incomplete
+        messages. Nothing keeps it longer than the octets are held, so it may refer to the connection.
+        """
         more = octets - holding.octets
         if more <= 0 or holding.exceeds:
             return
         if not self._waiting and self._fits(more):
-            self._take(holding, more)
+            self._take(holding, more, refuse)
             return
-        waiter = _Waiter(holding, more)
+        waiter = _Waiter(holding, more, refuse)
         self._waiting.append(waiter)
         try:
             while not waiter.granted:
@@ -173,10 +174,10 @@ class UnfinishedMemory:
         # One connection may exceed the limit when nothing is held: otherwise it would wait for ever.
         return not self.used or self.used + octets <= self.limit
 
-    def _take(self, holding: Holding, octets: int) -> None:
+    def _take(self, holding: Holding, octets: int, refuse: DropIncomplete | None) -> None:
         self.used += octets
         holding.octets += octets
-        self._holdings[holding] = None
+        self._holdings[holding] = refuse
 
     def _grant(self) -> None:
         """Grant the requests that fit, in the order of arrival, and wake the first of the others."""
@@ -191,11 +192,11 @@ class UnfinishedMemory:
         while self._waiting:
             first = self._waiting[0]
             if self._fits(first.more):
-                self._take(first.holding, first.more)
+                self._take(first.holding, first.more, first.refuse)
             elif self._exceeding is None:
                 self._exceeding = first.holding
                 first.holding.exceeds = True
-                self._holdings[first.holding] = None
+                self._holdings[first.holding] = first.refuse
             else:
                 break
             self._waiting.popleft()
@@ -220,6 +221,8 @@ class UnfinishedMemory:
             at = holding.evicted_at()
             if at > trio.current_time():
                 return at
+            refuse = self._holdings[holding]
             self.release(holding)
-            holding.evict()
+            if refuse is None or not refuse():
+                holding.evict()
         return math.inf

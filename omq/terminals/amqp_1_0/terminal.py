@@ -122,7 +122,6 @@ class Amqp1Terminal:
         """Read and send until the client is done, or something ends the connection."""
         if isinstance(self._state, Greeting):
             self._state = Greeting(trio.current_time() + self._config.handshake_seconds)
-        self._duplex.admission.refuse = self._give_up
         await self._duplex.serve(self)
 
     async def close(self) -> None:
@@ -379,14 +378,14 @@ class Amqp1Terminal:
         links = None if self._service is None else self._service.links
         seconds = HELD_SECONDS if links is not None and links.is_shared else math.inf
         with trio.move_on_after(seconds) as limit:
-            await admission.hold(self._held_octets)
+            await admission.hold(self._held_octets, self._give_up)
         if not limit.cancelled_caught:
             return
         assert links is not None, "others wait without a limit"
         granted = max(admission.unfinished, FREE_OCTETS)
         while self._held_octets > granted and links.give_up_longest():
             self._context.log_without_memory(self._transport, self._client)
-        await admission.hold(self._held_octets)
+        await admission.hold(self._held_octets, self._give_up)
 
     async def _flush(self) -> None:
         if self._service is not None:

@@ -6,14 +6,14 @@ envelope that is not complete, it needs a share of the memory for that. So no nu
 the memory. A client with a rate limit is read no faster than the limit allows.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
 from omq.access.limits import RateLimit
 from omq.drivers.memory import Memory
-from omq.drivers.unfinished import Holding
+from omq.drivers.unfinished import DropIncomplete, Holding
 from omq.terminals.connection.transport import FIRST_OCTETS, MOST_OCTETS, Transport
 
 FREE_OCTETS = 64 << 10
@@ -34,7 +34,6 @@ class ReadAdmission:
         "_reading",
         "_scope",
         "_transport",
-        "refuse",
     )
 
     def __init__(
@@ -61,8 +60,6 @@ class ReadAdmission:
         """Whether `_holding` may hold something: without it nothing is unfinished, as most of the time."""
         self._limit: RateLimit | None = None
         self._excused = nullcontext() if excused is None else excused
-        self.refuse: Callable[[], bool] | None = None
-        """The function for `Holding.refuse`. Set it before anything is read, or not at all."""
 
     @property
     def is_evicted(self) -> bool:
@@ -173,8 +170,9 @@ class ReadAdmission:
         """Return whether `hold` changes anything."""
         return octets > FREE_OCTETS or self._may_hold
 
-    async def hold(self, octets: int) -> None:
-        """Hold the share for N `octets` of something unfinished, or wait for a turn without one.
+    async def hold(self, octets: int, refuse: DropIncomplete | None = None) -> None:
+        """Hold the share for N `octets` of something unfinished, or wait for a turn without one. `refuse` as
+        in `UnfinishedMemory.hold`.
 
         If it is known how long the line or envelope will be, ask for all of it at once.
         """
@@ -182,14 +180,11 @@ class ReadAdmission:
             self.finished()
             return
         if self._holding is None:
-            self._holding = Holding(self._scope, self.refuse)
+            self._holding = Holding(self._scope)
         self._may_hold = True
-        await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
+        await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS, refuse)
 
     def close(self) -> None:
         """Give everything back."""
         self.done()
         self.finished()
-        self.refuse = None  # which points to the connection
-        if self._holding is not None:
-            self._holding.refuse = None
