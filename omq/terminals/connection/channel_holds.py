@@ -23,53 +23,39 @@ class ChannelOwner(Protocol):
 
 
 class ChannelHolds:
-    """The channels of one connection, which are held together, and released."""
+    """The channels of one connection, which are held together, and released. It refers to the connection
+    only in the steps that are under way.
+    """
 
-    __slots__ = ("_are_held", "_changes", "_nursery", "_owner", "_shall_be_held")
+    __slots__ = ("_are_held", "_changes", "_shall_be_held")
 
-    def __init__(self, owner: ChannelOwner, nursery: trio.Nursery) -> None:
-        """Hold nothing yet. `nursery` has the tasks of the connection."""
-        self._owner: ChannelOwner | None = owner
-        self._nursery: trio.Nursery | None = nursery
+    def __init__(self) -> None:
+        """Hold nothing yet."""
         self._are_held = False
         self._shall_be_held = False
         self._changes = False  # whether the steps to make these equal are under way
 
-    def end(self) -> None:
-        """Do nothing more, because the connection is over: all channels are closed."""
-        self._owner = self._nursery = None
-
-    def hold(self) -> None:
-        """Hold the channels: as many as a slice allows at once, and the others in a task."""
-        self._shall_be_held = True
-        self._begin()
-
-    def release(self) -> None:
-        """Release the channels in the same way, after those that are being held."""
-        self._shall_be_held = False
-        self._begin()
-
-    def _begin(self) -> None:
+    def change(self, owner: ChannelOwner, nursery: trio.Nursery, *, held: bool) -> None:
+        """Hold the channels of the connection, or release them: as many as a slice allows at once, and the
+        others in a task of its `nursery`. A change that is under way ends first.
+        """
+        self._shall_be_held = held
         if self._changes:
             return
         self._changes = True
-        steps = self._steps()
+        steps = self._steps(owner)
         slices = Slices()
         for _ in steps:
             if slices.is_over:
-                assert self._nursery is not None, "the connection is served"
-                self._nursery.start_soon(in_slices, steps)
+                nursery.start_soon(in_slices, steps)
                 return
 
-    def _channels(self) -> Iterable[Channel]:
-        return () if self._owner is None else self._owner.channels()
-
-    def _steps(self) -> Iterator[None]:
+    def _steps(self, owner: ChannelOwner) -> Iterator[None]:
         while self._are_held is not self._shall_be_held:
             self._are_held = self._shall_be_held
             if self._are_held:
                 suspended: deque[Channel] = deque()
-                for channel in self._channels():
+                for channel in owner.channels():
                     channel.suspend()
                     suspended.append(channel)
                     yield
@@ -78,7 +64,7 @@ class ChannelHolds:
                         suspended.popleft()
                     yield
             else:
-                for channel in self._channels():
+                for channel in owner.channels():
                     channel.release()
                     yield
         self._changes = False

@@ -101,8 +101,6 @@ class Forwarder:
     def detach(self) -> None:
         """End, because the connection is over."""
         self._owner = self._nursery = None
-        if self._holds is not None:
-            self._holds.end()
         if self._paused_messages is not None:
             self._paused_messages.close()
 
@@ -257,17 +255,20 @@ class Forwarder:
         if not self.is_stalled:
             self.is_stalled = True
             self._stalled_at = trio.current_time()
-            if self._holds is None and self._owner is not None and self._nursery is not None:
-                self._holds = ChannelHolds(self._owner, self._nursery)
-            if self._holds is not None:
-                self._holds.hold()
+            self._hold_channels()
             if self._paused_messages is not None:
                 self._paused_messages.leave_all()
 
     def _recover(self) -> None:
         self.is_stalled = False
-        if self._holds is not None:
-            self._holds.release()
+        self._hold_channels()
+
+    def _hold_channels(self) -> None:
+        """Hold the channels of the connection while the client is stalled, and release them then."""
+        if self._owner is not None and self._nursery is not None:
+            if self._holds is None:
+                self._holds = ChannelHolds()
+            self._holds.change(self._owner, self._nursery, held=self.is_stalled)
 
     # -- sending -------------------------------------------------------------------------------------------
 
