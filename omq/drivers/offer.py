@@ -21,32 +21,19 @@ class PendingOffer(ABC):
     `again` or `leave` is called: call one of them soon after the wake-up.
     """
 
-    __slots__ = ("_is_woken", "_wake", "room")
+    __slots__ = ("room",)
 
     def __init__(self, room: Room | None = None) -> None:
         self.room = room
         """The topic whose workers make the room; None if room becomes free without action of clients."""
-        self._wake: Callable[[], None] | None = None
-        self._is_woken = False
 
+    @abstractmethod
     def call_when_free(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when `again` can make progress; at once if it already can.
+        """Call `wake` once, when `again` can make progress; at once if it already can. It may be called after
+        `leave`, too. Call this again after an `again` that made no confirmation.
 
         The driver calls it in the middle of its work, so `wake` must only set a flag or wake a task.
         """
-        if self._is_woken:
-            self._is_woken = False
-            wake()
-        else:
-            self._wake = wake
-
-    def woken(self) -> None:
-        """Call the function of `call_when_free`. The driver calls this when `again` can make progress."""
-        wake, self._wake = self._wake, None
-        if wake is None:
-            self._is_woken = True
-        else:
-            wake()
 
     @abstractmethod
     def again(self) -> "Offered":
@@ -57,10 +44,7 @@ class PendingOffer(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the queue, and give up the messages that are not accepted yet; do nothing after the end. Also
-        call this method of the base class.
-        """
-        self._wake = None  # it may point to this offer, and the two would wait for the garbage collector
+        """Leave the queue, and give up the messages that are not accepted yet; do nothing after the end."""
 
     async def taken(self) -> Confirmation:
         """Wait until the messages are accepted. Raises Refused."""
@@ -78,6 +62,33 @@ class PendingOffer(ABC):
         except trio.Cancelled:
             self.leave()
             raise
+
+
+class QueuedOffer(PendingOffer):
+    """A pending offer that is itself in a queue for room."""
+
+    __slots__ = ("_is_woken", "_wake")
+
+    def __init__(self, room: Room | None = None) -> None:
+        super().__init__(room)
+        self._wake: Callable[[], None] | None = None
+        self._is_woken = False
+
+    def call_when_free(self, wake: Callable[[], None]) -> None:
+        """See `PendingOffer`."""
+        if self._is_woken:
+            self._is_woken = False
+            wake()
+        else:
+            self._wake = wake
+
+    def woken(self) -> None:
+        """Call the function of `call_when_free`. The queue calls this when `again` can make progress."""
+        wake, self._wake = self._wake, None
+        if wake is None:
+            self._is_woken = True
+        else:
+            wake()
 
 
 Offered = Confirmation | PendingOffer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from omq.drivers.budget import Budget, Turn
 from omq.drivers.confirmation import Confirmation, joined
-from omq.drivers.offer import Offered, PendingOffer
+from omq.drivers.offer import Offered, PendingOffer, QueuedOffer
 from omq.drivers.reasons import Failure, Refused
 
 
@@ -38,20 +38,21 @@ class _Part(PendingOffer):
         self._count = count
         self._refused = refused
         self._refusal = refusal
-        pending.call_when_free(self.woken)
+
+    def call_when_free(self, wake: Callable[[], None]) -> None:
+        """See `PendingOffer`."""
+        self._pending.call_when_free(wake)
 
     def again(self) -> Offered:
         """See `PendingOffer`."""
         offered = self._pending.again()
         if isinstance(offered, PendingOffer):
             self._pending = offered
-            offered.call_when_free(self.woken)
             return self
         return followed_by(offered, self._count, self._refused, self._refusal)
 
     def leave(self) -> None:
         """See `PendingOffer`."""
-        super().leave()
         self._pending.leave()
 
 
@@ -74,7 +75,10 @@ class _Counted(PendingOffer):
         super().__init__(pending.room)
         self._left: Callable[[], None] | None = left
         self._pending = pending
-        pending.call_when_free(self.woken)
+
+    def call_when_free(self, wake: Callable[[], None]) -> None:
+        """See `PendingOffer`."""
+        self._pending.call_when_free(wake)
 
     def again(self) -> Offered:
         """See `PendingOffer`."""
@@ -85,14 +89,12 @@ class _Counted(PendingOffer):
             raise
         if isinstance(offered, PendingOffer):
             self._pending = offered
-            offered.call_when_free(self.woken)
             return self
         offered.listen(self._leave)
         return offered
 
     def leave(self) -> None:
         """See `PendingOffer`."""
-        super().leave()
         self._pending.leave()
         self._leave()
 
@@ -102,7 +104,7 @@ class _Counted(PendingOffer):
             left()
 
 
-class PendingRefusal(PendingOffer):
+class PendingRefusal(QueuedOffer):
     """The pending offer of messages that a full queue refuses, but sends to its dead-letter exchange: it
     waits while too many are on their way there.
     """
@@ -118,6 +120,13 @@ class PendingRefusal(PendingOffer):
         """The offer of those messages that the queue can have."""
         self._turn: Turn | None = budget.enqueue(octets, self.woken)
 
+    def call_when_free(self, wake: Callable[[], None]) -> None:
+        """See `PendingOffer`."""
+        if self._pending is None:
+            super().call_when_free(wake)
+        else:
+            self._pending.call_when_free(wake)
+
     def again(self) -> Offered:
         """See `PendingOffer`."""
         if self._pending is not None:
@@ -130,13 +139,11 @@ class PendingRefusal(PendingOffer):
             offered = self._offer()
         if isinstance(offered, PendingOffer):
             self._pending = offered
-            offered.call_when_free(self.woken)
             return self
         return offered
 
     def leave(self) -> None:
         """See `PendingOffer`."""
-        super().leave()
         turn, self._turn = self._turn, None
         if turn is not None:
             self._budget.leave(turn)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from omq.drivers.budget import Budget, Turn
 from omq.drivers.confirmation import Confirmation, joined
-from omq.drivers.offer import Offered, PendingOffer
+from omq.drivers.offer import Offered, QueuedOffer
 from omq.drivers.posts import Post
 from omq.drivers.publisher_queue import PublisherQueue, WaitingPublisher
 from omq.drivers.reasons import Failure, Refused
@@ -17,7 +17,7 @@ from omq_storage.batches import Batch, pieces_within
 from omq_storage.heads import octets_of
 
 
-class PendingPersistentOffer(PendingOffer):
+class PendingPersistentOffer(QueuedOffer):
     """A post to a persistent topic, which waits for the memory for posts."""
 
     __slots__ = ("_budget", "_post", "_submit", "_turn")
@@ -40,7 +40,7 @@ class PendingPersistentOffer(PendingOffer):
         return self._post.confirmation
 
     def leave(self) -> None:
-        super().leave()
+        """See `PendingOffer`."""
         turn, self._turn = self._turn, None
         if turn is not None:
             self._budget.leave(turn)
@@ -79,7 +79,7 @@ class InMemory(Numbered, Protocol):
         """Log a problem, and return the failure for publishers."""
 
 
-class PendingTransientOffer(PendingOffer):
+class PendingTransientOffer(QueuedOffer):
     """A post to a transient topic, which takes it in pieces: each waits for ids, then for room.
 
     Room is granted last, because room that one publisher has is not available to others, and a reservation of
@@ -185,7 +185,7 @@ class PendingTransientOffer(PendingOffer):
         self.woken()
 
     def leave(self) -> None:
-        super().leave()
+        """See `PendingOffer`."""
         self._pieces.clear()
         waiting_publisher, self._waiting_publisher = self._waiting_publisher, None
         if waiting_publisher is not None:

@@ -124,7 +124,8 @@ class HeldPublishes:
         self._excused = excused
         self.lines: dict[bytes, HeldPosts] = {}
         """The topics with held messages: later messages must not overtake them."""
-        self._free: list[tuple[bytes, PendingOffer]] = []
+        self._free: list[bytes] = []
+        """The topics with held messages for which there may be room."""
         # Most connections never hold anything, and have neither of these tasks.
         self._signal: Signal | None = None  # of the task that offers held messages again, while it runs
         self._moved: Signal | None = None  # of the task that waits for room, while it waits
@@ -194,7 +195,7 @@ class HeldPublishes:
         if line is None:
             assert pending is not None, "the first messages that are held have an offer"
             line = self.lines[topic] = HeldPosts(pending)
-            self._watch(topic, pending)
+            pending.call_when_free(partial(self._is_free, topic))
         held = HeldMessages(batch, heads, origins)
         line.posts.append(held)
         self.octets += held.octets
@@ -206,11 +207,8 @@ class HeldPublishes:
 
     # -- offering again ------------------------------------------------------------------------------------
 
-    def _watch(self, topic: bytes, pending: PendingOffer) -> None:
-        pending.call_when_free(partial(self._is_free, topic, pending))
-
-    def _is_free(self, topic: bytes, pending: PendingOffer) -> None:
-        self._free.append((topic, pending))
+    def _is_free(self, topic: bytes) -> None:
+        self._free.append(topic)
         _set(self._signal)
 
     async def _run(self, signal: Signal) -> None:
@@ -218,9 +216,9 @@ class HeldPublishes:
         while self.lines:
             await signal.wait()
             free, self._free = self._free, []
-            for topic, pending in free:
+            for topic in free:
                 line = self.lines.get(topic)
-                if line is not None and line.pending is pending:
+                if line is not None:
                     self._go_on(topic, line)
                     await trio.lowlevel.checkpoint()
         self._signal = None
@@ -239,7 +237,7 @@ class HeldPublishes:
             else:
                 if isinstance(offered, PendingOffer):
                     line.pending = offered
-                    self._watch(topic, offered)
+                    offered.call_when_free(partial(self._is_free, topic))
                     break
                 if offered is None:
                     held.confirmation.settle(DELETED)
