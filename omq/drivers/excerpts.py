@@ -11,7 +11,7 @@ def piece_of(block: Block, begun: Pieces) -> Piece:
     octets = bytes(body[begun.begin : begun.begin + LITTLE_OCTETS])
     message = begun.message
     time, head = block.message_time(message), block.head(message)
-    return Piece(block.topic, message, time, head, len(body), begun.begin, octets)
+    return Piece(block.topic, message, time, head, len(body), begin=begun.begin, octets=octets)
 
 
 def beginning_of(block: Block, position: int) -> Block:

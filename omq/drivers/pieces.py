@@ -53,8 +53,8 @@ class Pieces:
                     looked_at.time,
                     looked_at.head,
                     looked_at.size,
-                    self.begin,
-                    found,
+                    begin=self.begin,
+                    octets=found,
                 )
             self._looked_at = None
         raise MessageTruncated("the topic was deleted")

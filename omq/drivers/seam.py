@@ -89,8 +89,8 @@ class TakenMessages(msgspec.Struct, frozen=True):
         return True
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """A part of the body of one message that is not in memory as a whole."""
+class MessageOutline(msgspec.Struct, frozen=True):
+    """The data of one message besides its body."""
 
     topic: int
     message: int
@@ -99,11 +99,18 @@ class Piece(msgspec.Struct, frozen=True):
     head: bytes
     size: int
     """Octets of the whole body."""
+    deliveries: int = 0
+    """The number of times that the message was delivered before."""
+    is_settled: bool = False
+    """See `Selection.is_settled`."""
+
+
+class Piece(MessageOutline, frozen=True, kw_only=True):
+    """A part of the body of one message that is not in memory as a whole."""
+
     begin: int
     """The index of the first of these octets in the body."""
     octets: bytes
-    deliveries: int = 0
-    """The number of times that the message was delivered before."""
 
 
 class Unavailable(msgspec.Struct, frozen=True):

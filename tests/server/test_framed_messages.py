@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.drivers.seam import SLOW_SECONDS, Channel, EndReason, Octets, Piece, Selection
+from omq.drivers.seam import SLOW_SECONDS, Channel, EndReason, MessageOutline, Octets, Piece, Selection
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.model import FromCurrent
 from omq.terminals.connection.forms import ContiguousMessage
@@ -89,7 +89,7 @@ class FrameForm:
         for selection in selections:
             for message in selection.ids:
                 body = selection.block.frame(message)[FRAME_HEADER:]
-                parts += self.begin(selection.block.topic, message, 0, b"", len(body), 0).framed(body)
+                parts += FramedMessage(message, len(body)).framed(body)
         return parts
 
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -99,18 +99,8 @@ class FrameForm:
             octets -= len(part)
         return len(parts), octets
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> FramedMessage:
-        return FramedMessage(message, size)
+    def begin(self, message: MessageOutline) -> FramedMessage:
+        return FramedMessage(message.message, message.size)
 
 
 class SingleMessageForm(FrameForm):

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from omq.client import Client, FromBeginning, connect
+from omq.drivers.seam import MessageOutline
 from omq.model import LONGEST_BODY
 from omq.protocol.amqp.head import Head, encode
 from omq.protocol.dmp.writer import for_sink
@@ -169,6 +170,6 @@ async def test_a_large_message_is_copied_once(store: Path) -> None:
 def test_the_longest_body_fits_into_the_envelope_of_a_feed() -> None:
     """Also with a default head that has a long name: then the envelope has a plain head."""
     head = encode(Head(routing_key=b"n" * 255))
-    assert FeedForm(head).begin(1, 1, 0, b"", LONGEST_BODY, 0)
+    assert FeedForm(head).begin(MessageOutline(1, 1, 0, b"", LONGEST_BODY))
     with pytest.raises(ValueError, match="does not fit"):
-        FeedForm(head).begin(1, 1, 0, head, LONGEST_BODY, 0)
+        FeedForm(head).begin(MessageOutline(1, 1, 0, head, LONGEST_BODY))

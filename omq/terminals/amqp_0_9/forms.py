@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import assert_never
 
-from omq.drivers.seam import LITTLE_OCTETS, Channel, Octets, Selection
+from omq.drivers.seam import LITTLE_OCTETS, Channel, MessageOutline, Octets, Selection
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, deliveries, opening
 from omq.protocol.amqp_0_9.frames import END, FRAME, OVERHEAD, FrameType, body_frames
@@ -85,24 +85,13 @@ class ConsumerForm:
             self._tags.unacknowledged.drop(kept, sum(len(selection.ids) for selection in selections))
         return count, begun
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> "MessageInPieces":
-        tag, self._begun = self._begun, None
-        if tag is not None:
-            octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
-            return MessageInPieces(self._consumer, octets, size, None)
-        tag = self._tags.take(1)
-        octets = opening(self._consumer, tag, message, head, size, Portion(), deliveries)
-        remember = None if self._no_ack else lambda: self._remember(tag, range(message, message + 1))
+    def begin(self, message: MessageOutline) -> "MessageInPieces":
+        begun, self._begun = self._begun, None
+        tag = self._tags.take(1) if begun is None else begun
+        id, size = message.message, message.size
+        octets = opening(self._consumer, tag, id, message.head, size, Portion(), message.deliveries)
+        must_remember = begun is None and not self._no_ack
+        remember = (lambda: self._remember(tag, range(id, id + 1))) if must_remember else None
         return MessageInPieces(self._consumer, octets, size, remember)
 
     def _remember(self, tag: int, ids: range) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from omq.access.getter import Getter
-from omq.drivers.seam import Channel, CursorChannel, EndReason, Octets, Selection
+from omq.drivers.seam import Channel, CursorChannel, EndReason, MessageOutline, Octets, Selection
 from omq.protocol.amqp_0_9.delivery import ConsumerFraming, complete, get_opening
 from omq.protocol.amqp_0_9.frames import body_frames
 from omq.terminals.amqp_0_9.contents import Contents
@@ -60,28 +60,17 @@ class GetForm:
             self._tags.unacknowledged.drop(self._tag, 1)
         return count, begun
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> MessageInPieces:
-        if self._is_begun:
-            self._is_begun = False
-            return MessageInPieces(self._consumer, self._opening(head, size, deliveries), size, None)
-        self._tag = self._tags.take(1)
-        opening = self._opening(head, size, deliveries)
+    def begin(self, message: MessageOutline) -> MessageInPieces:
+        is_begun, self._is_begun = self._is_begun, False
+        if not is_begun:
+            self._tag = self._tags.take(1)
+        opening = self._opening(message.head, message.size, message.deliveries)
 
         def begun() -> None:
             self.has_left = True
-            self._remember(message)
+            self._remember(message.message)
 
-        return MessageInPieces(self._consumer, opening, size, begun)
+        return MessageInPieces(self._consumer, opening, message.size, None if is_begun else begun)
 
     def _remember(self, message: int) -> None:
         if not self._no_ack:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from omq.drivers.seam import LITTLE_OCTETS, Octets, Selection
+from omq.drivers.seam import LITTLE_OCTETS, MessageOutline, Octets, Selection
 from omq.drivers.stored_reads import READ_OCTETS
 from omq.protocol.amqp.portions import Portion
 from omq.protocol.amqp_1_0 import annotations, serials, stored
@@ -183,20 +183,10 @@ class Transfers:
         self._framed.clear()
         return count, octets if left or self._begun is not None else 0
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> "MessageInPieces":
+    def begin(self, message: MessageOutline) -> "MessageInPieces":
         framed, self._begun = self._begun, None
-        around = self.around(head, deliveries, Portion(), message, time)
-        return MessageInPieces(self, message, around, size, framed, is_settled=is_settled)
+        around = self.around(message.head, message.deliveries, Portion(), message.message, message.time)
+        return MessageInPieces(self, message, around, framed)
 
     def take_sent(self) -> list[range]:
         """Return the messages that have left since the last call, for a link that settles them itself. The
@@ -295,19 +285,17 @@ class MessageInPieces:
     def __init__(
         self,
         form: Transfers,
-        message: int,
+        message: MessageOutline,
         around: BodyFraming,
-        size: int,
         framed: _Framed | None,
-        *,
-        is_settled: bool,
     ) -> None:
         """Create a message in pieces. `framed` has its delivery-id, if a part of it has been framed
-        before. `is_settled`: see `Transfers.settles`.
+        before.
         """
         self._form = form
-        self._is_settled = is_settled
-        self._message = message
+        self._is_settled = message.is_settled
+        self._message = message.message
+        size = message.size
         self._before, self._after = stored.frame_of(around, size)
         self._size = size
         self._framed = framed

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from omq.drivers.seam import Octets, Selection
+from omq.drivers.seam import MessageOutline, Octets, Selection
 
 
 class MessageInPieces(Protocol):
@@ -69,21 +69,8 @@ class Form(Protocol):
         number of octets of the next one. That one goes on with `begin`; `whole` frames the later ones again.
         """
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> MessageInPieces:
-        """Start to send one message in pieces. `time` is the time at which the server took it, in
-        microseconds since the epoch, `size` the number of octets of its body, and `deliveries` the number of
-        its earlier deliveries. `is_settled`: its producer sent it as settled (`Selection.is_settled`).
-        """
+    def begin(self, message: MessageOutline) -> MessageInPieces:
+        """Start to send one message in pieces."""
 
 
 class ContiguousMessage:

@@ -184,10 +184,7 @@ class Forwarder:
             if isinstance(taken, TakenMessages):
                 left = await self._send_taken(channel, form, taken, is_wanted, piece)
             else:
-                begun = form.begin(
-                    taken.topic, taken.message, taken.time, taken.head, taken.size, taken.deliveries
-                )
-                left = await self._send_piece(channel, begun, taken, piece)
+                left = await self._send_piece(channel, form.begin(taken), taken, piece)
             del taken  # nothing of it is held while the client is stalled, except what is left
             left = await self._unless_stalled(topic, channel, left)
         finally:

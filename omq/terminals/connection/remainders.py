@@ -18,7 +18,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from omq.drivers.seam import LITTLE_OCTETS, Channel, Octets, RemainderHolder, Selection
+from omq.drivers.seam import LITTLE_OCTETS, Channel, MessageOutline, Octets, RemainderHolder, Selection
 from omq.terminals.connection.forms import Form, MessageInPieces, selection_at
 from omq_storage.blocks import FRAME_HEADER, Block
 
@@ -165,5 +165,7 @@ def _begin(form: Form, selection: Selection, message: int, size: int) -> Message
     block = selection.block
     time, head = block.message_time(message), block.head(message)
     return form.begin(
-        block.topic, message, time, head, size, selection.deliveries, is_settled=selection.is_settled
+        MessageOutline(
+            block.topic, message, time, head, size, selection.deliveries, is_settled=selection.is_settled
+        )
     )

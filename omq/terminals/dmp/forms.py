@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.seam import LITTLE_OCTETS, Octets, Selection
+from omq.drivers.seam import LITTLE_OCTETS, MessageOutline, Octets, Selection
 from omq.protocol.amqp.head import PLAIN_HEAD, decode
 from omq.protocol.amqp.openamq import may_have_times, narrowed_head
 from omq.protocol.amqp.portions import Portion
@@ -50,18 +50,8 @@ class FeedForm:
                 self.framed += count
         return parts if is_any_large else [b"".join(parts)]
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> ContiguousMessage:
-        return ContiguousMessage(self._opening(head, size, Portion()), size)
+    def begin(self, message: MessageOutline) -> ContiguousMessage:
+        return ContiguousMessage(self._opening(message.head, message.size, Portion()), message.size)
 
     def _opening(self, head: bytes, size: int, portion: Portion) -> bytes:
         if not head and size > _LONGEST_WITH_ANY_HEAD:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.seam import Octets, Selection
+from omq.drivers.seam import MessageOutline, Octets, Selection
 from omq.protocol.omq.frames import MESSAGE_HEADER, MESSAGE_OVERHEAD, FrameType
 from omq.terminals.connection.forms import ContiguousMessage
 
@@ -19,20 +19,10 @@ class Frames:
         self.framed = sum([len(selection.ids) for selection in selections])
         return [selection.frames() for selection in selections]
 
-    def begin(
-        self,
-        topic: int,
-        message: int,
-        time: int,
-        head: bytes,
-        size: int,
-        deliveries: int,
-        *,
-        is_settled: bool = False,
-    ) -> ContiguousMessage:
-        return ContiguousMessage(
-            MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size
-        )
+    def begin(self, message: MessageOutline) -> ContiguousMessage:
+        octets = MESSAGE_OVERHEAD + message.size
+        opening = MESSAGE_HEADER.pack(octets, FrameType.MESSAGE, message.message, message.topic)
+        return ContiguousMessage(opening, message.size)
 
     def sent(self, selections: Sequence[Selection], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = 0
