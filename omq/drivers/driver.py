@@ -13,7 +13,6 @@ from msgspec import Struct
 from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
-from omq.drivers.counted_topic import CountedTopic
 from omq.drivers.dead_letters import DeadLetterDelivery
 from omq.drivers.errands import Errands
 from omq.drivers.lifetime import DURABLE, Lifetime
@@ -106,7 +105,7 @@ class InitialState(Struct, frozen=True):
     """The options of a queue."""
 
 
-class Driver(StoredReads, CountedTopic, RoutedTopic):
+class Driver(StoredReads, RoutedTopic):
     """One topic."""
 
     resources: Resources

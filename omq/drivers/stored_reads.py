@@ -1,19 +1,18 @@
 """Reads of the store for drivers of persistent topics: blocks, pieces of messages, lists of blocks."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
 
+from omq.drivers.counted_topic import CountedTopic
 from omq.drivers.seam import Unavailable
 from omq.drivers.writer import Writer
 from omq.gap_reasons import damage, missing
 from omq.logs import LogThrottle
-from omq.model import Topic
 from omq.threads import in_thread
-from omq_storage.environment import BlockRecord, Environment, Extent
+from omq_storage.environment import BlockRecord, Environment
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.lookup import LargeBlock, VerifiedBlock
 from omq_storage.pieces import LargeMessage
@@ -37,25 +36,14 @@ class ReadLimits(Protocol):
         """Return the limit for lists of blocks."""
 
 
-class StoredReads(ABC):
+class StoredReads(CountedTopic):
     """The part of a driver that reads stored messages."""
 
-    topic: Topic
     writer: Writer | None
     resources: ReadLimits
     lost: range
     """The ids that a power failure took, as far as they are known."""
     _unreadable: LogThrottle
-
-    @property
-    @abstractmethod
-    def next_id(self) -> int:
-        """The id of the next message."""
-
-    @property
-    @abstractmethod
-    def extent(self) -> Extent:
-        """The ids, the number and the octets of the stored messages of the topic."""
 
     @property
     def environment(self) -> Environment:
