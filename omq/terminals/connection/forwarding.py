@@ -40,10 +40,9 @@ from omq.terminals.connection.paused import PausedMessages
 from omq.terminals.connection.remainders import (
     GivenAgain,
     InHand,
-    InPieces,
+    InTurns,
     Left,
     Unfinished,
-    WithinPiece,
     before_long,
     begin_after,
     begin_long,
@@ -302,7 +301,7 @@ class Forwarder:
         if piece is not None:
             selections = before_long(messages.selections)
             if not selections:
-                return await self._send_part(channel, begin_long(form, messages.selections[0], piece))
+                return await self._send_turn(channel, begin_long(form, messages.selections[0], piece))
             messages = TakenMessages(selections)
         return await self._send_messages(channel, form, messages, is_wanted)
 
@@ -352,52 +351,27 @@ class Forwarder:
         channel.written(earlier + count, begun.body)
         return left_of(channel, begun, block, body)
 
-    async def _send_part(self, channel: Channel, part: InPieces) -> Left | None:
-        """Send the next piece of a message that is in memory."""
-        begun, octets = part.begun, part.unsent()[: part.piece]
-        parts = begun.framed(octets)
-        before = self._transport.sent
-        try:
-            rest = self._offer(parts)
-            is_sent = rest is None or await self._send_rest(rest, patient=False)
-        except BaseException:
-            begun.sent(self._transport.sent - before)
-            channel.written(0, begun.body if begun.is_begun else None)
-            raise
-        begun.sent(self._transport.sent - before)
-        if begun.is_done:
-            self.delivered += 1
-            channel.written(1)
-            return None
-        if is_sent and begun.is_begun:
-            return part
-        if not is_sent:
-            self._stall()
-        if not begun.is_begun:
-            channel.written(0)
-            return None if is_sent else GivenAgain(None)
-        channel.written(0, begun.body)
-        return left_of(channel, begun, part.block, part.unsent())
-
     async def _send_piece(
         self, channel: Channel, begun: MessageInPieces, piece: Piece, most: int | None
     ) -> Left | None:
         """Send the first octets of a piece, at most N (`most`)."""
         octets = piece.octets
-        return await self._send_within(
-            channel, WithinPiece(begun, octets, piece.begin, len(octets) if most is None else most)
+        return await self._send_turn(
+            channel, InTurns(begun, octets, piece.begin, len(octets) if most is None else most, None)
         )
 
-    async def _send_within(self, channel: Channel, part: WithinPiece) -> Left | None:
-        begun, octets = part.begun, part.behind()
+    async def _send_turn(self, channel: Channel, part: InTurns) -> Left | None:
+        """Send the octets of one turn."""
+        begun, octets = part.begun, part.unsent()
         some = octets[: part.most]
         parts = begun.framed(some)
+        is_patient = part.block is None and len(part.octets) <= LITTLE_OCTETS
         before = self._transport.sent
         goes_on = False
         is_sent = False
         try:
             rest = self._offer(parts)
-            is_sent = rest is None or await self._send_rest(rest, patient=len(part.octets) <= LITTLE_OCTETS)
+            is_sent = rest is None or await self._send_rest(rest, patient=is_patient)
         finally:
             begun.sent(self._transport.sent - before)
             if begun.is_done:
@@ -411,7 +385,11 @@ class Forwarder:
             self._stall()
         if begun.is_done:
             return None
-        return part if goes_on else GivenAgain(begun if begun.is_begun else None)
+        if goes_on:
+            return part
+        if not begun.is_begun:
+            return None if is_sent else GivenAgain(None)
+        return GivenAgain(begun) if part.block is None else left_of(channel, begun, part.block, part.unsent())
 
     async def _go_on(
         self, topic: bytes, channel: Channel, left: Left, most: int | None = None
@@ -434,10 +412,8 @@ class Forwarder:
                 self.delivered += 1
                 channel.written(1)
                 return None
-            case WithinPiece():
-                return await self._send_within(channel, left)
-            case InPieces():
-                return await self._send_part(channel, left)
+            case InTurns():
+                return await self._send_turn(channel, left)
             case _:
                 assert_never(left)
 

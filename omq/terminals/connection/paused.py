@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from omq.drivers.seam import SLOW_SECONDS, Channel, RemainderHolder
 from omq.drivers.stalled import Stalled
-from omq.terminals.connection.remainders import GivenAgain, InPieces, Unfinished, WithinPiece
+from omq.terminals.connection.remainders import GivenAgain, InTurns, Unfinished
+from omq_storage.blocks import Block
 
 
 class _Paused(Struct):
@@ -52,7 +53,7 @@ class PausedMessages:
 
     def add(self, topic: bytes, channel: Channel, unfinished: Unfinished) -> None:
         """Add a message if anything of it is in hand."""
-        if isinstance(unfinished.left, InPieces | WithinPiece):
+        if isinstance(unfinished.left, InTurns):
             self._held[unfinished] = _Paused(topic, channel, trio.current_time())
 
     def go_on(self, unfinished: Unfinished) -> None:
@@ -91,7 +92,7 @@ class PausedMessages:
             case RemainderHolder.GIVEN_AGAIN:
                 self.drop(unfinished)
             case RemainderHolder.COUNTED:
-                if isinstance(unfinished.left, WithinPiece):  # of a long one: see `omq.drivers.spooled_work`
+                if _block(unfinished) is None:  # of a long one: see `omq.drivers.spooled_work`
                     self.drop(unfinished)
             case RemainderHolder.HELD:
                 self._count(paused, unfinished)
@@ -99,9 +100,9 @@ class PausedMessages:
                 assert_never(other)
 
     def _count(self, paused: _Paused, unfinished: Unfinished) -> None:
-        left = unfinished.left
-        if paused.share is None and isinstance(left, InPieces) and not self._is_over:
-            paused.share, block = ExitStack(), left.block
+        block = _block(unfinished)
+        if paused.share is None and block is not None and not self._is_over:
+            paused.share = ExitStack()
             cut_off = partial(self._cut_off, paused.topic)
             paused.share.enter_context(
                 self._stalled.holding(block.topic, block.first, block.held, cut_off, self._scope)
@@ -110,6 +111,12 @@ class PausedMessages:
     def drop(self, unfinished: Unfinished) -> None:
         """Hold nothing of a message that does not go on, or that its channel gives again."""
         paused, left = self._held.pop(unfinished, None), unfinished.left
-        if paused is not None and isinstance(left, InPieces | WithinPiece):
+        if paused is not None and isinstance(left, InTurns):
             paused.end().written(0, left.begun.body)
             unfinished.left = GivenAgain(left.begun)
+
+
+def _block(unfinished: Unfinished) -> Block | None:
+    """Return the block of a message in memory; None for a piece that the channel gave."""
+    left = unfinished.left
+    return left.block if isinstance(left, InTurns) else None

@@ -6,10 +6,9 @@
   worth reading them again. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
   counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
   of the memory for stalled clients (`omq.drivers.stalled`).
-- **It is in hand for the next turns** (`WithinPiece`): the rest of a piece that the channel gave. The channel
-  counts it, and gives it again if it does not leave soon.
-- **It is sent in pieces** (`InPieces`) from memory, because it is long. Its channel does not know yet that it
-  is begun.
+- **It leaves in turns** (`InTurns`), which others have between: a piece that the channel gave, which gives it
+  again if it does not leave soon, or a long message in memory, whose channel does not know yet that it is
+  begun.
 """
 
 from collections.abc import Sequence
@@ -43,38 +42,25 @@ class InHand(Struct, frozen=True):
     """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
 
 
-class WithinPiece(Struct, frozen=True):
-    """The rest of a piece that the channel gave, and another rest behind it that the channel gives."""
+class InTurns(Struct, frozen=True):
+    """The rest of a message in memory, or of a piece behind which the channel gives the rest."""
 
     begun: MessageInPieces
     octets: Octets
-    """The whole piece."""
+    """The whole body, or the whole piece."""
     begin: int
-    """The index in the body of its first octet."""
+    """The index in the body of their first octet."""
     most: int
     """The octets that leave in one turn."""
+    block: Block | None
+    """The block of a message in memory; None for a piece."""
 
-    def behind(self) -> Octets:
-        """Return the part of the piece that has not left."""
+    def unsent(self) -> Octets:
+        """Return the octets that have not left."""
         return memoryview(self.octets)[self.begun.body - self.begin :]
 
 
-class InPieces(Struct, frozen=True):
-    """The rest of a message that is in memory, and whose channel does not know yet that it is begun."""
-
-    begun: MessageInPieces
-    block: Block
-    body: Octets
-    """The whole body."""
-    piece: int
-    """The octets of a piece."""
-
-    def unsent(self) -> Octets:
-        """Return the part of the body that has not left."""
-        return self.body[self.begun.body :]
-
-
-Left = GivenAgain | InHand | WithinPiece | InPieces
+Left = GivenAgain | InHand | InTurns
 
 
 class Unfinished:
@@ -125,7 +111,7 @@ def may_pause(left: Left) -> bool:
             return begun is not None
         case InHand():
             return False
-        case WithinPiece() | InPieces():
+        case InTurns():
             return True
         case _:
             assert_never(left)
@@ -153,11 +139,11 @@ def _short(block: Block, ids: range) -> int:
     return len(ids)
 
 
-def begin_long(form: Form, selection: Selection, piece: int) -> InPieces:
-    """Begin the long message of a selection, in pieces of N octets (`piece`). Nothing of it has left."""
+def begin_long(form: Form, selection: Selection, most: int) -> InTurns:
+    """Begin the long message of a selection, N octets (`most`) in a turn. Nothing of it has left."""
     block, message = selection.block, selection.ids[0]
     body = memoryview(block.frame(message))[FRAME_HEADER:]
-    return InPieces(_begin(form, selection, message, len(body)), block, body, piece)
+    return InTurns(_begin(form, selection, message, len(body)), body, 0, most, block)
 
 
 def _begin(form: Form, selection: Selection, message: int, size: int) -> MessageInPieces:
