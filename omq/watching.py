@@ -1,8 +1,11 @@
 """The requests and answers of the commands that watch and control a server. No protocol owns these types.
 
 Sizes are octets, times are milliseconds unless a name says otherwise (`_us`: microseconds). A number that is
-described as "so far" only grows, from 0 at the start of the server, so a difference of two of them is a rate.
+described as "so far" only grows, from 0 at the start of the server, so the difference of two of them, divided
+by the time between them, is a rate: `TrafficRates` computes those of messages and octets.
 """
+
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -162,6 +165,42 @@ class Complete(Struct, frozen=True):
 
 
 Statistics = Began | Server | Warnings | Topics | Gone | Complete
+
+
+class TrafficCounters(Protocol):
+    """A snapshot with counts so far: a `TopicWatch`, or the statistics of a driver or a connection."""
+
+    @property
+    def messages_in(self) -> int: ...
+    @property
+    def octets_in(self) -> int: ...
+    @property
+    def messages_out(self) -> int: ...
+    @property
+    def octets_out(self) -> int: ...
+
+
+class TrafficRates(Struct, frozen=True):
+    """The messages and octets per second in the time between two snapshots."""
+
+    messages_in: float = 0.0
+    octets_in: float = 0.0
+    messages_out: float = 0.0
+    octets_out: float = 0.0
+
+    @classmethod
+    def between(cls, before: TrafficCounters, now: TrafficCounters, seconds: float) -> "TrafficRates":
+        """Return the rates between two snapshots of the same thing, N `seconds` apart; 0 if no time has
+        passed, and for a count that has begun again.
+        """
+        if seconds <= 0:
+            return cls()
+        return cls(
+            max(0, now.messages_in - before.messages_in) / seconds,
+            max(0, now.octets_in - before.octets_in) / seconds,
+            max(0, now.messages_out - before.messages_out) / seconds,
+            max(0, now.octets_out - before.octets_out) / seconds,
+        )
 
 
 # -- connections --------------------------------------------------------------------------------------------

@@ -109,29 +109,30 @@ class _Report:
 # -- the topics ---------------------------------------------------------------------------------------------
 
 
+STILL = watching.TrafficRates()
+"""The rates of a topic that has not changed."""
+
+
 class TopicRates:
     """The rates of topics between two rounds."""
 
     def __init__(self) -> None:
         self._before: dict[int, Numbers] = {}
-        self._rates: dict[int, tuple[float, float]] = {}
+        self._rates: dict[int, watching.TrafficRates] = {}
 
     def take(self, round: Round) -> None:
         """Note the numbers of a round."""
         changed = set(round.changed)
         for id in self._rates:
             if id not in changed:
-                self._rates[id] = (0.0, 0.0)
+                self._rates[id] = STILL
         for id in round.changed:
             now, before = round.topics[id], self._before.get(id)
-            seconds = 0.0 if before is None else (now.time_us - before.time_us) / 1_000_000
-            if before is None or seconds <= 0:
-                self._rates[id] = (0.0, 0.0)
+            if before is None:
+                self._rates[id] = STILL
             else:
-                self._rates[id] = (
-                    (now.topic.messages_in - before.topic.messages_in) / seconds,
-                    (now.topic.messages_out - before.topic.messages_out) / seconds,
-                )
+                seconds = (now.time_us - before.time_us) / 1_000_000
+                self._rates[id] = watching.TrafficRates.between(before.topic, now.topic, seconds)
         for id in round.gone:
             self._rates.pop(id, None)
         # Numbers that did not change were the same at the end of the round: the next difference begins there.
@@ -144,7 +145,8 @@ class TopicRates:
 
     def of(self, id: int) -> tuple[float, float]:
         """Return the messages in and out of a topic in each second."""
-        return self._rates.get(id, (0.0, 0.0))
+        rates = self._rates.get(id, STILL)
+        return rates.messages_in, rates.messages_out
 
 
 def _rows(topics: Sequence[watching.TopicWatch], rates: TopicRates, width: int | None = None) -> str:

@@ -2,7 +2,7 @@
 
 Each `statistics()` returns a snapshot: it waits for nothing and changes nothing. Sizes are octets, times are
 seconds. What is described as "so far" is a counter: it starts at 0 with its object, at the latest when the
-server starts, and only grows, so the difference of two snapshots is a rate.
+server starts, and only grows. `omq.watching.TrafficRates` makes rates of two snapshots.
 """
 
 from typing import Protocol

@@ -22,7 +22,8 @@ from omq import blocking
 from omq.cli.top import CLEAR, TopicRates, moment
 from omq.client import Numbers, Round
 from omq.model import Delivery, Transient
-from omq.watching import TopicWatch
+from omq.terminals.connection.statistics import EndedConnections
+from omq.watching import TopicWatch, TrafficRates
 
 
 def records(shell: Shell, *command: str) -> list[dict[str, object]]:
@@ -249,6 +250,12 @@ def test_rates_are_those_of_the_time_in_which_a_topic_changed() -> None:
     ):
         rates.take(taken)
         assert (rates.of(1), rates.of(2)) == (first, second)
+
+
+def test_a_count_that_began_again_has_no_rate() -> None:
+    before, now = EndedConnections(9, 5000, 100, 70, 8), EndedConnections(1, 40, 300, 1, 10)
+    assert TrafficRates.between(before, now, 0.5) == TrafficRates(octets_out=400, messages_out=4)
+    assert TrafficRates.between(now, before, 0) == TrafficRates()
 
 
 @pytest.mark.parametrize("interval", ["0.05", "3601", "nan", "often"])

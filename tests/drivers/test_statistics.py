@@ -26,6 +26,7 @@ from omq.drivers.histogram import BOUNDS, Histogram
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.statistics import ChannelStatistics
 from omq.model import Delivery, Transient
+from omq.watching import TrafficRates
 from omq_storage.batches import Bodies
 from omq_storage.blocks import encode
 from omq_storage.levels import Level
@@ -53,7 +54,10 @@ async def test_a_topic_counts_incoming_messages(shared_drivers: Drivers, kind: K
     assert before.octets_in == in_frames + len(b"head")
     assert before.messages_out == 0
     await client.read()
-    assert driver.statistics().messages_out == 3
+    after = driver.statistics()
+    assert after.messages_out == 3
+    rates = TrafficRates.between(before, after, 2.0)
+    assert rates == TrafficRates(messages_out=1.5, octets_out=after.octets_out / 2)
     client.close()
     assert driver.statistics().subscribers == 0
 
