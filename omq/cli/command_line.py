@@ -1,30 +1,25 @@
-"""The command line of `omq`: its commands, their options, and the parsers of option values."""
+"""The command line of `omq`: its commands and their options."""
 
 import argparse
 import difflib
 import itertools
-import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from omq.cli import heads
+from omq.cli import option_values as values
 from omq.cli import watching_options as watching
 from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
 from omq.cli.parsers import CommandParser
-from omq.cli.subscribing import Since, Start
 from omq.cli.version import PrintVersion
-from omq.client import Client, FromBeginning, FromCurrent, FromMessage
-from omq.counted import natural
-from omq.credentials import read_id
-from omq.model import DELIVERIES, PERSISTENCES, check_topic
+from omq.client import Client, FromCurrent
+from omq.model import DELIVERIES, PERSISTENCES
 from omq.replay import arguments as replay_arguments
-from omq.server_address import parse_url
-from omq.units import seconds_meant
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 
@@ -139,17 +134,20 @@ def parser(
 
 The server declares undeclared topics, if its configuration allows that.""",
     )
-    _add_topic(pub)
+    values.add_topic(pub)
     source = pub.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "body", nargs="?", metavar="BODY", help="the message; - for each line of standard input"
     )
     source.add_argument(
-        "--lines", type=_file, metavar="FILE", help="publish each line of this file; - for standard input"
+        "--lines",
+        type=values.file,
+        metavar="FILE",
+        help="publish each line of this file; - for standard input",
     )
     source.add_argument(
         "--file",
-        type=_file,
+        type=values.file,
         metavar="FILE",
         help="publish this file as one message, through a DMP sink; waits until it is stored; - for standard "
         "input: of a pipe, whose length is not known before its end, a temporary file without a name in "
@@ -193,7 +191,7 @@ the published octets.""",
     sub.add_argument(
         "topics",
         nargs="+",
-        type=_pattern,
+        type=values.pattern,
         metavar="TOPIC",
         help="names of topics, 1 to 255 octets each, or prefixes of names followed by *",
     )
@@ -201,16 +199,16 @@ the published octets.""",
     sub.add_argument(
         "--from",
         dest="replay",
-        type=_replay,
+        type=values.replay,
         default=FromCurrent(),
         metavar="beginning|current|ID|TIME",
         help="the start: the oldest stored message, the next message (default), the message with this id, or "
         "the first message since a time such as 2024-05-01T12:00 (add Z for UTC)",
     )
-    sub.add_argument("--count", type=_natural, metavar="N", help="end after N messages")
+    sub.add_argument("--count", type=values.natural_number, metavar="N", help="end after N messages")
     sub.add_argument(
         "--timeout",
-        type=_seconds,
+        type=values.seconds,
         metavar="SECONDS",
         help="end when no message has arrived for this time: exit 1 with --count, because messages are "
         "missing, else 0",
@@ -230,7 +228,7 @@ the published octets.""",
     )
     sub.add_argument(
         "--credit",
-        type=_positive,
+        type=values.positive,
         metavar="N",
         help="consume a round-robin topic with at most N unconfirmed messages at a time; omq sub confirms a "
         "message after writing it to standard output",
@@ -250,7 +248,7 @@ the published octets.""",
     )
 
     declare = command("declare", "create a topic, or check that it exists with these types")
-    _add_topic(declare)
+    values.add_topic(declare)
     declare.add_argument(
         "--delivery",
         choices=DELIVERIES,
@@ -277,7 +275,7 @@ the published octets.""",
         "many messages the slowest subscriber is behind, and how many publishers wait for room; takes the "
         "right to watch the topics",
     )
-    watching.add_commands(command, _add_topic, _topic, _positive, _seconds)
+    watching.add_commands(command)
 
     replay = command(
         "replay",
@@ -285,7 +283,7 @@ the published octets.""",
         replay_arguments.EXAMPLES,
     )
     replay_arguments.add_arguments(replay)
-    _add_topic(command("delete", "delete a topic and all its messages, and end its subscriptions"))
+    values.add_topic(command("delete", "delete a topic and all its messages, and end its subscriptions"))
     nested: list[_Parser] = []
     for name, summary, add_verbs in (
         ("queues", "list, change, purge and look into queues, and move their messages", add_queue_verbs),
@@ -380,14 +378,14 @@ def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> N
     group = parser.add_argument_group("connection options, before or after the command")
     group.add_argument(
         "--server",
-        type=_server,
+        type=values.server,
         metavar="omq://HOST:PORT",
         default=default(replay_arguments.DefaultServer(os.environ.get("OMQ_SERVER", DEFAULT_SERVER))),
         help=f"the server's address; with TLS: omqs://HOST:PORT (default: $OMQ_SERVER, or {DEFAULT_SERVER})",
     )
     group.add_argument(
         "--id-file",
-        type=_id_file,
+        type=values.id_file,
         metavar="FILE",
         default=default(None),
         help="a file with one line NAME:SECRET, for a server with configured clients (default: the value of "
@@ -409,104 +407,3 @@ def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> N
     group.add_argument(
         "--key", metavar="FILE", default=default(None), help="its private key (default: in the same file)"
     )
-
-
-def _add_topic(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", type=_topic, metavar="TOPIC", help="the topic's name, 1 to 255 octets")
-
-
-def _topic(text: str) -> bytes:
-    name = os.fsencode(text)
-    problem = check_topic(name)
-    if problem is not None:
-        raise argparse.ArgumentTypeError(problem)
-    return name
-
-
-def _server(text: str) -> str:
-    source = "$OMQ_SERVER: " if isinstance(text, replay_arguments.DefaultServer) else ""
-    try:
-        parse_url(text).host.encode("idna")
-    except UnicodeError as error:
-        raise argparse.ArgumentTypeError(f"{source}{text!r}: no host can have this name") from error
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{source}{error}") from error
-    return text
-
-
-class _IdFile(NamedTuple):
-    """The name of an id file, and the id in it."""
-
-    path: str
-    id: bytes
-
-
-def _id_file(text: str) -> _IdFile:
-    try:
-        return _IdFile(text, read_id(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _file(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("the file's name is empty")
-    return Path(text)
-
-
-def _pattern(text: str) -> bytes:
-    """Read the name of a topic, or a prefix of names followed by `*`."""
-    beginning = text.removesuffix("*")
-    return _topic(beginning) + b"*" if beginning not in (text, "") else _topic(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        meant = seconds_meant(text)
-        hint = "" if meant is None else f": write {meant}"
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0{hint}")
-    return seconds
-
-
-def _replay(text: str) -> Start:
-    match text:
-        case "beginning":
-            return FromBeginning()
-        case "current":
-            return FromCurrent()
-        case _:
-            parse = _message if text.isdigit() else _since
-            try:
-                return parse(text)
-            except argparse.ArgumentTypeError as error:
-                message = f"{text!r} is neither beginning nor current nor a message id nor a time"
-                raise argparse.ArgumentTypeError(message) from error
-
-
-def _message(text: str) -> FromMessage:
-    return FromMessage(_positive(text))
-
-
-def _since(text: str) -> Since:
-    return Since(replay_arguments.parse_time(text))
-
-
-def _natural(text: str) -> int:
-    digits = text.removeprefix("-")
-    number = natural(digits)
-    if number is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number")
-    if digits != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is below 0")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = _natural(text)
-    if number < 1 or number >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {2**63 - 1}")
-    return number

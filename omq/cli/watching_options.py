@@ -2,8 +2,8 @@
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 
+from omq.cli.option_values import add_topic, positive, seconds, topic
 from omq.cli.top import SORTS
 from omq.units import octets_meant
 
@@ -13,16 +13,8 @@ LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 
-def add_commands(
-    command: AddCommand,
-    add_topic: Callable[[argparse.ArgumentParser], None],
-    topic: Callable[[str], bytes],
-    positive: Callable[[str], int],
-    seconds: Callable[[str], float],
-) -> None:
-    """Add the commands. `command` makes the parser of one; `add_topic` adds its argument TOPIC, and
-    `topic` reads the name of one.
-    """
+def add_commands(command: AddCommand) -> None:
+    """Add the commands. `command` makes the parser of one."""
     top = command(
         "top",
         "show what the server does now: rates, queues, memory, disk, warnings",
@@ -83,15 +75,13 @@ def add_commands(
     )
     add_topic(retain)
     limits = retain.add_argument_group("limits")
-    limits.add_argument(
-        "--octets", type=partial(_octets, positive), metavar="N", help="keep at most N octets"
-    )
+    limits.add_argument("--octets", type=_octets, metavar="N", help="keep at most N octets")
     limits.add_argument("--seconds", type=seconds, metavar="SECONDS", help="keep messages for so long")
     limits.add_argument("--unlimited", action="store_true", help="keep messages for ever")
     limits.add_argument("--configured", action="store_true", help="keep what the configuration says")
 
 
-def _octets(positive: Callable[[str], int], text: str) -> int:
+def _octets(text: str) -> int:
     if (meant := octets_meant(text)) is not None:
         raise argparse.ArgumentTypeError(f"{text!r} is no number: write {meant}")
     return positive(text)
