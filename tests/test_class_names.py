@@ -65,12 +65,12 @@ SHARED = {
         "Serving": {
             "omq.terminals.amqp_0_9.terminal",
             "omq.terminals.amqp_1_0.terminal",
-            "omq.terminals.omq.terminal",
+            "omq.terminals.omq.states",
         },
         "State": {
             "omq.terminals.amqp_0_9.terminal",
             "omq.terminals.amqp_1_0.terminal",
-            "omq.terminals.omq.terminal",
+            "omq.terminals.omq.states",
         },
     },
     "A frame, command or type that the specification of a protocol calls so.": {

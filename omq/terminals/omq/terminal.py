@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 import trio
-from msgspec import Struct
 
 from omq import refusal_words
 from omq.access.session import Session
@@ -46,6 +45,7 @@ from omq.terminals.omq.greeting import ConnectedClient, id_in
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.pipeline import Pipeline
 from omq.terminals.omq.replies import Make, Replies
+from omq.terminals.omq.states import Answering, Finishing, Serving, State, Stopping
 from omq.terminals.omq.subscriptions import Subscriptions
 from omq.terminals.omq.watching import Watching
 
@@ -59,45 +59,6 @@ CUT_LINE = "the connection ended in the middle of a line"
 
 LONGEST_CONNECT = 4 << 10
 """The greatest number of octets of a line before the client is known, if clients are configured."""
-
-
-class Serving(Struct, frozen=True):
-    """The client is known, and its commands are read."""
-
-    client: ConnectedClient
-
-
-class Stopping(Struct, frozen=True):
-    """The server ends the connection. The command that is being executed is the last one."""
-
-
-class Answering(Struct, frozen=True):
-    """Nothing more is read. The commands that were read are answered."""
-
-    is_hurried: bool
-    """Whether the server ends the connection. Then the rate limit does not delay the last answers."""
-
-
-class Finishing(Struct, frozen=True):
-    """Everything is answered. The subscriptions get the messages that are there, and no later ones."""
-
-    are_told: bool
-    """Whether all subscriptions know this: there may be thousands."""
-
-
-State = Greeting | Serving | Stopping | Answering | Finishing | InputEnded
-"""The states of a connection.
-
-                   Connect              input ended              all answered
-    Greeting ------------------> Serving ----------> Answering ---------------> Finishing ---> InputEnded
-        |                           |                    ^
-        |        fail, shut_down    |                    | the reader has stopped
-        +---------------------------+---> Stopping ------+
-
-Input also ends at a line that is too long, and at a first command that is not Connect, so Greeting can lead
-to Answering. A connection that breaks is InputEnded at once. `fail` and `shut_down` in Answering make it
-hurried, and in Finishing they end the subscriptions.
-"""
 
 
 class OmqTerminal:
