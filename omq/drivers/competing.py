@@ -440,7 +440,7 @@ class CompetingDriver(Driver):
     # -- the rest ------------------------------------------------------------------------------------------
 
     def position_without_undone(self) -> Position | None:
-        """Return the position if all messages below the cursor are done; None if it is to be searched for."""
+        """Return the position if all messages below the cursor are done; None if it must be searched for."""
         if self._returned or self._unsettled() or self._aside or self._settling:
             return None
         return Position(self._cursor, ())
