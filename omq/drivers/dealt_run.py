@@ -28,6 +28,8 @@ class DealtRun:
     def fall_back(self, follower: object, sent: int) -> tuple[int, bytes]:
         """Let the worker have the messages after the first `sent` octets later. Return the number of messages
         that count as sent, and the rest of the last one of them.
+
+        They stay with this worker: others may have later ones of the same block already.
         """
         end = count = 0
         while end < sent:

@@ -82,7 +82,8 @@ class SentRun(Protocol):
 
     def fall_back(self, follower: Follower | None, sent: int) -> tuple[int, bytes]:
         """Let a follower pull the messages after the first `sent` octets. Return the number of messages that
-        count as sent, and the rest of the last one of them. Without a follower, others may get them.
+        count as sent, and the rest of the last one of them. There is no follower where only one subscriber
+        gets them: the run knows it.
         """
 
 

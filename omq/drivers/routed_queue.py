@@ -8,11 +8,11 @@ message, no dealer is necessary:
   (`omq_storage.routes`). What a socket does not take goes into the backlog of its connection, and comes back
   to the topic if the client stalls or leaves (`omq.drivers.backlog`).
 - Messages of a persistent topic are collected for the store by the codec, and pushed by the task that has
-  stored them (`omq.drivers.push`).
+  stored them (`omq.drivers.push`). What a socket does not take is assigned to its worker, as the dealer does.
 
-Everything else needs the dealer: a worker that comes or leaves, one with credit, a message that comes another
-way. It stops the routing to the workers, and the messages that follow are sent behind those that were routed.
-The routing begins again with the next message after all of them are done.
+Everything else needs the dealer: a worker that comes or leaves, one with credit, a publisher that waits for
+room, a message that comes another way. It stops the routing to the workers, and the messages that follow are
+sent behind those that were routed. The routing begins again with the next message after all of them are done.
 """
 
 from collections.abc import Sequence
@@ -84,8 +84,10 @@ class RoutedQueueDriver(QueueDriver):
             return []
         if self.deleted or not self._are_plain or self._browsers or self._retirement.channels:
             return []
+        if len(self._channels) > MOST_AT_ONCE:
+            return []
         workers = self._takers.in_turn()
-        if len(workers) != len(self._channels) or len(workers) > MOST_AT_ONCE:
+        if len(workers) != len(self._channels):
             return []
         if not all(each.is_even for each in workers):
             return []
@@ -175,11 +177,11 @@ class RoutedQueueDriver(QueueDriver):
         octets = pushes.octets + len(block.frames)
         if octets > TAKE_OCTETS:
             return False  # it would take long
-        workers = self._workers(block.first)[: block.count]
-        if not workers or pushes.work + len(workers) >= MOST_STORED_WORK:
+        if pushes.work + min(block.count, len(self._channels)) >= MOST_STORED_WORK:
             return False
+        workers = self._workers(block.first)[: block.count]
         lines = [line for each in workers if each.outlet is not None and (line := pushes.line(each.outlet))]
-        if len(lines) < len(workers):
+        if not workers or len(lines) < len(workers):
             return False
         for turn, (line, worker) in enumerate(zip(lines, workers, strict=True)):
             line.add(DealtRun(worker, block, range(block.first + turn, block.next, len(lines))), None)

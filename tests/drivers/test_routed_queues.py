@@ -233,7 +233,25 @@ async def test_stored_messages_are_pushed_to_workers_in_turn(
     assert topic.statistics().octets_out == 10 * FRAME
 
 
-async def test_others_get_stored_messages_that_a_socket_refuses(shared_drivers: Drivers) -> None:
+async def test_a_worker_keeps_stored_messages_that_its_socket_refuses(shared_drivers: Drivers) -> None:
+    """Others have later ones already: they would not get theirs in order."""
+    topic = await shared_drivers.declare(WEAK, Delivery.ROUND_ROBIN)
+    slow, fast = Connection(room=FRAME + 5), Connection()
+    every = [Subscription(connection, topic) for connection in (slow, fast)]
+    await topic.post(Bodies([b"m"] * 8))
+    await shared_drivers.drain()
+    assert [each.channel.statistics().behind for each in every] == [2, 0]
+    assert (topic.statistics().unsettled, topic.statistics().messages_out) == (2, 6)
+    await drain([slow, fast])
+    assert [ids(each, topic) for each in (slow, fast)] == [[1, 3, 5, 7], [2, 4, 6, 8]]
+    assert topic.statistics().messages_out == 8
+    assert topic.statistics().octets_out == 6 * FRAME  # a sender adds those of the turns
+    await topic.post(Bodies([b"m"] * 2))
+    await shared_drivers.drain()
+    assert [ids(each, topic)[4:] for each in (slow, fast)] == [[9], [10]]
+
+
+async def test_others_get_stored_messages_that_a_stalled_client_leaves(shared_drivers: Drivers) -> None:
     topic = await shared_drivers.declare(WEAK, Delivery.ROUND_ROBIN)
     slow, fast = Connection(room=FRAME + 5), Connection()
     every = [Subscription(connection, topic) for connection in (slow, fast)]
