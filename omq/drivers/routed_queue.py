@@ -15,13 +15,15 @@ room, a message that comes another way. It stops the routing to the workers, and
 sent behind those that were routed. The routing begins again with the next message after all of them are done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from omq.drivers.browsing import BrowsingChannel
 from omq.drivers.dealt_run import DealtRun
 from omq.drivers.driver import InitialState
 from omq.drivers.limited import Measured
+from omq.drivers.offer import Offered
 from omq.drivers.posts import StoredValue
+from omq.drivers.publisher_queue import WaitingPublisher
 from omq.drivers.push import MOST_STORED_WORK, Pushes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
@@ -29,6 +31,7 @@ from omq.drivers.round_robin import MOST_AT_ONCE
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import TAKE_OCTETS, Subscriber
 from omq.model import Replay
+from omq_storage.batches import Batch
 from omq_storage.blocks import Block
 from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
@@ -129,6 +132,16 @@ class RoutedQueueDriver(QueueDriver):
     def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> RoundRobinChannel:
         self._stop_routing()
         return super()._open(subscriber, replay, priority)
+
+    def enqueue(self, octets: int, admitted: Callable[[], None]) -> WaitingPublisher:
+        """See `Driver.enqueue`. Later messages do not pass those of a publisher that waits."""
+        self._stop_routing()
+        return super().enqueue(octets, admitted)
+
+    def spill(self, batch: Batch, heads: Sequence[bytes] = ()) -> Offered:
+        """See `SpillingDriver.spill`. The messages get their ids on their way to the disk."""
+        self._stop_routing()
+        return super().spill(batch, heads)
 
     def browse(self, subscriber: Subscriber) -> BrowsingChannel:
         """See `QueueDriver.browse`."""

@@ -7,12 +7,16 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pushed_connections import Connection, Subscription
-from served_drivers import STRONG, WEAK, Drivers, opened, quiet
+from served_drivers import STRONG, WEAK, Drivers, opened, quiet, settled
 from test_pushes import route
 
+from omq.drivers.competing import FREE_OCTETS
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
+from omq.drivers.offer import PendingOffer
 from omq.drivers.queue import QueueDriver
 from omq.drivers.seam import ACCEPTED, CreditKind
+from omq.drivers.spilling import offer_or_spill
 from omq.model import Delivery, Persistent, Transient
 from omq_storage import codec
 from omq_storage.batches import Bodies
@@ -179,6 +183,50 @@ async def test_memory_pressure_drops_nothing_of_a_round_robin_topic(shared_drive
     assert connection.backlog.unsent == 2 * FRAME
     connection.octets += b"".join(connection.backlog.parts(9, connection.backlog.end))
     assert (ids(connection, topic), ids(connection, broadcast)) == ([1, 2], [])
+
+
+@needs_codec
+async def test_messages_on_their_way_to_the_disk_end_the_routing(shared_drivers: Drivers) -> None:
+    """They get their ids there, which routed messages must not get meanwhile."""
+    (topic,) = await queues(shared_drivers, 1)
+    connection = Connection()
+    Subscription(connection, topic)
+    assert route(shared_drivers, {topic: bodies("a")}) == {}
+    waiting = shared_drivers.memory.waiting
+    others = 2 * waiting.limit
+    waiting.force(others)
+    spilled = offer_or_spill(topic, Bodies([b"x" * (FREE_OCTETS + 1)]), ())
+    assert isinstance(spilled, Confirmation)
+    assert not spilled.settled
+    assert route(shared_drivers, {topic: bodies("b")}) == {topic: bodies("b")}
+    assert await settled(spilled) is None
+    await topic.post(Bodies(bodies("b")))
+    await drain([connection])
+    assert ids(connection, topic) == [1, 2, 3]
+    waiting.give(others)
+    assert route(shared_drivers, {topic: bodies("c")}) == {}
+    assert ids(connection, topic) == [1, 2, 3, 4]
+
+
+@needs_codec
+async def test_a_publisher_that_waits_ends_the_routing(shared_drivers: Drivers) -> None:
+    (topic,) = await queues(shared_drivers, 1)
+    connection = Connection()
+    Subscription(connection, topic)
+    assert route(shared_drivers, {topic: bodies("a")}) == {}
+    waiting = shared_drivers.memory.waiting
+    others = 2 * waiting.limit
+    waiting.force(others)
+    offered = topic.offer(Bodies([b"x" * (FREE_OCTETS + 1)]))
+    assert isinstance(offered, PendingOffer)
+    assert route(shared_drivers, {topic: bodies("b")}) == {topic: bodies("b")}
+    waiting.give(others)
+    offered.leave()
+    assert route(shared_drivers, {topic: bodies("b")}) == {topic: bodies("b")}
+    await topic.post(Bodies(bodies("b")))
+    await drain([connection])
+    assert route(shared_drivers, {topic: bodies("c")}) == {}
+    assert ids(connection, topic) == [1, 2, 3]
 
 
 @needs_codec
