@@ -528,8 +528,6 @@ class RoundRobinChannel:
     def give_back(self) -> bool:
         if not self._outbox.is_suspended:
             return False
-        if self.outlet is not None and self.outlet.give_back():
-            return True
         self._outbox.leave_order()
         returned = self._unqueued(self._outbox.unqueue_last())
         self._is_giving_back = bool(self._outbox.queued())

@@ -231,11 +231,6 @@ class Outlet(Protocol):
         nothing, and ends by itself.
         """
 
-    def give_back(self) -> bool:
-        """Give some pushed messages back to their topics which no other connection gets, and which have not
-        left, because the client takes nothing. Return whether there are more.
-        """
-
     def complete(self, rest: bytes) -> None:
         """Send the rest of a message whose beginning the socket took, before anything else."""
 

@@ -55,9 +55,6 @@ class Connection:
         self.room -= len(octets)
         return len(octets)
 
-    def give_back(self) -> bool:
-        return self.backlog.give_back()
-
     def complete(self, rest: bytes) -> None:
         assert not self.rest
         self.rest = rest

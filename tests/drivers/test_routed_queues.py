@@ -10,6 +10,7 @@ from pushed_connections import Connection, Subscription
 from served_drivers import STRONG, WEAK, Drivers, opened, quiet, settled
 from test_pushes import route
 
+from omq.drivers.backlog import GIVEN_BACK
 from omq.drivers.competing import FREE_OCTETS
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
@@ -53,6 +54,8 @@ def stall(connection: Connection, subscriptions: Iterable[Subscription]) -> None
     own = [each for each in subscriptions if each.connection is connection]
     for each in own:
         each.channel.suspend()
+    while connection.backlog.give_back():
+        pass
     for each in own:
         while each.channel.give_back():
             pass
@@ -167,6 +170,30 @@ async def test_what_a_connection_had_when_it_ended_goes_to_others(shared_drivers
     assert ids(leaving, topic) == [1]
     assert sorted(ids(staying, topic)) == [2, 4, 5, 6, 7, 8, 9]
     assert topic.statistics().messages == 0
+    assert shared_drivers.memory.statistics().waiting == shared_drivers.memory.statistics().tails == 0
+
+
+@needs_codec
+async def test_what_a_connection_was_giving_back_when_it_ended_goes_to_others(
+    shared_drivers: Drivers,
+) -> None:
+    topics = await queues(shared_drivers, 3 * GIVEN_BACK)
+    leaving, staying = Connection(room=0), Connection()
+    subscriptions = [Subscription(leaving, topic) for topic in topics]
+    assert route(shared_drivers, {topic: bodies("a") for topic in topics[: 2 * GIVEN_BACK]}) == {}
+    assert route(shared_drivers, {topic: bodies("b") for topic in topics[2 * GIVEN_BACK :]}) == {}
+    for topic in topics:
+        Subscription(staying, topic)
+    for each in subscriptions:
+        each.channel.suspend()
+    assert leaving.backlog.give_back()
+    assert leaving.backlog.give_back()
+    leaving.backlog.close(shared_drivers.catalogue.begin)
+    for each in subscriptions:
+        each.channel.close()
+    assert not leaving.backlog.give_back()
+    await drain([staying])
+    assert [ids(staying, topic) for topic in topics] == [[1]] * len(topics)
     assert shared_drivers.memory.statistics().waiting == shared_drivers.memory.statistics().tails == 0
 
 

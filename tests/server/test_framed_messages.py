@@ -190,7 +190,7 @@ async def test_a_message_in_frames_goes_on_where_its_client_stalled(
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
-            forwarder.attach(OwnerOf(channel), nursery)
+            forwarder.attach(OwnerOf(channel), nursery, lambda: False)
             nursery.start_soon(forward)
             await eventually(lambda: forwarder.is_sending)
             clock.jump(SLOW_SECONDS)

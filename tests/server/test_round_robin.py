@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 from quietness import quiet
+from trio.testing import MockClock
 
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Unsubscribed
@@ -23,6 +24,7 @@ from .conversation import (
 )
 from .dmp_conversation import envelopes, sink, stored
 from .round_robin_workers import received, worker
+from .stalled_readers import sending_little, stall
 
 MIB = 1 << 20
 
@@ -279,6 +281,30 @@ async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages
         # Its kernel buffers hold a few MiB at the most.
         missing = set(range(1, count + 1)) - set(got)
         assert 5 <= len(missing) < count // 2
+
+
+async def test_what_a_client_has_not_taken_when_it_unsubscribed_goes_to_others(
+    store: Path, clock: MockClock
+) -> None:
+    """Also what was sent to it at once, which its connection has and no subscription any more."""
+    count = 10_000
+    async with sending_little(store) as host:
+        publisher = await declared(host, b"Round_robin Transient")
+        stuck = await worker(host, receive_octets=4096)
+        await publisher.send(publish(b"t", numbered(1, count)))
+        await publisher.confirm()
+        await stuck.say(b"(Unsubscribe t)")
+        while (await publisher.topics())[b"t"].subscribers:
+            await trio.lowlevel.checkpoint()
+        other = await worker(host)
+        await stall(clock, host, 1)
+        got = [(await other.message()).id]
+        while got[-1] < count:
+            got.append((await other.message()).id)
+        first = got[0]
+        assert got == list(range(first, count + 1))
+        assert [message.id for message in await stuck.messages(first - 1)] == list(range(1, first))
+        assert isinstance(await stuck.frame(), Unsubscribed)
 
 
 @EVERY

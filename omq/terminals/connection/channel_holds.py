@@ -1,12 +1,13 @@
 """Holds the channels of a connection whose client takes nothing, in slices: there may be thousands, and other
 connections have their turns between.
 
-First all of them are suspended, so that none gets what another one gave back before. Then they give back
-their messages, one after another. Few of them do all this at once.
+First all of them are suspended, so that none gets what another one gave back before. Then the backlog of the
+connection gives back what was pushed to it, and the channels their messages, one after another. Few of them do
+all this at once.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import trio
@@ -35,22 +36,25 @@ class ChannelHolds:
         self._shall_be_held = False
         self._changes = False  # whether the steps to make these equal are under way
 
-    def change(self, owner: ChannelOwner, nursery: trio.Nursery, *, held: bool) -> None:
+    def change(
+        self, owner: ChannelOwner, nursery: trio.Nursery, give_back: Callable[[], bool], *, held: bool
+    ) -> None:
         """Hold the channels of the connection, or release them: as many as a slice allows at once, and the
-        others in a task of its `nursery`. A change that is under way ends first.
+        others in a task of its `nursery`. A change that is under way ends first. `give_back` is that of the
+        backlog.
         """
         self._shall_be_held = held
         if self._changes:
             return
         self._changes = True
-        steps = self._steps(owner)
+        steps = self._steps(owner, give_back)
         slices = Slices()
         for _ in steps:
             if slices.is_over:
                 nursery.start_soon(in_slices, steps)
                 return
 
-    def _steps(self, owner: ChannelOwner) -> Iterator[None]:
+    def _steps(self, owner: ChannelOwner, give_back: Callable[[], bool]) -> Iterator[None]:
         while self._are_held is not self._shall_be_held:
             self._are_held = self._shall_be_held
             if self._are_held:
@@ -58,6 +62,8 @@ class ChannelHolds:
                 for channel in owner.channels():
                     channel.suspend()
                     suspended.append(channel)
+                    yield
+                while give_back():
                     yield
                 while suspended:
                     if not suspended[0].give_back():

@@ -59,6 +59,7 @@ class Forwarder:
 
     __slots__ = (
         "_end",
+        "_give_back",
         "_holds",
         "_nursery",
         "_owner",
@@ -82,6 +83,7 @@ class Forwarder:
         self._waits_since: float | None = None
         self._owner: ChannelOwner | None = None
         self._nursery: trio.Nursery | None = None
+        self._give_back: Callable[[], bool] | None = None
         # Most connections never need one of these three.
         self._end: AbruptEnd | None = None
         self._paused_messages: PausedMessages | None = None
@@ -92,14 +94,17 @@ class Forwarder:
         self.delivered = 0
         """The number of messages that have left."""
 
-    def attach(self, owner: ChannelOwner, nursery: trio.Nursery) -> None:
-        """Begin to send for a connection, which owns channels. `nursery` has its tasks."""
+    def attach(self, owner: ChannelOwner, nursery: trio.Nursery, give_back: Callable[[], bool]) -> None:
+        """Begin to send for a connection, which owns channels. `nursery` has its tasks. `give_back` is that
+        of its backlog.
+        """
         self._owner = owner
         self._nursery = nursery
+        self._give_back = give_back
 
     def detach(self) -> None:
         """End, because the connection is over."""
-        self._owner = self._nursery = None
+        self._owner = self._nursery = self._give_back = None
         if self._paused_messages is not None:
             self._paused_messages.close()
 
@@ -261,10 +266,10 @@ class Forwarder:
 
     def _hold_channels(self) -> None:
         """Hold the channels of the connection while the client is stalled, and release them then."""
-        if self._owner is not None and self._nursery is not None:
+        if self._owner is not None and self._nursery is not None and self._give_back is not None:
             if self._holds is None:
                 self._holds = ChannelHolds()
-            self._holds.change(self._owner, self._nursery, held=self.is_stalled)
+            self._holds.change(self._owner, self._nursery, self._give_back, held=self.is_stalled)
 
     # -- sending -------------------------------------------------------------------------------------------
 

@@ -227,9 +227,6 @@ class Sender:
             self.signal.set()
         return taken
 
-    def give_back(self) -> bool:
-        return self.backlog.give_back()
-
     def complete(self, rest: bytes) -> None:
         self._rest = rest
         self.signal.set()
@@ -285,7 +282,7 @@ class Sender:
         """Send until `side` has ended, or the connection breaks: then its scope is cancelled. `nursery` has
         the tasks of the connection.
         """
-        self.forwarder.attach(side, nursery)
+        self.forwarder.attach(side, nursery, self.backlog.give_back)
         self._side = side
         self._has_ended = False
         try:
