@@ -407,6 +407,31 @@ def test_messages_of_workers_and_of_subscribers_lie_apart() -> None:
     assert [passed.part(place).competes for place in range(3)] == [True, False, True]
 
 
+def test_a_pass_sends_nothing_to_a_worker_whose_turn_it_is_not() -> None:
+    a, b, c = Outlet(), Outlet(), Outlet()
+    topic = worked(7, a, b, c)
+    for body, outlet in zip((b"v", b"w", b"x", b"y"), (a, b, c, a), strict=True):
+        passed, _, _ = deal({b"t": topic}, lines((b"t", body)))
+        assert shares(passed) == {id(outlet): [body]}
+
+
+def test_no_worker_misses_its_turn_where_a_pass_has_enough_connections() -> None:
+    outlets = [Outlet() for _ in range(3 * 50)]
+    topics = {
+        b"t%02d" % number: worked(number, *outlets[3 * number : 3 * number + 3]) for number in range(50)
+    }
+    got: dict[int, list[bytes]] = {}
+    left = [(name, body) for name in topics for body in (b"1", b"2", b"3")]
+    while left:
+        passed, rest, _ = deal(topics, lines(*left))
+        assert rest == {}
+        assert 0 < len(passed.lanes) <= 128
+        for outlet, found in shares(passed).items():
+            got.setdefault(outlet, []).extend(found)
+        left = left[passed.messages :]
+    assert [got[id(outlet)] for outlet in outlets] == [[b"1"], [b"2"], [b"3"]] * 50
+
+
 def test_a_lane_that_competes_has_one_connection() -> None:
     with pytest.raises(ValueError, match="cannot be one"):
         codec.native.Lane((Outlet(), Outlet()), competes=True)

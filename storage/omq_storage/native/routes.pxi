@@ -234,8 +234,9 @@ cdef enum:
 cdef int64_t LITTLE = 1 << 16  # the largest message that is routed
 cdef int64_t MOST_PASSED = 4096  # messages of one pass: less than a millisecond of work
 cdef int64_t MOST_TOPICS = 1024  # of one pass: some microseconds for each, as one of many is in no processor cache
-cdef int64_t MOST_OUTLETS = 128  # of one pass: each costs a system call
+cdef int64_t MOST_OUTLETS = 128  # of one pass, or a few more for the last message: each costs a system call
 cdef int64_t MOST_AIMED = 64  # topics of one pass whose owners open their routes: some 20 microseconds for each
+cdef int64_t WORKERS_AIMED = 16  # workers of a topic for which its owner takes as long as for one topic more
 cdef int64_t MOST_KEPT = 128  # topics of one pass whose messages are kept: some 5 microseconds for each
 
 cdef uint64_t _passes = 0
@@ -402,13 +403,15 @@ cdef class Pass:
 
     cdef bint aim(self, Route route) except -1:
         """Let the owner of a route open or close it; return False where that must wait for the next pass."""
-        if self._aimed == MOST_AIMED:
+        if self._aimed >= MOST_AIMED:
             self.is_full = True
             return False
         self._aimed += 1
         route.close()
         if route.owner is not None:
             route.owner.aim()
+        if route._workers is not None:
+            self._aimed += len(route._workers) // WORKERS_AIMED
         return True
 
     cdef uint32_t lane(self, Lane lane) except? 0xFFFFFFFE:
@@ -444,13 +447,15 @@ cdef class Pass:
 
     cdef bint has_worker(self, Route route) except -1:
         """Return whether a worker takes messages.  If none does, and all of them are filled, and move, the publisher
-        must wait: then the pass ends, as it does where it has enough connections already.
+        must wait: then the pass ends.
         """
         cdef Lane lane
         cdef Py_ssize_t filled = 0
-        for lane in route._workers:
-            if self.worker(lane) != NO_LANE or self.is_full:
-                return lane._place != NO_LANE
+        cdef Py_ssize_t count = len(route._workers)
+        cdef Py_ssize_t i
+        for i in range(count):  # the first one found is the one that gets the next message
+            if self.worker(<Lane>route._workers[(route.turn + i) % count]) != NO_LANE:
+                return True
         for lane in route._workers:
             filled += lane.outlets[0].is_filled()
         if filled == len(route._workers):
@@ -459,16 +464,17 @@ cdef class Pass:
         return False
 
     cdef uint32_t worker(self, Lane lane) except? 0xFFFFFFFE:
-        """Return the place of the lane of one worker in this pass; NO_LANE if it takes nothing now."""
+        """Return the place of the lane of one worker in this pass; NO_LANE if it takes nothing now.  A worker never
+        misses its turn because the pass has enough connections: it gets the last message of the pass.
+        """
         if lane._pass != self._number:
             lane._pass = self._number
             lane._place = NO_LANE
             outlet = lane.outlets[0]
             if outlet.has_room():
-                if outlet not in self._outlets and len(self._outlets) == MOST_OUTLETS:
-                    self.is_full = True
-                    return NO_LANE
                 self._outlets.add(outlet)
+                if len(self._outlets) >= MOST_OUTLETS:
+                    self.is_full = True
                 lane._place = <uint32_t>len(self.lanes)
                 self.lanes.append(lane)
         return lane._place
