@@ -13,18 +13,21 @@ class ChangedPositions:
     """The drivers of one writer whose positions may have changed since they were saved."""
 
     def __init__(self) -> None:
-        self._drivers: set[StoredDriver] = set()
+        self.drivers: set[StoredDriver] = set()
+        """The drivers, which only this class changes. Callers read this attribute: most have been added
+        already, and a call would take longer.
+        """
         self._has_drivers = Signal()
         self._saving = trio.Lock()
 
     def add(self, driver: StoredDriver) -> None:
         """Record that the position of a driver may have changed."""
-        self._drivers.add(driver)
+        self.drivers.add(driver)
         self._has_drivers.set()
 
     async def wait(self) -> None:
         """Wait until a position may have changed, so that an idle server does no work for positions."""
-        while not self._drivers:
+        while not self.drivers:
             await self._has_drivers.wait()
 
     @asynccontextmanager
@@ -33,7 +36,7 @@ class ChangedPositions:
         for its end first. If the block raises something, add its drivers again.
         """
         async with self._saving:
-            taken, self._drivers = self._drivers, set()
+            taken, self.drivers = self.drivers, set()
             try:
                 yield taken
             except BaseException:  # cancelled, too: the next call tries again, even if nothing changes

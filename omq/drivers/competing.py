@@ -499,7 +499,7 @@ class CompetingDriver(Driver):
     def _note_move(self) -> None:
         """Note that messages were assigned, settled or returned: housekeeping saves the position."""
         self._moves += 1
-        if self.writer is not None:
+        if self.writer is not None and self not in self.writer.changed_positions.drivers:
             self.writer.changed_positions.add(self)
 
     def _kept(self) -> tuple[int, int, int, int]:

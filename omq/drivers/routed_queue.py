@@ -18,18 +18,17 @@ sent behind those that were routed. The routing begins again with the next messa
 from collections.abc import Callable, Sequence
 
 from omq.drivers.browsing import BrowsingChannel
-from omq.drivers.dealt_run import DealtRun
 from omq.drivers.driver import InitialState
 from omq.drivers.limited import Measured
 from omq.drivers.offer import Offered
 from omq.drivers.posts import StoredValue
 from omq.drivers.publisher_queue import WaitingPublisher
-from omq.drivers.push import MOST_STORED_WORK, Pushes
+from omq.drivers.push import MOST_STORED_WORK, DealtRun, Pushes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.round_robin import MOST_AT_ONCE
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import TAKE_OCTETS, Subscriber
+from omq.drivers.seam import TAKE_OCTETS, Subscriber, Unavailable
 from omq.model import Replay
 from omq_storage.batches import Batch
 from omq_storage.blocks import Block
@@ -41,6 +40,8 @@ class RoutedQueueDriver(QueueDriver):
     """One topic."""
 
     _are_plain = False
+    _are_even = False
+    """Whether all workers were found to be even (`RoundRobinChannel.is_even`), and none has changed since."""
 
     def __init__(self, opening: InitialState) -> None:
         super().__init__(opening)
@@ -83,17 +84,19 @@ class RoutedQueueDriver(QueueDriver):
         """Return the workers, the next one first; none if not only their order decides who gets this message,
         the first of the newest ones.
         """
-        if self._cursor != message or self.assigned or self._returned or self._aside:
+        # This is done for each block that is stored: attributes are read where they spare a call.
+        if self._assigned_below != message or self.assigned or self._returned.octets or self._aside.octets:
             return []
         if self.deleted or not self._are_plain or self._browsers or self._retirement.channels:
             return []
-        if len(self._channels) > MOST_AT_ONCE:
+        count = len(self._channels)
+        if count > MOST_AT_ONCE or self.resources.memory.unconfirmed.is_closed:
             return []
-        workers = self._takers.in_turn()
-        if len(workers) != len(self._channels):
-            return []
-        if not all(each.is_even for each in workers):
-            return []
+        workers = self._takers.in_turn() if count > 1 else list(self._channels)
+        if not self._are_even:
+            if len(workers) != count or not all(each.is_even for each in workers):
+                return []
+            self._are_even = True
         self.is_perishable = False  # there is no message that could expire
         return workers
 
@@ -130,6 +133,7 @@ class RoutedQueueDriver(QueueDriver):
         self._aim()
 
     def _open(self, subscriber: Subscriber, replay: Replay, priority: int) -> RoundRobinChannel:
+        self._are_even = False
         self._stop_routing()
         return super()._open(subscriber, replay, priority)
 
@@ -149,18 +153,21 @@ class RoutedQueueDriver(QueueDriver):
         return super().browse(subscriber)
 
     def _remove(self, channel: RoundRobinChannel) -> None:
+        self._are_even = False
         self._stop_routing()
         super()._remove(channel)
         self._aim()
 
     def cannot_take(self, channel: RoundRobinChannel) -> None:
         """See `CompetingDriver.cannot_take`."""
+        self._are_even = False
         self._stop_routing()
         super().cannot_take(channel)
 
     def can_take(self, channel: RoundRobinChannel | None = None) -> None:
         """See `CompetingDriver.can_take`."""
         super().can_take(channel)
+        self._are_even = False
         if self.writer is None:
             self._aim()
 
@@ -176,6 +183,10 @@ class RoutedQueueDriver(QueueDriver):
         self._stop_routing(message.first)
         super()._keep_large(message)
 
+    def _report(self, gone: Unavailable) -> None:
+        self._are_even = False
+        super()._report(gone)
+
     # -- what is stored ------------------------------------------------------------------------------------
 
     def routed(self, first: int, values: Sequence[StoredValue], pushes: Pushes) -> None:
@@ -187,24 +198,30 @@ class RoutedQueueDriver(QueueDriver):
 
     def _push_stored(self, block: Block, pushes: Pushes) -> bool:
         """Push the messages of a block to the workers, in turn, if the sockets of all may take them."""
+        assert self.writer is not None
         octets = pushes.octets + len(block.frames)
         if octets > TAKE_OCTETS:
             return False  # it would take long
         if pushes.work + min(block.count, len(self._channels)) >= MOST_STORED_WORK:
             return False
-        workers = self._workers(block.first)[: block.count]
+        first, end = block.first, block.first + block.count
+        workers = self._workers(first)[: block.count]
         lines = [line for each in workers if each.outlet is not None and (line := pushes.line(each.outlet))]
         if not workers or len(lines) < len(workers):
             return False
         for turn, (line, worker) in enumerate(zip(lines, workers, strict=True)):
-            line.add(DealtRun(worker, block, range(block.first + turn, block.next, len(lines))), None)
+            line.add(DealtRun(worker, block, range(first + turn, end, len(lines))), None)
         pushes.octets = octets
         pushes.work += 1 + len(workers)
         self.traffic.messages_out += block.count
         self.traffic.octets_out += len(block.frames)
-        self._takers.turn_after(workers[(block.count - 1) % len(workers)])
-        self._cursor = block.next
-        self._note_move()
+        if len(self._channels) > 1:
+            self._takers.turn_after(workers[(block.count - 1) % len(workers)])
+        self._assigned_below = end
+        self._moves += 1
+        positions = self.writer.changed_positions
+        if self not in positions.drivers:
+            positions.add(self)
         if self.tail.octets:
-            self.tail.forget_below(block.next)
+            self.tail.forget_below(end)
         return True

@@ -23,9 +23,6 @@ MOST_FILES = 20
 connection.
 """
 
-MOST_FILES_OF_WORK = 28
-"""The same of a persistent round-robin topic, whose position changes with each message."""
-
 
 class Trace:
     """Notes every file in which a function is called or goes on."""
@@ -124,5 +121,4 @@ async def test_a_message_passes_the_files_that_are_listed(
     async with serving(store) as host:
         files = await files_of(host, types)
     assert files == listed(heading)
-    is_work = types.startswith(b"Round_robin (")
-    assert len(files) <= (MOST_FILES_OF_WORK if is_work else MOST_FILES)
+    assert len(files) <= MOST_FILES

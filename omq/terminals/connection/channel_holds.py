@@ -1,9 +1,9 @@
 """Holds the channels of a connection whose client takes nothing, in slices: there may be thousands, and other
 connections have their turns between.
 
-First all of them are suspended, so that none gets what another one gave back before. Then the backlog of the
-connection gives back what was pushed to it, and the channels their messages, one after another. Few of them do
-all this at once.
+First all of them are suspended, so that none gets what another one gave back before. Then the backlog of
+the connection gives back what was pushed to it, and the channels their messages, one after another. Few of
+them do all this at once.
 """
 
 from collections import deque
