@@ -286,7 +286,7 @@ async def test_a_plain_subscriber_that_stops_reading_loses_only_written_messages
 async def test_what_a_client_has_not_taken_when_it_unsubscribed_goes_to_others(
     store: Path, clock: MockClock
 ) -> None:
-    """Also what was sent to it at once, which its connection has and no subscription any more."""
+    """The messages that were sent at once go, too: its connection has them, and no subscription any more."""
     count = 10_000
     async with sending_little(store) as host:
         publisher = await declared(host, b"Round_robin Transient")
