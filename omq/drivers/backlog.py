@@ -70,7 +70,18 @@ class ReturningDriver(Protocol):
 class BacklogEntry:
     """Octets in a backlog: the frames of one lane of a pass, or others, which are never dropped."""
 
-    __slots__ = ("end", "held", "is_rest", "messages", "octets", "outlet", "part", "sent")
+    __slots__ = (
+        "competes",
+        "end",
+        "held",
+        "is_rest",
+        "may_be_dropped",
+        "messages",
+        "octets",
+        "outlet",
+        "part",
+        "sent",
+    )
 
     def __init__(
         self,
@@ -93,11 +104,10 @@ class BacklogEntry:
         """The position of its end among all octets that were ever added to the backlog."""
         self.messages = 0 if part is None else part.messages
         """The number of messages that have left when its last octet has left."""
-
-    @property
-    def competes(self) -> bool:
+        self.competes = part is not None and part.competes
         """Whether its messages are those of round-robin topics, which nobody else has."""
-        return self.part is not None and self.part.competes
+        self.may_be_dropped = part is not None and not part.competes
+        """Whether it is one of those that `forget` drops."""
 
     @property
     def left(self) -> int:
@@ -123,6 +133,7 @@ class Backlog:
 
     __slots__ = (
         "__weakref__",
+        "_droppable",
         "_leaving",
         "_tails",
         "_waiting",
@@ -140,7 +151,8 @@ class Backlog:
         self.entries: list[BacklogEntry] = []
         """The octets to send, in order. Callers read this attribute, because a call would take longer."""
         self._waiting: list[trio.Event] | None = None  # from the first one on
-        self._leaving: Iterator[None] | None = None
+        self._leaving: Iterator[None] | None = None  # in the middle of `give_back`
+        self._droppable = 0  # the number of entries that may be dropped: mostly all, or none
         self.end = 0
         """The number of octets that were added so far."""
         self.unsent = 0
@@ -194,6 +206,7 @@ class Backlog:
         self.unsent += entry.left
         self.end += entry.left
         entry.end = self.end
+        self._droppable += entry.may_be_dropped
         self.octets += entry.held
         self._tails.hold(self, entry.held)
         self._tails.backlogged += entry.held
@@ -224,6 +237,7 @@ class Backlog:
             octets -= size
             freed += first.held
             self.delivered += first.messages
+            self._droppable -= first.may_be_dropped
             whole += 1
         del entries[:whole]
         self._free(freed)
@@ -240,14 +254,14 @@ class Backlog:
 
     def forget(self, octets: int, kept: int) -> bool:
         """Drop all that may be dropped, unless `kept` is above 0: see `omq.drivers.tail.MemoryUser`."""
-        if kept:
-            return False
+        if kept or not self._droppable:
+            return False  # hundreds of backlogs may have nothing but the messages of round-robin topics
         before = self.octets
         begin = self.begin
         entries, self.entries = self.entries, []
-        self.unsent = 0
+        self.unsent = self._droppable = 0
         for entry in entries:
-            if entry.part is not None and not entry.competes:
+            if entry.may_be_dropped:
                 rest = entry.drop()
                 self.delivered += entry.messages
                 if not rest:
@@ -284,7 +298,8 @@ class Backlog:
         begin = self.begin
         before = self.octets
         for entry in self.entries:
-            if entry.part is not None and entry.competes:
+            if entry.competes:
+                assert entry.part is not None
                 leaving.append((entry.part, entry.sent))
                 rest, count = entry.part.begun(entry.sent)
                 self.delivered += count - bool(rest)
@@ -311,7 +326,7 @@ class Backlog:
         if leaving := self._leave():
             begin(_given_back(leaving))
         self.entries.clear()
-        self.unsent = 0
+        self.unsent = self._droppable = 0
         self._free(self.octets)
         self._wake()
 

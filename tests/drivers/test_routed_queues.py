@@ -202,14 +202,22 @@ async def test_memory_pressure_drops_nothing_of_a_round_robin_topic(shared_drive
     (topic,) = await queues(shared_drivers, 1)
     broadcast = await shared_drivers.declare(Transient())
     await shared_drivers.catalogue.ids.reserve({broadcast: 10})
-    connection = Connection(room=0)
+    connection, worker = Connection(room=0), Connection(room=0)
     for each in (topic, broadcast):
         Subscription(connection, each)
     assert route(shared_drivers, {topic: bodies("ab"), broadcast: bodies("x")}) == {}
+    Subscription(worker, topic)
+    assert route(shared_drivers, {topic: bodies("cd")}) == {}
+    publisher = trio.Event()
+    worker.backlog.wait(publisher, again=False)
+    assert not worker.backlog.forget(1 << 30, 0)
+    assert not publisher.is_set()
+    connection.backlog.wait(publisher, again=False)
     assert connection.backlog.forget(1 << 30, 0)
-    assert connection.backlog.unsent == 2 * FRAME
+    assert publisher.is_set()
+    assert connection.backlog.unsent == 3 * FRAME
     connection.octets += b"".join(connection.backlog.parts(9, connection.backlog.end))
-    assert (ids(connection, topic), ids(connection, broadcast)) == ([1, 2], [])
+    assert (ids(connection, topic), ids(connection, broadcast)) == ([1, 2, 3], [])
 
 
 @needs_codec

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from garbage import uncollected
 from quietness import quiet
+from trio.testing import MockClock
 
 from omq.protocol.amqp_1_0.performatives import Attach, Close, Flow, Transfer
 
 from . import dmp_conversation as dmp
 from .amqp_1_0_peer import Peer, data, source, target
-from .conversation import InProcess, declared, eventually, serving
+from .conversation import InProcess, declared, eventually, numbered, publish, serving
+from .stalled_readers import sending_little, stall
 
 
 def stuck_answers(host: InProcess) -> int:
@@ -50,6 +52,30 @@ async def test_connections_leave_nothing_behind(store: Path, how: str) -> None:
     with uncollected() as left:
         async with serving(store) as host:
             await leave_omq(host, how)
+            await eventually(lambda: host.server.connections == 0)
+            await eventually(lambda: not left())
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "stalled"])
+async def test_workers_leave_nothing_behind(store: Path, clock: MockClock, how: str) -> None:
+    """Messages were sent to them at once, which they read or not, and others get those."""
+    with uncollected() as left:
+        async with sending_little(store) as host:
+            publisher = await declared(host, b"Round_robin Transient")
+            await publisher.ask(b"(Declare kept Round_robin (Persistent Weak))")
+            workers = [await host.connect(receive_octets=4096) for _ in range(2)]
+            for each in workers:
+                await each.ask(b"(Subscribe t From_current)")
+                await each.ask(b"(Subscribe kept From_current)")
+            await publisher.send(publish(b"t", numbered(1, 10_000)) + publish(b"kept", numbered(1, 10_000)))
+            await publisher.confirm()
+            if how == "stalled":
+                await stall(clock, host, 1)
+            for each in (*workers, publisher):
+                if how == "reset":
+                    each.reset()
+                else:
+                    each.close()
             await eventually(lambda: host.server.connections == 0)
             await eventually(lambda: not left())
 
