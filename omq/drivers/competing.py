@@ -97,7 +97,9 @@ class CompetingDriver(Driver):
 
     @property
     def _cursor(self) -> int:
-        """The id from which on no message is assigned."""
+        """The id from which on no message is assigned. It follows the codec while that assigns new messages,
+        until somebody sets it: this ends the routing.
+        """
         return self.route.next_id if self._passing else self._assigned_below
 
     @_cursor.setter

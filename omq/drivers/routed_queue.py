@@ -82,7 +82,7 @@ class RoutedQueueDriver(QueueDriver):
 
     def _workers(self, message: int) -> list[RoundRobinChannel]:
         """Return the workers, the next one first; none if not only their order decides who gets this message,
-        the first of the newest ones.
+        the first of the newest ones. If there are some, note that the topic has no other message.
         """
         # This is done for each block that is stored: attributes are read where they spare a call.
         if self._assigned_below != message or self.assigned or self._returned.octets or self._aside.octets:
