@@ -22,6 +22,7 @@ import trio
 
 from omq.drivers.seam import Octets, Outlet
 from omq.drivers.tail import TailMemory
+from omq_storage import numbers
 from omq_storage.blocks import Block
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class BacklogEntry:
     """Octets in a backlog: the frames of one lane of a pass, or others, which are never dropped."""
 
     __slots__ = (
+        "begun",
         "competes",
         "end",
         "held",
@@ -91,14 +93,20 @@ class BacklogEntry:
         part: "Part | None" = None,
         *,
         is_rest: bool = False,
+        begun: "tuple[Route, int, bytes] | None" = None,
     ) -> None:
+        """Create an entry of which the first `sent` octets have left."""
         self.octets = octets
         self.sent = sent
         self.is_rest = is_rest
         """Whether it is the rest of a message whose beginning has left."""
+        self.begun = begun
+        """That message, if it goes to others when the connection ends: its route, its id, and its frame."""
         self.outlet = outlet
         self.part = part
         self.held = ENTRY_OCTETS + (len(octets) if part is None else part.held)
+        if begun is not None:
+            self.held += len(begun[2])
         """The approximate octets of memory that it takes."""
         self.end = 0
         """The position of its end among all octets that were ever added to the backlog."""
@@ -301,12 +309,14 @@ class Backlog:
             if entry.competes:
                 assert entry.part is not None
                 leaving.append((entry.part, entry.sent))
-                rest, count = entry.part.begun(entry.sent)
-                self.delivered += count - bool(rest)
-                if not rest:
+                message, count = entry.part.begun(entry.sent)
+                self.delivered += count
+                if message is None:
                     continue
-                entry = BacklogEntry(rest, 0, is_rest=True)  # only the first one is begun
+                route, id, frame, rest = message  # only the first one is begun
+                entry = BacklogEntry(rest, 0, is_rest=True, begun=(route, id, frame))
                 entry.messages = 1
+                self.delivered -= 1
                 entry.end = begin + len(rest)
             kept.append(entry)
             self.unsent += entry.left
@@ -318,13 +328,16 @@ class Backlog:
 
     def close(self, begin: Callable[[Iterator[None]], None]) -> None:
         """Drop the entries of a connection that has ended, and free their memory. `begin` is given the work
-        to return the messages of round-robin topics to these.
+        to return the messages of round-robin topics to these, also the one that is begun: the client cannot
+        get the rest of it any more.
         """
         if self._leaving is not None:  # the connection ended in the middle of `give_back`
             begin(self._leaving)
             self._leaving = None
-        if leaving := self._leave():
-            begin(_given_back(leaving))
+        leaving = self._leave()
+        begun = self.entries[0].begun if self.entries else None
+        if leaving or begun is not None:
+            begin(_given_back(leaving, begun))
         self.entries.clear()
         self.unsent = self._droppable = 0
         self._free(self.octets)
@@ -351,18 +364,27 @@ class Backlog:
             self._wake(1)
 
 
-def _given_back(leaving: "list[tuple[Part, int]]") -> Iterator[None]:
-    """Give messages back to their topics, in steps."""
+def _given_back(
+    leaving: "list[tuple[Part, int]]", begun: "tuple[Route, int, bytes] | None" = None
+) -> Iterator[None]:
+    """Give messages back to their topics, in steps: first the one that is begun, if it is given back, too."""
+    if begun is not None:
+        route, id, frame = begun
+        _take_back(route, id, 1, frame, numbers.pair(0, len(frame)))
     leaving.reverse()
     while leaving:
         runs = _unsent_runs(*leaving.pop())
         yield
-        for number, (route, first, count, frames, offsets) in enumerate(runs, 1):
-            driver: ReturningDriver | None = route.owner
-            if driver is not None:  # otherwise the topic was deleted
-                driver.took_back(Block(route.topic, first, count, driver.now(), frames, offsets))
+        for number, run in enumerate(runs, 1):
+            _take_back(*run)
             if not number % GIVEN_BACK:
                 yield
+
+
+def _take_back(route: "Route", first: int, count: int, frames: bytes, offsets: bytes) -> None:
+    driver: ReturningDriver | None = route.owner
+    if driver is not None:  # otherwise the topic was deleted
+        driver.took_back(Block(route.topic, first, count, driver.now(), frames, offsets))
 
 
 def _unsent_runs(part: "Part", sent: int) -> "list[tuple[Route, int, int, bytes, bytes]]":

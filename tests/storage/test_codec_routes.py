@@ -455,7 +455,15 @@ def test_unsent_messages_of_a_worker_can_be_given_to_others(
         part = passed.part(place)
         cut %= len(octets) + 1
         begun, count = part.begun(cut)
-        whole = cut + len(begun)
+        whole = cut
+        if begun is not None:
+            found, id, frame, rest = begun
+            assert 0 < len(rest) < len(frame)
+            whole += len(rest)
+            assert octets[:whole].endswith(frame)
+            assert frame.endswith(rest)
+            assert int.from_bytes(frame[5:13]) == id
+            assert int.from_bytes(frame[13:17]) == found.topic
         runs = part.unsent_runs(cut)
         assert b"".join(frames for *_, frames, _ in runs) == octets[whole:]
         assert count + sum(run[2] for run in runs) == part.messages == passed.counts[place]

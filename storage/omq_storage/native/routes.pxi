@@ -804,16 +804,23 @@ cdef class Part:
         return rest, found
 
     def begun(self, Py_ssize_t sent):
-        """Return the rest of the message that the first `sent` octets end in, and the number of messages up to it."""
+        """Return the message that the first `sent` octets end in, as its route, its id, its frame and the rest of that,
+        or None; and the number of messages up to it.
+        """
         cdef const uint8_t* frames = octets_of(self.octets)
+        cdef Py_ssize_t begin = 0
         cdef Py_ssize_t end = 0
         cdef int64_t count = 0
         if not 0 <= sent <= PyBytes_GET_SIZE(self.octets):
             raise ValueError(f"{sent} is not within 0 to {PyBytes_GET_SIZE(self.octets)}.")
         while end < sent:
+            begin = end
             end += HEADER + <Py_ssize_t>(get_u32(frames + end) - COUNTED)
             count += 1
-        return self.octets[sent:end], count
+        if end == sent:
+            return None, count
+        route = self._routes[self._places[count - 1]]
+        return (route, get_u64(frames + begin + 5), self.octets[begin:end], self.octets[sent:end]), count
 
     def unsent_runs(self, Py_ssize_t sent):
         """Return the messages after the one that the first `sent` octets end in: neighbours of one topic without a gap
