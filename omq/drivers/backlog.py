@@ -101,7 +101,7 @@ class BacklogEntry:
         self.is_rest = is_rest
         """Whether it is the rest of a message whose beginning has left."""
         self.begun = begun
-        """That message, if it goes to others when the connection ends: its route, its id, and its frame."""
+        """The route, the id and the frame of that message, if it goes to others when the connection ends."""
         self.outlet = outlet
         self.part = part
         self.held = ENTRY_OCTETS + (len(octets) if part is None else part.held)
